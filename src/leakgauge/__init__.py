@@ -1,0 +1,1 @@
+"""Measures what a federated-learning update reveals about the client's data."""

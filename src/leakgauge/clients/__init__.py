@@ -1,0 +1,19 @@
+"""How clients turn data into updates."""
+
+from leakgauge.clients.client import client_update, raw_update
+from leakgauge.clients.fedavg import FedAvg
+from leakgauge.clients.fedsgd import FedSGD
+from leakgauge.clients.gradient import example_gradients, mean_gradient
+from leakgauge.clients.protocol import Protocol
+from leakgauge.clients.secure_aggregation import SecureAggregation
+
+__all__ = [
+    "FedAvg",
+    "FedSGD",
+    "Protocol",
+    "SecureAggregation",
+    "client_update",
+    "example_gradients",
+    "mean_gradient",
+    "raw_update",
+]

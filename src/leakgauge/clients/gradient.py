@@ -1,0 +1,65 @@
+"""Gradients of a batch: of the mean loss, and example by example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from leakgauge.clients.protocol import GradientRule
+from leakgauge.errors import InputError
+from leakgauge.task import Batch, Mode, Task
+from leakgauge.tensors import Tensors, map_tensors
+
+
+def mean_gradient(
+    task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None, defense: torch.Generator
+) -> tuple[Tensors, Tensors]:
+    """Gradient of the mean loss. The plain `GradientRule`."""
+    del defense
+
+    def loss(p: Tensors) -> tuple[Tensor, Tensors]:
+        return task(p, buffers, batch, model)
+
+    return grad(loss, has_aux=True)(parameters)
+
+
+def example_gradients(
+    task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None
+) -> Tensors:
+    """One gradient per example, stacked in front: name → ``(n, *shape)``.
+
+    Raises:
+        InputError: a BatchNorm in train mode mixes examples, so that no example has a gradient of its own.
+    """
+    mixes = [n for n, m in task.module.named_modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    if task.mode is Mode.TRAIN and mixes:
+        raise InputError(
+            "defenses",
+            f"per-example clipping needs per-example gradients, and {mixes[0]} (BatchNorm in train mode) mixes examples",
+            "use GroupNorm, or mode: eval",
+        )
+
+    def loss(p: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        return task(p, buffers, Batch(x[None], y[None]), model)[0]
+
+    per_example = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    return per_example(parameters, batch.inputs, batch.labels)  # type: ignore[no-any-return]
+
+
+ExampleStage = Callable[[Tensors, torch.Generator], Tensors]
+
+
+def example_rule(stage: ExampleStage) -> GradientRule:
+    """The `GradientRule` of a defence that changes each example's gradient before they are averaged."""
+
+    def rule(
+        task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None, defense: torch.Generator
+    ) -> tuple[Tensors, Tensors]:
+        changed = stage(example_gradients(task, parameters, buffers, batch, model), defense)
+        with_buffers = task(parameters, buffers, batch, model)[1]
+        return map_tensors(lambda g: g.mean(0), changed), with_buffers
+
+    return rule

@@ -1,0 +1,66 @@
+"""Clipping: of the whole update, or of every example's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.errors import require
+from leakgauge.registry import DEFENSES
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
+from leakgauge.update import Update
+
+
+def clip_factor(squared: Tensor, norm: float) -> Tensor:
+    """min(1, norm/‖·‖) from squared norms; 1 for a zero vector, differentiable there too."""
+    tiny = torch.finfo(squared.dtype).tiny
+    return (norm / squared.clamp_min(tiny).sqrt()).clamp_max(1.0)
+
+
+@DEFENSES.register("clip")
+@dataclass(frozen=True, kw_only=True)
+class Clip(Defense):
+    """Scales the update down to a Euclidean norm of at most `norm`, over all tensors together.
+
+    Guarantee: norm of the result ≤ `norm` (one rounding error); an update below it is untouched; a zero
+    update stays zero. No privacy guarantee: the direction is unchanged, and an attack on the direction
+    (cosine) does not notice.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
+        factor = clip_factor(squared_norm(tensors), self.norm)
+        return map_tensors(lambda t: t * factor, tensors)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        del update, draw
+        return AttackerView(simulate=lambda raw: self.on_update(raw, None))
+
+
+@DEFENSES.register("clip-examples", needs="a model whose examples do not mix (no BatchNorm in train mode)")
+@dataclass(frozen=True, kw_only=True)
+class ClipExamples(Defense):
+    """Scales every example's gradient down to norm at most `norm` before they are averaged.
+
+    Guarantee: each example moves the mean gradient by at most norm/n. This is the clipping of DP-SGD;
+    without noise it is not differentially private.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:  # type: ignore[override]
+        """Clips each row of the stacked gradients ``(n, *shape)``."""
+        del generator
+        squared = torch.stack([g.flatten(1).square().sum(1) for g in per_example.values()]).sum(0)
+        factor = clip_factor(squared, self.norm)
+        return map_tensors(lambda g: g * factor.view(-1, *([1] * (g.ndim - 1))), per_example)

@@ -1,0 +1,97 @@
+"""The staged interface of defences, and what an attacker who knows one can do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from leakgauge.draws import Draws
+from leakgauge.registry import DEFENSES
+from leakgauge.task import Batch, Task
+from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.update import Update
+
+
+def _identity(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+@dataclass(frozen=True, eq=False)
+class AttackerView:
+    """What knowing a mechanism gives, computed from the wire alone. `None`: the mechanism gives no such thing.
+
+    Attributes:
+        simulate: raw update → update as sent, differentiable and usable under vmap; without the noise
+            whose draw is unknown.
+        support: entries that the client may have sent, name → bool.
+        noise_scale: standard deviation of the noise on each tensor, name → scalar.
+        log_likelihood: simulated update → log p(observed | simulated), up to a constant.
+    """
+
+    simulate: Callable[[Tensors], Tensors] | None = None
+    support: Tensors | None = None
+    noise_scale: Tensors | None = None
+    log_likelihood: Callable[[Tensors], Tensor] | None = None
+
+    def __call__(self, raw: Tensors) -> Tensors:
+        """The raw update as it would look on the wire, outside the support zero."""
+        sent = (self.simulate or _identity)(raw)
+        if self.support is None:
+            return sent
+        return map_tensors(lambda t, s: t * s, sent, self.support)
+
+
+class Defense:
+    """A client-side defence: any of four stages, each the identity unless a subclass says otherwise.
+
+    Guarantees that tests hold: names, shapes and dtypes are kept; the result is deterministic given
+    the generator; `attacker_view` reads the update and nothing else, so it reveals nothing about the
+    data beyond what the wire shows.
+    """
+
+    on_example_gradients: ClassVar[Callable[[Tensors, torch.Generator], Tensors] | None] = None
+    """Per-example gradients ``(n, *shape)`` → the same, before they are averaged; `None` if unused."""
+
+    def on_task(self, task: Task) -> Task:
+        """Changes the architecture (PRECODE); server and attacker see the changed one."""
+        return task
+
+    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Changes the examples before training (MixUp)."""
+        del generator
+        return batch
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        """Changes the raw update before it is sent (clip, top-k, noise)."""
+        del generator
+        return tensors
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """What an attacker who knows this mechanism can use.
+
+        Args:
+            update: as it came over the wire.
+            draw: the client's own generator of the update stage, for one who knows the draw as well.
+        """
+        del update, draw
+        return AttackerView()
+
+
+def child_generator(generator: torch.Generator) -> torch.Generator:
+    """A new stream drawn from `generator`, for one of several users of it."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
+
+
+def view_of(defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
+    """The view of an attacker who knows `defense`, and the client's `draws` unless `None`."""
+    return defense.attacker_view(update, None if draws is None else draws.generator("update"))
+
+
+@DEFENSES.register("none")
+@dataclass(frozen=True)
+class NoDefense(Defense):
+    """The update is sent as it is. No guarantee."""

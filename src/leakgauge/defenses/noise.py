@@ -1,0 +1,131 @@
+"""Gaussian noise on the update, in three units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.errors import InputError, require
+from leakgauge.registry import DEFENSES
+from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
+from leakgauge.update import Update
+
+
+class Scale(Protocol):
+    """How large the noise is: raw update → standard deviation per coordinate of each tensor."""
+
+    def of(self, raw: Tensors) -> Tensors: ...
+
+    def seen(self, sent: Tensors) -> Tensors:
+        """The same from the noisy update, as an attacker estimates it."""
+        ...
+
+
+def _positive(value: float, name: str) -> None:
+    require(value > 0, name, f"is {value}", "give a positive number, or leave the noise out")
+
+
+@dataclass(frozen=True)
+class Absolute:
+    """σ per coordinate, whatever the update."""
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _positive(self.sigma, "sigma")
+
+    def of(self, raw: Tensors) -> Tensors:
+        return map_tensors(lambda t: t.new_tensor(self.sigma), raw)
+
+    def seen(self, sent: Tensors) -> Tensors:
+        return self.of(sent)
+
+
+@dataclass(frozen=True)
+class RelativeToNorm:
+    """E‖noise‖² = relative²·‖update‖²: one σ = relative·‖g‖/√entries for all tensors."""
+
+    relative: float
+
+    def __post_init__(self) -> None:
+        _positive(self.relative, "relative")
+
+    def of(self, raw: Tensors) -> Tensors:
+        sigma = self.relative * (squared_norm(raw) / max(entries(raw), 1)).sqrt()
+        return map_tensors(lambda t: sigma.to(t), raw)
+
+    def seen(self, sent: Tensors) -> Tensors:
+        shrink = (1 + self.relative**2) ** -0.5
+        return map_tensors(lambda s: s * shrink, self.of(sent))
+
+
+@dataclass(frozen=True)
+class RelativeToTensorStd:
+    """σ of each tensor = `ratio` × that tensor's standard deviation (MKOR's "normalised std").
+
+    A tensor of one element has no spread and gets no noise. Not comparable over architectures.
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        _positive(self.ratio, "tensor_std")
+
+    def of(self, raw: Tensors) -> Tensors:
+        return map_tensors(lambda t: self.ratio * t.std(correction=0) if t.numel() > 1 else t.new_zeros(()), raw)
+
+    def seen(self, sent: Tensors) -> Tensors:
+        shrink = (1 + self.ratio**2) ** -0.5
+        return map_tensors(lambda s: s * shrink, self.of(sent))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(Defense):
+    """Adds N(0, σ²) to every entry of the update, with σ from `scale`.
+
+    Guarantee: the noise is independent of the data given σ. No differential privacy by itself: the
+    update's sensitivity is unbounded without clipping, and a relative σ depends on the data.
+    """
+
+    scale: Scale
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        sigma = self.scale.of(tensors)
+
+        def noise(t: Tensor) -> Tensor:
+            return torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device)
+
+        return {name: t + sigma[name] * noise(t) for name, t in tensors.items()}
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        sigma = self.scale.seen(update.tensors)
+
+        def log_likelihood(simulated: Tensors) -> Tensor:
+            terms = [((update.tensors[k].to(s) - s) / sigma[k].to(s).clamp_min(1e-30)).square().sum() for k, s in simulated.items()]
+            return -0.5 * torch.stack(terms).sum()
+
+        if draw is None:
+            return AttackerView(noise_scale=sigma, log_likelihood=log_likelihood)
+        state = draw.get_state()
+
+        def simulate(raw: Tensors) -> Tensors:
+            again = torch.Generator()
+            again.set_state(state)
+            return self.on_update(raw, again)
+
+        return AttackerView(simulate=simulate)
+
+
+@DEFENSES.register("noise")
+def noise(*, sigma: float | None = None, relative: float | None = None, tensor_std: float | None = None) -> GaussianNoise:
+    """Gaussian noise on the update: give one of sigma, relative (to its norm) or tensor_std (to each tensor's spread)."""
+    given = [(name, value) for name, value in (("sigma", sigma), ("relative", relative), ("tensor_std", tensor_std)) if value is not None]
+    if len(given) != 1:
+        raise InputError("noise", f"has {len(given)} scales", "give exactly one of sigma, relative, tensor_std")
+    name, value = given[0]
+    scales = {"sigma": Absolute, "relative": RelativeToNorm, "tensor_std": RelativeToTensorStd}
+    return GaussianNoise(scale=scales[name](value))

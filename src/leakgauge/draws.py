@@ -1,0 +1,29 @@
+"""Randomness as a value: whoever holds the draws can repeat them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The client's random choices in one round (order, noise, dropout).
+
+    Knowing a mechanism is not knowing its draws: `Knowledge.defense` is the first, `Knowledge.draws`
+    the second. Each stage has its own stream, so that adding a stage does not change the others.
+    """
+
+    seed: int
+
+    @staticmethod
+    def sample(generator: torch.Generator) -> Draws:
+        """New draws from `generator`."""
+        return Draws(int(torch.randint(2**62, (), generator=generator)))
+
+    def generator(self, stage: str, index: int = 0) -> torch.Generator:
+        """A fresh CPU generator for the `index`-th use in `stage`; the same each time it is asked for."""
+        digest = hashlib.sha256(f"{self.seed}/{stage}/{index}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 2)

@@ -1,0 +1,40 @@
+"""The one error that user input may raise: it names the field and the mend."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Input that cannot be used.
+
+    Attributes:
+        field: the plan key, file or argument at fault, e.g. ``defenses[1].noise.sigma``.
+        problem: what is wrong with it.
+        mend: what to write instead.
+    """
+
+    def __init__(self, field: str, problem: str, mend: str) -> None:
+        self.field, self.problem, self.mend = field, problem, mend
+        super().__init__(f"{field}: {problem}; {mend}")
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
+        return InputError, (self.field, self.problem, self.mend)
+
+    def within(self, prefix: str) -> InputError:
+        """The same error seen from one level further out, e.g. ``clip.norm`` in ``defenses[0]``."""
+        return InputError(f"{prefix}.{self.field}", self.problem, self.mend)
+
+
+def require(condition: bool, field: str, problem: str, mend: str) -> None:
+    """Raises `InputError` unless `condition` holds."""
+    if not condition:
+        raise InputError(field, problem, mend)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A mend for an unknown name: the nearest known one, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"

@@ -1,0 +1,99 @@
+"""What an attack returns. Failure is a status, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Observation
+
+
+class Status(Enum):
+    """How a run ended. Only the first group carries a result."""
+
+    EXACT = "exact"  # closed form, certified by its own check
+    CONVERGED = "converged"
+    OUT_OF_STEPS = "out_of_steps"  # the recipe's own number of steps
+    OUT_OF_BUDGET = "out_of_budget"  # the caller's budget
+    TIME_LIMIT = "time_limit"
+    STOPPED = "stopped"  # by the caller's callback
+    NON_FINITE = "non_finite"
+    NOT_APPLICABLE = "not_applicable"  # the attack lacks something, and says what
+    FAILED = "failed"
+
+    @property
+    def has_result(self) -> bool:
+        return self not in (Status.NON_FINITE, Status.NOT_APPLICABLE, Status.FAILED)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Gradient evaluations (see `Budget`) and wall-clock seconds."""
+
+    gradient_evaluations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of a run: step number, objective of the best restart, evaluations so far."""
+
+    index: int
+    objective: float
+    gradient_evaluations: int
+
+
+OnStep = Callable[[Step], bool]
+"""Called as a run goes on; an answer of True stops it with its best so far."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Images in the data's raw range, one a slot, and what is known of how they were found.
+
+    Attributes:
+        inputs: `None` when the attack has no answer.
+        labels: one a slot; `None` when unknown.
+        label_confidence: 0 to 1, the method's own; `None` when labels were given.
+        objective: final value of the data term, lower is better; `None` for closed forms.
+        trace: (gradient evaluations, objective) as the run went on.
+    """
+
+    inputs: Float[Tensor, "n *shape"] | None
+    labels: Int[Tensor, " n"] | None
+    status: Status
+    message: str = ""
+    objective: float | None = None
+    label_confidence: float | None = None
+    cost: Cost = Cost()
+    trace: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+
+    @staticmethod
+    def not_applicable(message: str) -> Reconstruction:
+        """No answer, because the observation lacks what `message` names."""
+        return Reconstruction(None, None, Status.NOT_APPLICABLE, message)
+
+
+class Attack(Protocol):
+    """Anything that turns an observation into a reconstruction.
+
+    Guarantees that tests hold: the same observation and seed give the same output; it depends on
+    nothing but its arguments; it raises for bad arguments only.
+    """
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = ...,
+        compute: Compute = ...,
+        on_step: OnStep | None = None,
+    ) -> Reconstruction: ...

@@ -1,0 +1,222 @@
+"""What both sides of the wire know: model, loss, data format and train/eval mode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakgauge.errors import InputError, require
+from leakgauge.tensors import Tensors
+from leakgauge.tensors import cast as cast_tensors
+
+
+class Mode(Enum):
+    """Whether the client's model runs in train or in eval mode.
+
+    In train mode BatchNorm uses the statistics of the batch, so examples mix; in eval mode it uses
+    the running ones. Attacks of the two are different problems.
+    """
+
+    EVAL = "eval"
+    TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Format of one example.
+
+    Attributes:
+        shape: of one example, e.g. ``(3, 32, 32)``; not necessarily an image.
+        classes: number of labels.
+        low, high: the true range of the raw data; attacks stay in it and scores use it.
+        mean, std: per channel (or one value); the model sees ``(x - mean) / std``.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    low: float = 0.0
+    high: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        require(self.high > self.low, "data.high", "must exceed data.low", "give the data's range")
+        require(all(s > 0 for s in self.std), "data.std", "must be positive", "give one value a channel")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            fits = len(values) == 1 or (bool(self.shape) and len(values) == self.shape[0])
+            require(fits, f"data.{name}", f"has {len(values)} values for shape {self.shape}", "give one, or one a channel")
+
+    @property
+    def range(self) -> float:
+        """Width of the data range, the ``data_range`` of PSNR and SSIM."""
+        return self.high - self.low
+
+    @property
+    def is_image(self) -> bool:
+        """Channels first, one or three of them, and two spatial axes."""
+        return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
+        return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))
+
+    def normalise(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        """Raw data to model input."""
+        return (x - self._per_channel(self.mean, x)) / self._per_channel(self.std, x)
+
+    def denormalise(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        """Model input to raw data; the inverse of `normalise`."""
+        return z * self._per_channel(self.std, z) + self._per_channel(self.mean, z)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Raw examples and their labels: class indices, or soft labels that sum to one.
+
+    A client's batch is the truth; only `leakgauge.audit.evaluate` may hold it next to a result.
+    """
+
+    inputs: Float[Tensor, "n *shape"]
+    labels: Int[Tensor, " n"] | Float[Tensor, "n classes"]
+
+    def __len__(self) -> int:
+        return int(self.inputs.shape[0])
+
+    def take(self, index: Tensor) -> Batch:
+        """The examples at `index`, in that order."""
+        return Batch(self.inputs[index], self.labels[index])
+
+    @staticmethod
+    def join(batches: list[Batch]) -> Batch:
+        """All examples of several clients, one client after the other."""
+        return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches]))
+
+
+class Loss(Protocol):
+    """``(logits, labels) → scalar``; labels are indices or soft."""
+
+    def __call__(self, logits: Tensor, labels: Tensor, /) -> Tensor: ...
+
+
+def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
+    """Soft-max cross-entropy, mean over the batch."""
+    return F.cross_entropy(logits, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Model, loss, data format and mode, with the parameters the server broadcast.
+
+    The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
+    a gradient travel with the buffers. `module` is a private copy and never changes.
+    """
+
+    module: nn.Module
+    data: DataSpec
+    parameters: Tensors
+    buffers: Tensors
+    mode: Mode = Mode.EVAL
+    loss: Loss = cross_entropy
+    name: str = ""
+    stochastic: bool = field(default=False)
+
+    @staticmethod
+    def of(
+        module: nn.Module,
+        data: DataSpec,
+        *,
+        mode: Mode = Mode.EVAL,
+        loss: Loss = cross_entropy,
+        name: str = "",
+    ) -> Task:
+        """Wraps a module as it is now.
+
+        Raises:
+            InputError: the module has no trainable parameters, does not accept the data, or answers
+                with fewer outputs than the data has classes.
+        """
+        module = copy.deepcopy(module)
+        module.train(mode is Mode.TRAIN)
+        named = {k: v.detach().clone() for k, v in module.named_parameters()}
+        trained = {k for k, v in module.named_parameters() if v.requires_grad}
+        require(bool(trained), "model", "has no trainable parameters", "an update of it carries nothing; give a model that learns")
+        buffers = {k: v.detach().clone() for k, v in module.named_buffers()}
+        buffers |= {k: v for k, v in named.items() if k not in trained}
+        drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        task = Task(
+            module=module,
+            data=data,
+            parameters={k: v for k, v in named.items() if k in trained},
+            buffers=buffers,
+            mode=mode,
+            loss=loss,
+            name=name or type(module).__name__,
+            stochastic=drops and mode is Mode.TRAIN,
+        )
+        task._check()
+        return task
+
+    def _check(self) -> None:
+        probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
+        probe = probe.to(next(iter(self.parameters.values())))
+        try:
+            logits = self.logits(self.parameters, self.buffers, probe)[0]
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                "model", f"does not accept examples of shape {self.data.shape} ({reason})", "set data.size or the model to match"
+            ) from error
+        require(
+            logits.ndim == 2 and logits.shape[1] >= self.data.classes,
+            "model",
+            f"answers with shape {tuple(logits.shape[1:])} but the labels have {self.data.classes} classes",
+            "give the model at least as many outputs as classes",
+        )
+
+    def with_state(self, state: Mapping[str, Tensor]) -> Task:
+        """The same task with other parameters and buffers, e.g. of the next round."""
+        parameters = {k: state.get(k, v).detach().to(v).clone() for k, v in self.parameters.items()}
+        buffers = {k: state.get(k, v).detach().to(v).clone() for k, v in self.buffers.items()}
+        return replace(self, parameters=parameters, buffers=buffers)
+
+    def to(self, like: Tensor) -> Task:
+        """The same task in the dtype and on the device of `like`."""
+        module = copy.deepcopy(self.module).to(device=like.device, dtype=like.dtype)
+        return replace(
+            self, module=module, parameters=cast_tensors(self.parameters, like), buffers=cast_tensors(self.buffers, like)
+        )
+
+    def logits(
+        self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
+    ) -> tuple[Float[Tensor, "n outputs"], Tensors]:
+        """Model outputs for raw examples, and the buffers after the call (the given ones stay)."""
+        fresh = {name: tensor.clone() for name, tensor in buffers.items()}
+        out = functional_call(self.module, {**parameters, **fresh}, (self.data.normalise(inputs),))
+        return cast(Tensor, out), fresh
+
+    def __call__(
+        self, parameters: Tensors, buffers: Tensors, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[Float[Tensor, ""], Tensors]:
+        """Loss of a batch and the new buffers.
+
+        Dropout draws from `generator` (a model with dropout in train mode needs one): torch's dropout
+        reads the global generator, which is set inside and put back.
+        """
+        if not self.stochastic:
+            logits, fresh = self.logits(parameters, buffers, batch.inputs)
+            return self.loss(logits, batch.labels), fresh
+        if generator is None:
+            raise InputError("generator", "is missing, and the model drops units at random", "pass a torch.Generator")
+        seed = int(torch.randint(2**31, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            logits, fresh = self.logits(parameters, buffers, batch.inputs)
+        return self.loss(logits, batch.labels), fresh

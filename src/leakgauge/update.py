@@ -1,0 +1,107 @@
+"""What a client sends: named tensors and a header, safetensors on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leakgauge.errors import InputError, require
+from leakgauge.tensors import Tensors
+
+FORMAT = "leakgauge-update-1"
+
+
+class UpdateKind(Enum):
+    """`GRADIENT`: the mean loss gradient. `DELTA`: θ_local − θ_server, which points the other way."""
+
+    GRADIENT = "gradient"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True)
+class UpdateHeader:
+    """Facts that travel beside the tensors.
+
+    Attributes:
+        kind: gradient or delta.
+        example_count: as sent by the client; `None` where the protocol does not send it.
+        protocol: what the server configured, for people to read; attacks read `Knowledge` instead.
+    """
+
+    kind: UpdateKind
+    example_count: int | None = None
+    protocol: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """One client's message. `buffers` holds what the reply carries besides, e.g. BatchNorm statistics."""
+
+    tensors: Tensors
+    header: UpdateHeader
+    buffers: Tensors | None = None
+
+    @staticmethod
+    def between(
+        before: Mapping[str, Tensor], after: Mapping[str, Tensor], *, example_count: int | None = None
+    ) -> Update:
+        """The delta between two state dicts, as a Flower-style client returns them.
+
+        Names that end in a BatchNorm statistic are buffers; all others are taken for parameters.
+        """
+        stats = ("running_mean", "running_var", "num_batches_tracked")
+        names = [k for k in before if k in after and not k.endswith(stats)]
+        tensors = {k: (after[k] - before[k]).detach() for k in names}
+        buffers = {k: v.detach() for k, v in after.items() if k.endswith(stats)}
+        return Update(tensors, UpdateHeader(UpdateKind.DELTA, example_count), buffers or None)
+
+    def check(self, parameters: Mapping[str, Tensor]) -> None:
+        """Raises `InputError` unless the tensors are finite and match `parameters` name by name."""
+        missing = sorted(set(parameters) - set(self.tensors))
+        extra = sorted(set(self.tensors) - set(parameters))
+        shapes = [
+            f"{k} {tuple(self.tensors[k].shape)} for {tuple(v.shape)}"
+            for k, v in parameters.items()
+            if k in self.tensors and self.tensors[k].shape != v.shape
+        ]
+        wrong = [f"missing {k}" for k in missing] + [f"unknown {k}" for k in extra] + [f"shape of {s}" for s in shapes]
+        require(not wrong, "update", "does not match the model: " + ", ".join(wrong), "audit it with the model that made it")
+        bad = [k for k, v in self.tensors.items() if not bool(torch.isfinite(v).all())]
+        require(not bad, "update", f"holds NaN or infinity in {', '.join(bad)}", "the client diverged; capture another round")
+
+    def save(self, path: Path | str) -> None:
+        """Writes the update as safetensors; `load` gives it back bit for bit."""
+        header = asdict(self.header) | {"kind": self.header.kind.value}
+        tensors = {f"update/{k}": v.contiguous() for k, v in self.tensors.items()}
+        tensors |= {f"buffer/{k}": v.contiguous() for k, v in (self.buffers or {}).items()}
+        order = {"update": list(self.tensors), "buffer": None if self.buffers is None else list(self.buffers)}
+        save_file(tensors, path, {"format": FORMAT, "header": json.dumps(header), "order": json.dumps(order)})
+
+    @staticmethod
+    def load(path: Path | str) -> Update:
+        """Reads what `save` wrote.
+
+        Raises:
+            InputError: not a readable safetensors file, or not written by `save`.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                meta = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"update {path}", f"cannot be read ({error})", "give a file that Update.save wrote") from error
+        require(meta.get("format") == FORMAT, f"update {path}", "has no leakgauge header", "write it with Update.save")
+        header, order = json.loads(meta["header"]), json.loads(meta["order"])
+        return Update(
+            {k: tensors[f"update/{k}"] for k in order["update"]},
+            UpdateHeader(UpdateKind(header["kind"]), header["example_count"], header["protocol"]),
+            None if order["buffer"] is None else {k: tensors[f"buffer/{k}"] for k in order["buffer"]},
+        )

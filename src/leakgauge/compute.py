@@ -56,4 +56,6 @@ class Budget:
             f"is {self.gradient_evaluations}",
             "give a positive number",
         )
-        require(self.seconds is None or self.seconds > 0, "budget.seconds", f"is {self.seconds}", "give a positive number")
+        require(
+            self.seconds is None or self.seconds > 0, "budget.seconds", f"is {self.seconds}", "give a positive number"
+        )

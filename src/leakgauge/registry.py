@@ -75,7 +75,11 @@ class Registry:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise InputError(self.kind, f"cannot import '{name}' ({error})", "write your_package.module:function, importable from here") from error
+            raise InputError(
+                self.kind,
+                f"cannot import '{name}' ({error})",
+                "write your_package.module:function, importable from here",
+            ) from error
         if not callable(found):
             raise InputError(self.kind, f"'{name}' is not callable", "name a class or a function")
         return found  # type: ignore[no-any-return]
@@ -89,10 +93,12 @@ MODELS = Registry("model", ("leakgauge.models",))
 DATA = Registry("data", ("leakgauge.data",))
 CLIENTS = Registry("clients", ("leakgauge.clients",))
 DEFENSES = Registry("defenses", ("leakgauge.defenses",))
-ATTACKS = Registry("attacks", ("leakgauge.attacks",))
+ATTACKS = Registry(
+    "attacks", ("leakgauge.attacks.recipes", "leakgauge.attacks.closed_form", "leakgauge.attacks.matching")
+)
 METRICS = Registry("metrics", ("leakgauge.metrics",))
 OBJECTIVES = Registry("objective", ("leakgauge.attacks.matching",))
 PRIORS = Registry("prior", ("leakgauge.attacks.matching",))
 CANVASES = Registry("canvas", ("leakgauge.attacks.matching",))
 MINIMISERS = Registry("minimiser", ("leakgauge.attacks.matching",))
-LABELS = Registry("labels", ("leakgauge.attacks.labels",))
+LABELS = Registry("labels", ("leakgauge.attacks.labels", "leakgauge.attacks.matching"))

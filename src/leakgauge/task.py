@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, cast
 
@@ -53,7 +53,9 @@ class DataSpec:
         require(all(s > 0 for s in self.std), "data.std", "must be positive", "give one value a channel")
         for name, values in (("mean", self.mean), ("std", self.std)):
             fits = len(values) == 1 or (bool(self.shape) and len(values) == self.shape[0])
-            require(fits, f"data.{name}", f"has {len(values)} values for shape {self.shape}", "give one, or one a channel")
+            require(
+                fits, f"data.{name}", f"has {len(values)} values for shape {self.shape}", "give one, or one a channel"
+            )
 
     @property
     def range(self) -> float:
@@ -68,11 +70,11 @@ class DataSpec:
     def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))
 
-    def normalise(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+    def normalise(self, x: Float[Tensor, n * shape]) -> Float[Tensor, n * shape]:
         """Raw data to model input."""
         return (x - self._per_channel(self.mean, x)) / self._per_channel(self.std, x)
 
-    def denormalise(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+    def denormalise(self, z: Float[Tensor, n * shape]) -> Float[Tensor, n * shape]:
         """Model input to raw data; the inverse of `normalise`."""
         return z * self._per_channel(self.std, z) + self._per_channel(self.mean, z)
 
@@ -84,7 +86,7 @@ class Batch:
     A client's batch is the truth; only `leakgauge.audit.evaluate` may hold it next to a result.
     """
 
-    inputs: Float[Tensor, "n *shape"]
+    inputs: Float[Tensor, n * shape]
     labels: Int[Tensor, " n"] | Float[Tensor, "n classes"]
 
     def __len__(self) -> int:
@@ -113,7 +115,7 @@ def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[T
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Model, loss, data format and mode, with the parameters the server broadcast.
+    """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
     a gradient travel with the buffers. `module` is a private copy and never changes.
@@ -126,7 +128,8 @@ class Task:
     mode: Mode = Mode.EVAL
     loss: Loss = cross_entropy
     name: str = ""
-    stochastic: bool = field(default=False)
+    stochastic: bool = False
+    outputs: int = 0
 
     @staticmethod
     def of(
@@ -147,7 +150,12 @@ class Task:
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach().clone() for k, v in module.named_parameters()}
         trained = {k for k, v in module.named_parameters() if v.requires_grad}
-        require(bool(trained), "model", "has no trainable parameters", "an update of it carries nothing; give a model that learns")
+        require(
+            bool(trained),
+            "model",
+            "has no trainable parameters",
+            "an update of it carries nothing; give a model that learns",
+        )
         buffers = {k: v.detach().clone() for k, v in module.named_buffers()}
         buffers |= {k: v for k, v in named.items() if k not in trained}
         drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
@@ -161,10 +169,9 @@ class Task:
             name=name or type(module).__name__,
             stochastic=drops and mode is Mode.TRAIN,
         )
-        task._check()
-        return task
+        return replace(task, outputs=task._check())
 
-    def _check(self) -> None:
+    def _check(self) -> int:
         probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
         probe = probe.to(next(iter(self.parameters.values())))
         try:
@@ -172,7 +179,9 @@ class Task:
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
-                "model", f"does not accept examples of shape {self.data.shape} ({reason})", "set data.size or the model to match"
+                "model",
+                f"does not accept examples of shape {self.data.shape} ({reason})",
+                "set data.size or the model to match",
             ) from error
         require(
             logits.ndim == 2 and logits.shape[1] >= self.data.classes,
@@ -180,6 +189,7 @@ class Task:
             f"answers with shape {tuple(logits.shape[1:])} but the labels have {self.data.classes} classes",
             "give the model at least as many outputs as classes",
         )
+        return int(logits.shape[1])
 
     def with_state(self, state: Mapping[str, Tensor]) -> Task:
         """The same task with other parameters and buffers, e.g. of the next round."""
@@ -191,11 +201,14 @@ class Task:
         """The same task in the dtype and on the device of `like`."""
         module = copy.deepcopy(self.module).to(device=like.device, dtype=like.dtype)
         return replace(
-            self, module=module, parameters=cast_tensors(self.parameters, like), buffers=cast_tensors(self.buffers, like)
+            self,
+            module=module,
+            parameters=cast_tensors(self.parameters, like),
+            buffers=cast_tensors(self.buffers, like),
         )
 
     def logits(
-        self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
+        self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, n * shape]
     ) -> tuple[Float[Tensor, "n outputs"], Tensors]:
         """Model outputs for raw examples, and the buffers after the call (the given ones stay)."""
         fresh = {name: tensor.clone() for name, tensor in buffers.items()}

@@ -34,6 +34,5 @@ def entries(a: Mapping[str, Tensor]) -> int:
 def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:
     """Floating tensors in the dtype and on the device of `like`; integer ones change device only."""
     return {
-        name: tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
-        for name, tensor in a.items()
+        name: tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device) for name, tensor in a.items()
     }

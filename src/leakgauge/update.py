@@ -73,9 +73,16 @@ class Update:
             if k in self.tensors and self.tensors[k].shape != v.shape
         ]
         wrong = [f"missing {k}" for k in missing] + [f"unknown {k}" for k in extra] + [f"shape of {s}" for s in shapes]
-        require(not wrong, "update", "does not match the model: " + ", ".join(wrong), "audit it with the model that made it")
+        require(
+            not wrong, "update", "does not match the model: " + ", ".join(wrong), "audit it with the model that made it"
+        )
         bad = [k for k, v in self.tensors.items() if not bool(torch.isfinite(v).all())]
-        require(not bad, "update", f"holds NaN or infinity in {', '.join(bad)}", "the client diverged; capture another round")
+        require(
+            not bad,
+            "update",
+            f"holds NaN or infinity in {', '.join(bad)}",
+            "the client diverged; capture another round",
+        )
 
     def save(self, path: Path | str) -> None:
         """Writes the update as safetensors; `load` gives it back bit for bit."""
@@ -97,7 +104,9 @@ class Update:
                 meta = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise InputError(f"update {path}", f"cannot be read ({error})", "give a file that Update.save wrote") from error
+            raise InputError(
+                f"update {path}", f"cannot be read ({error})", "give a file that Update.save wrote"
+            ) from error
         require(meta.get("format") == FORMAT, f"update {path}", "has no leakgauge header", "write it with Update.save")
         header, order = json.loads(meta["header"]), json.loads(meta["order"])
         return Update(

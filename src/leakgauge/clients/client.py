@@ -16,8 +16,8 @@ def raw_update(task: Task, protocol: Protocol, batch: Batch, draws: Draws, defen
 
     `task` is already the defended one (`Defense.on_task`).
     """
-    stage = defense.on_example_gradients
-    return protocol.local_training(task, batch, draws, mean_gradient if stage is None else example_rule(stage))
+    rule = example_rule(defense.on_example_gradients) if defense.acts_on_examples else mean_gradient
+    return protocol.local_training(task, batch, draws, rule)
 
 
 def client_update(

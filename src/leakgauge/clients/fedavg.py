@@ -47,7 +47,12 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         require(self.epochs > 0, "epochs", f"is {self.epochs}", "give a positive number")
-        require(self.batch_size is None or self.batch_size > 0, "batch_size", f"is {self.batch_size}", "give a positive number")
+        require(
+            self.batch_size is None or self.batch_size > 0,
+            "batch_size",
+            f"is {self.batch_size}",
+            "give a positive number",
+        )
         require(self.lr > 0, "lr", f"is {self.lr}", "give a positive learning rate")
         require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
         require(self.weight_decay >= 0, "weight_decay", f"is {self.weight_decay}", "give a number ≥ 0")
@@ -82,7 +87,11 @@ class FedAvg:
             if self.weight_decay:
                 g = map_tensors(lambda gi, p: gi + self.weight_decay * p, g, parameters)
             if self.momentum:
-                velocity = g if velocity is None else map_tensors(lambda v, gi: self.momentum * v + (1 - self.dampening) * gi, velocity, g)
+                velocity = (
+                    g
+                    if velocity is None
+                    else map_tensors(lambda v, gi: self.momentum * v + (1 - self.dampening) * gi, velocity, g)
+                )
                 g = map_tensors(lambda gi, v: gi + self.momentum * v, g, velocity) if self.nesterov else velocity
             parameters = map_tensors(lambda p, d: p - self.lr * d, parameters, g)
         return map_tensors(lambda p, p0: p - p0, parameters, task.parameters), buffers

@@ -15,7 +15,12 @@ from leakgauge.tensors import Tensors, map_tensors
 
 
 def mean_gradient(
-    task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None, defense: torch.Generator
+    task: Task,
+    parameters: Tensors,
+    buffers: Tensors,
+    batch: Batch,
+    model: torch.Generator | None,
+    defense: torch.Generator,
 ) -> tuple[Tensors, Tensors]:
     """Gradient of the mean loss. The plain `GradientRule`."""
     del defense
@@ -23,13 +28,14 @@ def mean_gradient(
     def loss(p: Tensors) -> tuple[Tensor, Tensors]:
         return task(p, buffers, batch, model)
 
-    return grad(loss, has_aux=True)(parameters)
+    gradient, fresh = grad(loss, has_aux=True)(parameters)
+    return gradient, fresh
 
 
 def example_gradients(
     task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None
 ) -> Tensors:
-    """One gradient per example, stacked in front: name → ``(n, *shape)``.
+    """One gradient per example, stacked.
 
     Raises:
         InputError: a BatchNorm in train mode mixes examples, so that no example has a gradient of its own.
@@ -56,7 +62,12 @@ def example_rule(stage: ExampleStage) -> GradientRule:
     """The `GradientRule` of a defence that changes each example's gradient before they are averaged."""
 
     def rule(
-        task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None, defense: torch.Generator
+        task: Task,
+        parameters: Tensors,
+        buffers: Tensors,
+        batch: Batch,
+        model: torch.Generator | None,
+        defense: torch.Generator,
     ) -> tuple[Tensors, Tensors]:
         changed = stage(example_gradients(task, parameters, buffers, batch, model), defense)
         with_buffers = task(parameters, buffers, batch, model)[1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol as TypingProtocol, runtime_checkable
+from typing import Protocol as TypingProtocol
+from typing import runtime_checkable
 
 import torch
 
@@ -12,7 +13,9 @@ from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 
-GradientRule = Callable[[Task, Tensors, Tensors, Batch, torch.Generator | None, torch.Generator], tuple[Tensors, Tensors]]
+GradientRule = Callable[
+    [Task, Tensors, Tensors, Batch, torch.Generator | None, torch.Generator], tuple[Tensors, Tensors]
+]
 """``(task, parameters, buffers, batch, model generator, defence generator) → (mean gradient, new buffers)``.
 
 A defence that acts on per-example gradients replaces the plain rule at every local step."""
@@ -26,7 +29,10 @@ class Protocol(TypingProtocol):
     `torch.func` transforms.
     """
 
-    kind: ClassVar[UpdateKind] | UpdateKind
+    @property
+    def kind(self) -> UpdateKind:
+        """What the client sends."""
+        ...
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         """Raw update and the client's buffers afterwards."""

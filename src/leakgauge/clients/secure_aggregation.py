@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from leakgauge.clients.fedsgd import FedSGD
 from leakgauge.clients.protocol import GradientRule, Protocol
 from leakgauge.draws import Draws
@@ -35,10 +38,12 @@ class SecureAggregation:
     def __post_init__(self) -> None:
         require(self.cohort > 0, "cohort", f"is {self.cohort}", "give a positive number of clients")
         fits = self.sizes is None or (len(self.sizes) == self.cohort and min(self.sizes) > 0)
-        require(fits, "sizes", f"{self.sizes} are not {self.cohort} positive counts", "give one positive count a client")
+        require(
+            fits, "sizes", f"{self.sizes} are not {self.cohort} positive counts", "give one positive count a client"
+        )
 
     @property
-    def kind(self) -> UpdateKind:  # type: ignore[override]
+    def kind(self) -> UpdateKind:
         """That of the clients' updates."""
         return self.client.kind
 
@@ -49,7 +54,11 @@ class SecureAggregation:
                 raise InputError("sizes", f"sum to {sum(self.sizes)} but the batch has {examples}", "make them agree")
             return self.sizes
         if examples % self.cohort:
-            raise InputError("cohort", f"{self.cohort} clients cannot share {examples} examples equally", "change data.batch or give sizes")
+            raise InputError(
+                "cohort",
+                f"{self.cohort} clients cannot share {examples} examples equally",
+                "change data.batch or give sizes",
+            )
         return (examples // self.cohort,) * self.cohort
 
     def steps(self, examples: int) -> int:
@@ -66,8 +75,8 @@ class SecureAggregation:
             buffers.append(after)
         weights = [n / sum(counts) for n in counts]
 
-        def mean(*values):  # type: ignore[no-untyped-def]
-            return sum(w * v for w, v in zip(weights, values, strict=True))
+        def mean(*values: Tensor) -> Tensor:
+            return torch.stack([w * v for w, v in zip(weights, values, strict=True)]).sum(0)
 
         averaged = {k: mean(*(b[k] for b in buffers)) if v.is_floating_point() else v for k, v in buffers[0].items()}
         return map_tensors(mean, *updates), averaged

@@ -1,0 +1,24 @@
+"""Where examples come from: photos shipped with scikit-image, folders, archives, and Hugging Face data."""
+
+from leakgauge.data.folder import Folder
+from leakgauge.data.hub import Hub
+from leakgauge.data.npz import NPZ
+from leakgauge.data.open import open_source
+from leakgauge.data.parquet import Parquet
+from leakgauge.data.samples import Samples
+from leakgauge.data.source import Source, check, client_batches, gallery, public, spec
+
+__all__ = [
+    "NPZ",
+    "Folder",
+    "Hub",
+    "Parquet",
+    "Samples",
+    "Source",
+    "check",
+    "client_batches",
+    "gallery",
+    "open_source",
+    "public",
+    "spec",
+]

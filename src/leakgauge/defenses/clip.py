@@ -58,7 +58,11 @@ class ClipExamples(Defense):
     def __post_init__(self) -> None:
         require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
 
-    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:  # type: ignore[override]
+    @property
+    def acts_on_examples(self) -> bool:
+        return True
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Clips each row of the stacked gradients ``(n, *shape)``."""
         del generator
         squared = torch.stack([g.flatten(1).square().sum(1) for g in per_example.values()]).sum(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,9 @@ from leakgauge.update import Update
 
 @dataclass(frozen=True)
 class Compose(Defense):
-    """Runs defences stage by stage: all task stages, then all batch stages, and so on; within a stage in the stated order.
+    """Runs defences stage by stage: all task stages, then all batch stages, and so on.
+
+    Within a stage they run in the stated order.
 
     Raises:
         InputError: no defence, or one that consumes what another needs.
@@ -28,17 +29,13 @@ class Compose(Defense):
         require(bool(self.defenses), "defenses", "an empty composition", "write none")
 
     @property
-    def on_example_gradients(self) -> Callable[[Tensors, torch.Generator], Tensors] | None:  # type: ignore[override]
-        stages = [d.on_example_gradients for d in self.defenses if d.on_example_gradients is not None]
-        if not stages:
-            return None
+    def acts_on_examples(self) -> bool:
+        return any(d.acts_on_examples for d in self.defenses)
 
-        def chained(per_example: Tensors, generator: torch.Generator) -> Tensors:
-            for stage in stages:
-                per_example = stage(per_example, generator)
-            return per_example
-
-        return chained
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        for defense in self.defenses:
+            per_example = defense.on_example_gradients(per_example, child_generator(generator))
+        return per_example
 
     def on_task(self, task: Task) -> Task:
         for defense in self.defenses:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -53,8 +52,10 @@ class Defense:
     data beyond what the wire shows.
     """
 
-    on_example_gradients: ClassVar[Callable[[Tensors, torch.Generator], Tensors] | None] = None
-    """Per-example gradients ``(n, *shape)`` → the same, before they are averaged; `None` if unused."""
+    @property
+    def acts_on_examples(self) -> bool:
+        """Whether the client must compute per-example gradients for `on_example_gradients`."""
+        return False
 
     def on_task(self, task: Task) -> Task:
         """Changes the architecture (PRECODE); server and attacker see the changed one."""
@@ -64,6 +65,11 @@ class Defense:
         """Changes the examples before training (MixUp)."""
         del generator
         return batch
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        """Changes each example's gradient, stacked as ``(n, *shape)``, before they are averaged (DP-SGD)."""
+        del generator
+        return per_example
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         """Changes the raw update before it is sent (clip, top-k, noise)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -105,7 +106,10 @@ class GaussianNoise(Defense):
         sigma = self.scale.seen(update.tensors)
 
         def log_likelihood(simulated: Tensors) -> Tensor:
-            terms = [((update.tensors[k].to(s) - s) / sigma[k].to(s).clamp_min(1e-30)).square().sum() for k, s in simulated.items()]
+            terms = [
+                ((update.tensors[k].to(s) - s) / sigma[k].to(s).clamp_min(1e-30)).square().sum()
+                for k, s in simulated.items()
+            ]
             return -0.5 * torch.stack(terms).sum()
 
         if draw is None:
@@ -121,11 +125,21 @@ class GaussianNoise(Defense):
 
 
 @DEFENSES.register("noise")
-def noise(*, sigma: float | None = None, relative: float | None = None, tensor_std: float | None = None) -> GaussianNoise:
-    """Gaussian noise on the update: give one of sigma, relative (to its norm) or tensor_std (to each tensor's spread)."""
-    given = [(name, value) for name, value in (("sigma", sigma), ("relative", relative), ("tensor_std", tensor_std)) if value is not None]
+def noise(
+    *, sigma: float | None = None, relative: float | None = None, tensor_std: float | None = None
+) -> GaussianNoise:
+    """Gaussian noise on the update: one of sigma, relative (to its norm), tensor_std (to each tensor's spread)."""
+    given = [
+        (name, value)
+        for name, value in (("sigma", sigma), ("relative", relative), ("tensor_std", tensor_std))
+        if value is not None
+    ]
     if len(given) != 1:
         raise InputError("noise", f"has {len(given)} scales", "give exactly one of sigma, relative, tensor_std")
     name, value = given[0]
-    scales = {"sigma": Absolute, "relative": RelativeToNorm, "tensor_std": RelativeToTensorStd}
+    scales: dict[str, Callable[[float], Scale]] = {
+        "sigma": Absolute,
+        "relative": RelativeToNorm,
+        "tensor_std": RelativeToTensorStd,
+    }
     return GaussianNoise(scale=scales[name](value))

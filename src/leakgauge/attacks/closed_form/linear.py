@@ -1,0 +1,163 @@
+"""Reading inputs off a biased linear layer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.attacks.closed_form.layers import LinearLayer, input_layers
+from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import view_of
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.registry import ATTACKS
+from leakgauge.task import DataSpec
+
+NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
+
+
+@ATTACKS.register(
+    "closed-form", needs="a linear layer with bias that reads the input; batch 1, or rows that one example drives"
+)
+@dataclass(frozen=True, kw_only=True)
+class LinearRead:
+    """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
+
+    Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
+    unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too (no weight
+    decay), since every local step has the same ratio.
+
+    One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
+    known sparsifier sent, and a certificate: the share of ‖∂W‖² that one outer product does not explain.
+    Several examples: rows that agree on a ratio inside the data's range were driven by the same example
+    alone; singletons are kept only where they lie inside the range.
+
+    Attributes:
+        agreement: relative distance up to which two rows count as the same example.
+        slack: how far outside the range, in shares of its width, a ratio may lie.
+    """
+
+    agreement: float = 1e-3
+    slack: float = 1e-2
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Costs no gradient evaluation. `EXACT` when certified, `CONVERGED` for an uncertain read."""
+        del budget, compute, on_step
+        began = time.perf_counter()
+        layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
+        if not layers:
+            return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
+        examples = observation.example_count
+        if examples is None:
+            return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
+        data = observation.task.data
+        weight, bias = _gradients(observation, layers[0])
+        if not bool((bias != 0).any()):
+            return Reconstruction(None, None, Status.FAILED, NOTHING)
+        z: Tensor | None
+        if examples == 1:
+            z, certain, message = _one(weight, bias, _sent(observation, layers[0]), _grey(data))
+        else:
+            z, certain, message = self._several(weight, bias, examples, data)
+        if z is None:
+            return Reconstruction(None, None, Status.FAILED, message)
+        inputs = data.denormalise(z.view(-1, *data.shape))
+        labels, confidence = _labels(observation, generator, len(inputs), examples)
+        cost = Cost(0, time.perf_counter() - began)
+        status = Status.EXACT if certain else Status.CONVERGED
+        return Reconstruction(inputs, labels, status, message, label_confidence=confidence, cost=cost)
+
+    def _several(
+        self, weight: Float[Tensor, "rows d"], bias: Float[Tensor, " rows"], examples: int, data: DataSpec
+    ) -> tuple[Float[Tensor, "k d"] | None, bool, str]:
+        driven = bias.abs() > 1e-6 * bias.abs().max()
+        ratios, strength = weight[driven] / bias[driven][:, None], bias[driven].abs()
+        edge = ratios.new_zeros((1, *data.shape))
+        low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
+        slack = self.slack * (high - low)
+        plausible = ((ratios >= low - slack) & (ratios <= high + slack)).all(1)
+        ratios, strength = ratios[plausible], strength[plausible]
+        groups: list[list[int]] = []
+        for row in strength.argsort(descending=True).tolist():
+            for group in groups:
+                gap = (ratios[row] - ratios[group[0]]).norm() / ratios[group[0]].norm().clamp_min(1e-12)
+                if float(gap) < self.agreement:
+                    group.append(row)
+                    break
+            else:
+                groups.append([row])
+        groups.sort(key=len, reverse=True)
+        if not groups:
+            return (
+                None,
+                False,
+                "no unit was driven by one example alone: every ratio is a mixture outside the data's range",
+            )
+        groups = groups[:examples]
+        pooled = [(ratios[g] * strength[g, None].square()).sum(0) / strength[g].square().sum() for g in groups]
+        agreed = sum(len(g) > 1 for g in groups)
+        message = f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree"
+        return torch.stack(pooled), agreed == len(groups), message
+
+
+def _gradients(observation: Observation, layer: LinearLayer) -> tuple[Float[Tensor, "rows d"], Float[Tensor, " rows"]]:
+    tensors = observation.update.tensors
+    assert layer.bias is not None
+    return tensors[layer.weight], tensors[layer.bias]
+
+
+def _sent(observation: Observation, layer: LinearLayer) -> Float[Tensor, "rows d"]:
+    """Entries of the weight gradient that the client sent, as far as a known defence tells: 1 or 0."""
+    knowledge, weight = observation.knowledge, observation.update.tensors[layer.weight]
+    if knowledge.defense is None:
+        return torch.ones_like(weight)
+    support = view_of(knowledge.defense, observation.update, knowledge.draws).support
+    return torch.ones_like(weight) if support is None else support[layer.weight].to(weight)
+
+
+def _grey(data: DataSpec) -> Float[Tensor, " d"]:
+    middle = torch.full((1, *data.shape), (data.low + data.high) / 2)
+    return data.normalise(middle).flatten()
+
+
+def _one(
+    weight: Float[Tensor, "rows d"],
+    bias: Float[Tensor, " rows"],
+    sent: Float[Tensor, "rows d"],
+    unread: Float[Tensor, " d"],
+) -> tuple[Float[Tensor, "1 d"], bool, str]:
+    """Least squares over the entries that were sent; inputs that none of them shows are filled with `unread`."""
+    evidence = bias.square() @ sent
+    seen = evidence > 0
+    x = torch.where(
+        seen, (bias @ (weight * sent)) / torch.where(seen, evidence, torch.ones_like(evidence)), unread.to(bias)
+    )
+    residual = sent * (weight - bias[:, None] * x) * (bias != 0)[:, None]
+    unexplained = float(residual.square().sum() / weight.square().sum().clamp_min(torch.finfo(weight.dtype).tiny))
+    shown = f"{int(seen.sum())} of {len(seen)} inputs seen, {unexplained:.1e} of the layer's gradient unexplained"
+    return x[None], unexplained < 1e-6 and bool(seen.all()), shown
+
+
+def _labels(
+    observation: Observation, generator: torch.Generator, found: int, examples: int
+) -> tuple[Tensor | None, float | None]:
+    if observation.knowledge.labels is not None:
+        known = observation.knowledge.labels
+        return (known, None) if found == examples else (None, None)
+    guess = CountsFromLastLayer().infer(observation, generator)
+    if isinstance(guess, Unknown) or found != examples:
+        return None, None
+    return guess.labels, guess.confidence

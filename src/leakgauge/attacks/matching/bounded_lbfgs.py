@@ -1,0 +1,99 @@
+"""Bounded limited-memory BFGS with a strong-Wolfe line search, by SciPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from leakgauge.attacks.matching.problem import Best, Minimum, Problem
+from leakgauge.errors import require
+from leakgauge.reconstruction import Status
+from leakgauge.registry import MINIMISERS
+from leakgauge.tensors import Tensors
+
+
+class _Over(Exception):
+    """The meter ended the run inside a line search."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+
+
+@MINIMISERS.register("bounded-lbfgs", needs="a smooth network; its line search gives up on ReLU ones")
+@dataclass(frozen=True, kw_only=True)
+class BoundedLBFGS:
+    """L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995) in float64.
+
+    SciPy's line search cannot be vmapped: restarts run one by one.
+
+    Attributes:
+        steps: most evaluations of one restart.
+        history: pairs kept.
+        scale: multiplies the objective, so that the first step and the stopping rules suit a cosine gap of 1e-5.
+        tolerance: ends the run when the relative decrease of the objective falls below it.
+    """
+
+    steps: int = 1000
+    history: int = 50
+    scale: float = 1e3
+    tolerance: float = 1e-9
+
+    batched: ClassVar[bool] = False
+    dtype: ClassVar[torch.dtype | None] = torch.float64
+
+    def __post_init__(self) -> None:
+        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
+
+    def minimise(self, problem: Problem) -> Minimum:
+        """Runs the one restart of `problem`."""
+        start = problem.clamp(problem.start)
+        best = Best(1, next(iter(start.values())))
+        evaluations = 0
+
+        def unflatten(flat: np.ndarray) -> Tensors:
+            pieces = torch.from_numpy(flat).split([v.numel() for v in start.values()])
+            return {k: p.view(v.shape).to(v) for (k, v), p in zip(start.items(), pieces, strict=True)}
+
+        def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal evaluations
+            over = problem.over()
+            if over is not None:
+                raise _Over(over)
+            if evaluations == self.steps:
+                raise _Over(Status.OUT_OF_STEPS)
+            point = unflatten(np.array(flat))
+            at = problem.evaluate(point)
+            best.offer(point, at)
+            problem.meter.note(evaluations, float(best.data))
+            evaluations += 1
+            if not bool(torch.isfinite(at.total)):
+                raise _Over(Status.NON_FINITE)
+            slope = torch.cat([at.gradient[k].detach().flatten() for k in start]).double().cpu().numpy()
+            return self.scale * float(at.total), self.scale * slope
+
+        flat = torch.cat([v.flatten() for v in start.values()]).double().cpu().numpy()
+        lower, upper = np.full(flat.shape, -np.inf), np.full(flat.shape, np.inf)
+        offset = 0
+        for name, value in start.items():
+            if name in problem.bounds:
+                low, high = problem.bounds[name]
+                lower[offset : offset + value.numel()] = low.expand_as(value[0]).flatten().double().cpu().numpy()
+                upper[offset : offset + value.numel()] = high.expand_as(value[0]).flatten().double().cpu().numpy()
+            offset += value.numel()
+        options = {
+            "maxcor": self.history,
+            "maxiter": self.steps,
+            "maxfun": self.steps,
+            "ftol": self.tolerance,
+            "gtol": 0.0,
+        }
+        try:
+            bounds = np.stack([lower, upper], axis=1)
+            minimize(value_and_gradient, flat, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        except _Over as over:
+            return best.minimum(over.status)
+        return best.minimum(Status.CONVERGED)

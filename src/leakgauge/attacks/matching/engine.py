@@ -1,0 +1,189 @@
+"""The matching engine: find a batch whose simulated update is the observed one.
+
+Every optimisation attack is this loop with other parts: labels → canvas → objective + prior →
+minimiser → polish. The parts are values; the engine holds nothing of its own but the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
+from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
+from leakgauge.attacks.matching.canvases import Canvas, Pixels
+from leakgauge.attacks.matching.minimiser import Minimiser
+from leakgauge.attacks.matching.objectives import Cosine, Objective
+from leakgauge.attacks.matching.priors import NoPrior, Prior
+from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
+from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.compute import Budget, Compute
+from leakgauge.errors import require
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.registry import ATTACKS, LABELS
+from leakgauge.task import Batch
+from leakgauge.tensors import Tensors
+
+Polish = Callable[[Float[Tensor, "n *shape"]], Float[Tensor, "n *shape"]]
+"""Raw examples → raw examples, after the search."""
+
+
+@LABELS.register("joint")
+@dataclass(frozen=True)
+class JointSoftLabels:
+    """Labels are optimised together with the examples, as logits through a soft-max (DLG).
+
+    The label returned is the arg-max of the *optimised* logits, never of the start.
+    """
+
+
+@ATTACKS.register("matching", needs="example_count, and what its parts need")
+@dataclass(frozen=True, kw_only=True)
+class Matching:
+    """An attack by matching updates.
+
+    Attributes:
+        objective, prior, canvas, minimiser, polish: the parts.
+        labels: how labels are found where `Knowledge.labels` does not give them.
+        restarts: independent starts; the one with the lowest data term is the answer. Truth plays no part.
+    """
+
+    objective: Objective = field(default_factory=Cosine)
+    prior: Prior = field(default_factory=NoPrior)
+    canvas: Canvas = field(default_factory=Pixels)
+    minimiser: Minimiser = field(default_factory=BoundedLBFGS)
+    labels: LabelStrategy | JointSoftLabels = field(default_factory=CountsFromLastLayer)
+    polish: tuple[Polish, ...] = ()
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.restarts > 0, "restarts", f"is {self.restarts}", "give a positive number")
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Searches within the budget, and returns the best found whenever it ends."""
+        meter = Meter(budget, on_step)
+        labels, confidence, missing = self._labels(observation, generator)
+        if missing:
+            return Reconstruction.not_applicable(missing)
+        examples = observation.example_count if labels is None else len(labels)
+        if examples is None:
+            return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
+
+        like = compute.like(self.minimiser.dtype)
+        simulator = Simulator.of(observation, like, generator)
+        if not (simulator.scale_known or self.objective.scale_free):
+            return Reconstruction.not_applicable(
+                f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"
+            )
+        problem = self._problem(simulator, labels, examples, meter, like, compute, generator)
+        minimum = self._minimise(problem)
+        return self._answer(simulator, minimum, labels, confidence, meter)
+
+    def _labels(self, observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None, str]:
+        """Labels (`None`: joint), their confidence (`None`: given), and what is missing."""
+        if observation.knowledge.labels is not None:
+            return observation.knowledge.labels, None, ""
+        if isinstance(self.labels, JointSoftLabels):
+            return None, None, ""
+        guess = self.labels.infer(observation, generator)
+        if isinstance(guess, Unknown):
+            return None, None, guess.message
+        return guess.labels, guess.confidence, ""
+
+    def _problem(
+        self,
+        simulator: Simulator,
+        labels: Tensor | None,
+        examples: int,
+        meter: Meter,
+        like: Tensor,
+        compute: Compute,
+        generator: torch.Generator,
+    ) -> Problem:
+        data = simulator.task.data
+        starts: list[Tensors] = []
+        for _ in range(self.restarts):
+            start = self.canvas.start(examples, data, generator)
+            if labels is None:
+                start["label_logits"] = torch.randn((examples, data.classes), generator=generator, dtype=torch.float64)
+            starts.append(start)
+        stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
+        bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
+        loss = self._loss(simulator, None if labels is None else labels.to(like.device))
+        return Problem(loss, stacked, bounds, meter, simulator.cost(examples), compute.chunk)
+
+    def _loss(self, simulator: Simulator, labels: Tensor | None) -> Loss:
+        data, outputs = simulator.task.data, simulator.task.outputs
+
+        def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
+            z = self.canvas.decode(variables, data)
+            if labels is None:
+                soft = variables["label_logits"].softmax(1)
+                guess = torch.nn.functional.pad(soft, (0, outputs - data.classes))
+            else:
+                guess = labels
+            simulated = simulator(Batch(data.denormalise(z), guess))
+            term = self.objective(simulated, simulator.observed, simulator.view)
+            return term + self.prior(z), term
+
+        return loss
+
+    def _minimise(self, problem: Problem) -> Minimum:
+        if self.minimiser.batched or problem.restarts == 1:
+            return self.minimiser.minimise(problem)
+        minima: list[Minimum] = []
+        for index in range(problem.restarts):
+            minima.append(self.minimiser.minimise(problem.one(index)))
+            if minima[-1].status in (Status.STOPPED, Status.TIME_LIMIT):
+                break
+        return Minimum(
+            {k: torch.cat([m.variables[k] for m in minima]) for k in minima[0].variables},
+            torch.cat([m.total for m in minima]),
+            torch.cat([m.data for m in minima]),
+            minima[-1].status,
+        )
+
+    def _answer(
+        self, simulator: Simulator, minimum: Minimum, labels: Tensor | None, confidence: float | None, meter: Meter
+    ) -> Reconstruction:
+        cost = Cost(meter.spent, meter.seconds)
+        if minimum.status is Status.NON_FINITE or not minimum.variables:
+            message = (
+                "the objective was not finite in any restart"
+                if minimum.variables
+                else "the budget allowed no evaluation"
+            )
+            return Reconstruction(
+                None, None, Status.NON_FINITE if minimum.variables else minimum.status, message, cost=cost
+            )
+        data = simulator.task.data
+        winner = int(torch.where(torch.isfinite(minimum.data), minimum.data, torch.inf).argmin())
+        variables = {k: v[winner] for k, v in minimum.variables.items()}
+        inputs = data.denormalise(self.canvas.decode(variables, data)).detach()
+        for polish in self.polish:
+            inputs = polish(inputs)
+        if labels is None:
+            probabilities = variables["label_logits"].softmax(1)
+            labels, confidence = probabilities.argmax(1), float(probabilities.amax(1).mean())
+        return Reconstruction(
+            inputs.cpu(),
+            labels.detach().cpu(),
+            minimum.status,
+            objective=float(minimum.data[winner]),
+            label_confidence=confidence,
+            cost=cost,
+            trace=tuple(meter.trace),
+        )

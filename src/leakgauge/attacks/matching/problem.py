@@ -1,0 +1,170 @@
+"""A matching problem as minimisers see it: variables, bounds, values, gradients, and a meter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from leakgauge.attacks.matching.canvases import Bounds
+from leakgauge.compute import Budget
+from leakgauge.reconstruction import OnStep, Status, Step
+from leakgauge.tensors import Tensors
+
+Loss = Callable[[Tensors], tuple[Tensor, Tensor]]
+"""Variables of one restart → (total objective, its data term)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Values and gradients of all restarts at one point."""
+
+    total: Float[Tensor, " restarts"]
+    data: Float[Tensor, " restarts"]
+    gradient: Tensors
+
+
+class Meter:
+    """Counts gradient evaluations and decides when a run is over. One per reconstruction."""
+
+    def __init__(self, budget: Budget, on_step: OnStep | None = None) -> None:
+        self._budget, self._on_step = budget, on_step
+        self._began = time.perf_counter()
+        self._stopped = False
+        self.spent = 0
+        self.trace: list[tuple[int, float]] = []
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._began
+
+    def affordable(self, cost: int) -> int | None:
+        """How many evaluations of that cost the budget still allows; `None` is unlimited."""
+        limit = self._budget.gradient_evaluations
+        return None if limit is None else max(limit - self.spent, 0) // cost
+
+    def over(self, cost: int) -> Status | None:
+        """Why another evaluation of that cost must not be made, or `None`."""
+        if self._stopped:
+            return Status.STOPPED
+        if self.affordable(cost) == 0:
+            return Status.OUT_OF_BUDGET
+        if self._budget.seconds is not None and self.seconds > self._budget.seconds:
+            return Status.TIME_LIMIT
+        return None
+
+    def note(self, index: int, objective: float) -> None:
+        """Records progress and asks the caller whether to go on. The trace keeps ~200 points."""
+        if index % max(1, len(self.trace) // 100) == 0:
+            self.trace.append((self.spent, objective))
+        if self._on_step is not None and self._on_step(Step(index, objective, self.spent)):
+            self._stopped = True
+
+
+@dataclass(eq=False)
+class Problem:
+    """`restarts` copies of one problem side by side.
+
+    Attributes:
+        loss: of one restart.
+        start: first variables, name → ``(restarts, …)``.
+        bounds: of the variables that have some.
+        cost: gradient evaluations that one evaluation of one restart takes.
+        chunk: restarts evaluated together; `None` for all.
+        ceiling: what the meter may show at the end of this problem, its share of a budget.
+    """
+
+    loss: Loss
+    start: Tensors
+    bounds: dict[str, Bounds]
+    meter: Meter
+    cost: int = 1
+    chunk: int | None = None
+    ceiling: int | None = None
+    _single: Callable[[Tensors], tuple[Tensors, tuple[Tensor, Tensor]]] = field(init=False, repr=False)
+    _batched: Callable[[Tensors], tuple[Tensors, tuple[Tensor, Tensor]]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._single = grad_and_value(self.loss, has_aux=True)
+        self._batched = vmap(self._single, chunk_size=self.chunk, randomness="same")
+
+    @property
+    def restarts(self) -> int:
+        return int(next(iter(self.start.values())).shape[0])
+
+    def evaluate(self, point: Tensors) -> Evaluation:
+        """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
+        restarts = int(next(iter(point.values())).shape[0])
+        self.meter.spent += self.cost * restarts
+        if restarts == 1:
+            gradient, (total, data) = self._single({k: v[0] for k, v in point.items()})
+            return Evaluation(total.detach()[None], data.detach()[None], {k: v[None] for k, v in gradient.items()})
+        gradient, (total, data) = self._batched(point)
+        return Evaluation(total.detach(), data.detach(), gradient)
+
+    def over(self) -> Status | None:
+        """Why another evaluation of all restarts must not be made, or `None`."""
+        return self.meter.over(self.cost * self.restarts) or (Status.OUT_OF_BUDGET if self.affordable() == 0 else None)
+
+    def affordable(self) -> int | None:
+        """Evaluations of all restarts that the budget still allows."""
+        cost = self.cost * self.restarts
+        own = None if self.ceiling is None else max(self.ceiling - self.meter.spent, 0) // cost
+        left = self.meter.affordable(cost)
+        return own if left is None else left if own is None else min(own, left)
+
+    def clamp(self, point: Tensors) -> Tensors:
+        """Into the bounds."""
+        return {k: v.clamp(*self.bounds[k]) if k in self.bounds else v for k, v in point.items()}
+
+    def one(self, index: int) -> Problem:
+        """The problem of a single restart, for minimisers that cannot run several side by side.
+
+        What earlier restarts left of the budget is shared equally by those still to come.
+        """
+        left = self.meter.affordable(1)
+        ceiling = None if left is None else self.meter.spent + left // (self.restarts - index)
+        start = {k: v[index : index + 1] for k, v in self.start.items()}
+        return Problem(self.loss, start, self.bounds, self.meter, self.cost, ceiling=ceiling)
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Best variables of every restart by total objective, and why the run ended."""
+
+    variables: Tensors
+    total: Float[Tensor, " restarts"]
+    data: Float[Tensor, " restarts"]
+    status: Status
+
+
+class Best:
+    """The best point of every restart so far; not-a-number is never better."""
+
+    def __init__(self, restarts: int, like: Tensor) -> None:
+        self.total = torch.full((restarts,), float("inf"), dtype=like.dtype, device=like.device)
+        self.data = self.total.clone()
+        self.variables: Tensors = {}
+
+    def offer(self, point: Tensors, at: Evaluation) -> None:
+        """Keeps `point` where it is better."""
+        better = at.total < self.total
+        if not self.variables:
+            self.variables = {k: v.clone() for k, v in point.items()}
+        for name, value in point.items():
+            mask = better.view(-1, *([1] * (value.ndim - 1)))
+            self.variables[name] = torch.where(mask, value, self.variables[name])
+        self.total = torch.where(better, at.total, self.total)
+        self.data = torch.where(better, at.data, self.data)
+
+    def minimum(self, status: Status) -> Minimum:
+        """What was found; `NON_FINITE` when no restart ever had a finite value."""
+        if not bool(torch.isfinite(self.total).any()):
+            status = Status.NON_FINITE
+        return Minimum(self.variables, self.total, self.data, status)

@@ -1,0 +1,233 @@
+"""What the trials of one scenario and attack say together."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from leakgauge.metrics.intervals import clopper_pearson, mean_interval, upper_bound
+
+MARGIN = 3.0
+"""dB by which a recovered image must beat the closest public picture: a halved squared error."""
+
+NOT_SAFE = "that says what was tried, not that it is safe"
+
+
+@dataclass(frozen=True)
+class Group:
+    """All trials of one scenario and attack, controls among them only in groups of their own."""
+
+    scenario: dict[str, Any]
+    attack: str
+    control: bool
+    records: tuple[dict[str, Any], ...]
+
+    @property
+    def title(self) -> str:
+        s = self.scenario
+        return f"{self.attack} on {s['model']}, {s['client']}, {s['defense']}"
+
+    @property
+    def scores(self) -> list[dict[str, Any]]:
+        """Trials that gave a result."""
+        return [r for r in self.records if r["scores"] is not None]
+
+
+def groups_of(records: list[dict[str, Any]]) -> list[Group]:
+    """Trials by scenario and attack, in the order of their ids."""
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for r in records:
+        s = r["scenario"]
+        found[(str(r["control"]), s["model"], s["client"], s["defense"], r["attack"])].append(r)
+    groups = []
+    for members in found.values():
+        first = members[0]
+        data = {k: v for k, v in first["scenario"]["data"].items() if k not in ("index", "names")}
+        groups.append(Group(first["scenario"] | {"data": data}, first["attack"], first["control"], tuple(members)))
+    return groups
+
+
+def by_image(group: Group, score: str) -> dict[tuple[int, int], list[Any]]:
+    """(batch, slot) → that image's score in every seed. Seeds are repetitions; images are the sample."""
+    found: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    for r in group.scores:
+        for slot, value in enumerate(r["scores"][score] or []):
+            if value is not None:
+                found[(r["scenario"]["data"]["index"], slot)].append(value)
+    return found
+
+
+def identified_images(group: Group) -> tuple[int, int]:
+    """Images identified in any seed, and images."""
+    images = by_image(group, "identified")
+    return sum(any(v) for v in images.values()), len(images)
+
+
+def worst_by_image(group: Group) -> list[float]:
+    """Each image's best reconstruction over the seeds, dB."""
+    return [max(v) for v in by_image(group, "psnr").values()]
+
+
+def recovered_images(group: Group) -> int:
+    """Images that in some seed were identified and came out `MARGIN` dB nearer than the closest public picture."""
+    found: dict[tuple[int, int], bool] = defaultdict(bool)
+    for r in group.scores:
+        bar = r["controls"]["nearest_public"]["psnr"]
+        for slot, (psnr, identified) in enumerate(zip(r["scores"]["psnr"], r["scores"]["identified"], strict=True)):
+            image = (r["scenario"]["data"]["index"], slot)
+            found[image] |= psnr is not None and bool(identified) and psnr >= bar[slot] + MARGIN
+    return sum(found.values())
+
+
+def power_of(group: Group, groups: list[Group]) -> dict[str, Any]:
+    """The known-leaky control of a group's attack and model: FedSGD, no defence, one example."""
+
+    def leaky(g: Group) -> bool:
+        s = g.scenario
+        same = (s["model"], g.attack) == (group.scenario["model"], group.attack)
+        return same and s["client"] == "fedsgd" and s["defense"] == "none" and s["data"]["batch"] == 1
+
+    controls = [g for g in groups if leaky(g) and g.scores]
+    if not controls:
+        return {"psnr": None, "shown": None, "trial": None}
+    control = controls[0]
+    images = len(by_image(control, "psnr"))
+    best = max(worst_by_image(control), default=None)
+    return {
+        "psnr": None if best is None else round(best, 3),
+        "shown": images > 0 and recovered_images(control) / images >= 0.5,
+        "trial": control.records[0]["id"],
+    }
+
+
+def level_of(group: Group, power: dict[str, Any]) -> str:
+    """`exposed`: some image recovered. `partial`: identified beyond chance. `not_recovered`: neither, by an
+    attack that has shown its power on five images or more. Else `inconclusive`."""
+    if all(r["status"] == "not_applicable" for r in group.records):
+        return "not_applicable"
+    if not group.scores:
+        return "inconclusive"
+    if recovered_images(group):
+        return "exposed"
+    count, n = identified_images(group)
+    if n and clopper_pearson(count, n).low > _chance(group):
+        return "partial"
+    enough = n > 0 and upper_bound(count, n) < 0.5
+    return "not_recovered" if enough and power["shown"] else "inconclusive"
+
+
+def _chance(group: Group) -> float:
+    return 1.0 / (1 + min(r["scores"]["gallery"] for r in group.scores))
+
+
+def finding(group: Group, groups: list[Group]) -> dict[str, Any]:
+    """One entry of ``verdict.findings``."""
+    power = power_of(group, groups)
+    level = level_of(group, power)
+    base = {
+        "scenario": group.scenario,
+        "attack": group.attack,
+        "control": group.control,
+        "level": level,
+        "trials": len(group.records),
+        "failed": len(group.records) - len(group.scores),
+        "images": len(by_image(group, "psnr")),
+        "psnr": None,
+        "null_psnr": None,
+        "ssim_mean": None,
+        "lpips_mean": None,
+        "identified": None,
+        "recovered": None,
+        "label_f1": _label_finding(group),
+        "power": power,
+        "cost": {
+            "gradient_evaluations": sum(r["cost"]["gradient_evaluations"] for r in group.records),
+            "seconds": round(sum(r["cost"]["seconds"] for r in group.records), 3),
+        },
+    }
+    if group.scores:
+        base |= _image_finding(group)
+    return base | {"sentence": _sentence(group, base, level)}
+
+
+def _image_finding(group: Group) -> dict[str, Any]:
+    means = np.asarray([statistics.fmean(v) for v in by_image(group, "psnr").values()])
+    interval = mean_interval(means)
+    worst = worst_by_image(group)
+    count, n = identified_images(group)
+    rate = clopper_pearson(count, n)
+    bars = [b for r in group.scores for b in r["controls"]["nearest_public"]["psnr"]]
+
+    def mean_of(score: str) -> float | None:
+        values = [statistics.fmean(v) for v in by_image(group, score).values()]
+        return round(statistics.fmean(values), 4) if values else None
+
+    return {
+        "psnr": {
+            "mean": round(float(means.mean()), 3),
+            "low": _rounded(interval.low),
+            "high": _rounded(interval.high),
+            "best_for_attacker": round(max(worst), 3),
+            "median": round(statistics.median(means.tolist()), 3),
+            "weakest": round(float(means.min()), 3),
+        },
+        "null_psnr": {"mean": round(statistics.fmean(bars), 3), "high": round(max(bars), 3), "kind": "nearest_public"},
+        "ssim_mean": mean_of("ssim"),
+        "lpips_mean": mean_of("lpips"),
+        "identified": {
+            "count": count,
+            "n": n,
+            "rate": round(count / n, 4),
+            "low": round(rate.low, 4),
+            "high": round(rate.high, 4),
+            "chance": round(_chance(group), 4),
+        },
+        "recovered": recovered_images(group),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _label_finding(group: Group) -> dict[str, Any] | None:
+    rows = [r["labels"] for r in group.records if r["labels"] is not None and not r["labels"]["known"]]
+    if not rows:
+        return None
+    f1 = np.asarray([row["true_counts_f1"] for row in rows], dtype=float)
+    interval = mean_interval(f1)
+    return {
+        "mean": round(float(f1.mean()), 4),
+        "low": _rounded(interval.low),
+        "high": _rounded(interval.high),
+        "baseline": round(statistics.fmean(row["baseline_f1"] for row in rows), 4),
+        "n": len(rows),
+    }
+
+
+def _sentence(group: Group, base: dict[str, Any], level: str) -> str:
+    if level == "not_applicable":
+        return f"{group.title}: not applicable ({group.records[0]['message']})."
+    if not group.scores:
+        first = group.records[0]
+        return f"{group.title}: no result in {base['trials']} trials ({first['message'] or first['status']})."
+    rate, psnr = base["identified"], base["psnr"]
+    read = f"{rate['count']} of {rate['n']} images identified, best {psnr['best_for_attacker']:.1f} dB"
+    return {
+        "exposed": f"{group.title}: {base['recovered']} of {rate['n']} images recovered ({read}).",
+        "partial": f"{group.title}: no image recovered, but more identified than by chance ({read}).",
+        "not_recovered": f"{group.title}: not recovered by this attack ({read}); {NOT_SAFE}.",
+        "inconclusive": f"{group.title}: inconclusive ({read}); {_why(base)}.",
+    }[level]
+
+
+def _why(base: dict[str, Any]) -> str:
+    if base["power"]["shown"] is None:
+        return "no control shows whether the attack has power on this model"
+    if not base["power"]["shown"]:
+        return "the attack does not recover the undefended control either, so its failure says nothing"
+    return "too few images to exclude that half of them can be identified"

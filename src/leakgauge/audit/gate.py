@@ -1,0 +1,99 @@
+"""The gate: limits that must hold with 95 % confidence, not on average."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from leakgauge.audit.findings import Group, identified_images, worst_by_image
+from leakgauge.audit.plan import GateConfig
+from leakgauge.metrics.intervals import mean_interval, upper_bound
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """`passed` is `None` without a gate. Every reason is one line a person can act on."""
+
+    passed: bool | None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {"passed": self.passed, "reasons": list(self.reasons)}
+
+
+def judge(gate: GateConfig | None, groups: list[Group]) -> GateResult:
+    """Tests every scenario × attack against the limits.
+
+    A limit is broken when the data exceed it, and *unsupported* ("too few trials") when they do not but
+    the interval's end that hurts does: 0 of 8 still allows 31 %. Both fail the gate.
+    """
+    if gate is None:
+        return GateResult(None)
+    tested = [g for g in groups if g.scores]
+    if not tested:
+        return GateResult(
+            False, ("no attack gave a result, so nothing was tested: add an attack that applies to this model",)
+        )
+    reasons = [reason for group in tested for reason in _reasons(gate, group)]
+    return GateResult(not reasons, tuple(reasons))
+
+
+def _reasons(gate: GateConfig, group: Group) -> list[str]:
+    found = []
+    if gate.identified is not None:
+        count, n = identified_images(group)
+        found.append(_share("identified", count, n, gate.identified.max, group.title))
+    if gate.psnr is not None:
+        worst = worst_by_image(group)
+        above = sum(value > gate.psnr.worst for value in worst)
+        if above:
+            found.append(
+                f"psnr: {group.title}: worst image {max(worst):.1f} dB, the gate allows {gate.psnr.worst:g} dB"
+            )
+        else:
+            found.append(_share(f"psnr above {gate.psnr.worst:g} dB", 0, len(worst), gate.psnr.share, group.title))
+    if gate.label_f1 is not None:
+        f1 = [r["labels"]["true_counts_f1"] for r in group.records if r["labels"] and not r["labels"]["known"]]
+        if f1:
+            found.append(_mean("label_f1", np.asarray(f1, dtype=float), gate.label_f1.max, group.title))
+    return [reason for reason in found if reason]
+
+
+def _share(what: str, count: int, n: int, limit: float, title: str) -> str:
+    bound = upper_bound(count, n)
+    if bound <= limit:
+        return ""
+    if count / n > limit:
+        return f"{what}: {title}: {count} of {n} images, the gate allows {limit:g}"
+    return (
+        f"{what}: {title}: too few trials: {count} of {n} images still allows {bound:.2f}, the gate allows {limit:g}; "
+        f"with none found it takes {needed(limit)} images"
+    )
+
+
+def needed(limit: float, confidence: float = 0.95) -> int | str:
+    """Images with no hit that support a limit: the least n with 1 − (1 − confidence)^(1/n) ≤ limit."""
+    return (
+        "infinitely many"
+        if limit <= 0
+        else 1
+        if limit >= 1
+        else math.ceil(math.log(1 - confidence) / math.log(1 - limit))
+    )
+
+
+def _mean(what: str, values: np.ndarray, limit: float, title: str) -> str:
+    if values.mean() > limit:
+        return f"{what}: {title}: mean {values.mean():.2f}, the gate allows {limit:g}"
+    high = mean_interval(values).high
+    if high is None:
+        return f"{what}: {title}: too few trials: one value supports no interval"
+    return (
+        f"{what}: {title}: too few trials: mean {values.mean():.2f} still allows {high:.2f}, the gate allows {limit:g}"
+        if high > limit
+        else ""
+    )

@@ -1,0 +1,107 @@
+"""Names in a plan → objects. The only place where a string chooses code."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from leakgauge.defenses import Compose
+from leakgauge.errors import InputError, did_you_mean
+from leakgauge.registry import CANVASES, CLIENTS, DEFENSES, LABELS, MINIMISERS, OBJECTIVES, PRIORS, Registry
+
+PARTS: dict[str, Registry] = {
+    "client": CLIENTS,
+    "objective": OBJECTIVES,
+    "prior": PRIORS,
+    "canvas": CANVASES,
+    "minimiser": MINIMISERS,
+    "labels": LABELS,
+}
+"""Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """An object and how the plan called it, e.g. ``fedavg(epochs=5, lr=0.01)``."""
+
+    label: str
+    value: Any
+
+
+def resolve(registry: Registry, spec: Any, field: str) -> Named:
+    """A name, or ``{name: {parameter: value}}``, to the object it stands for.
+
+    Raises:
+        InputError: unknown name or parameter (with the nearest), wrong type or value.
+    """
+    name, arguments = split(spec, field)
+    try:
+        entry = registry[name]
+    except InputError as error:
+        raise InputError(field, error.problem, error.mend) from error
+    arguments = {key: _argument(entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()}
+    missing = [
+        p.name
+        for p in entry.parameters.values()
+        if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in arguments
+    ]
+    if missing:
+        raise InputError(f"{field}.{name}", f"needs {', '.join(missing)}", f"write {{{name}: {{{missing[0]}: …}}}}")
+    try:
+        value = entry.build(**arguments)
+    except InputError as error:
+        raise error.within(f"{field}.{name}") from error
+    return Named(label(name, arguments), value)
+
+
+def resolve_defense(spec: Any, field: str) -> Named:
+    """A defence, or a list of them that are composed."""
+    if not isinstance(spec, list):
+        return resolve(DEFENSES, spec, field)
+    parts = [resolve(DEFENSES, part, f"{field}[{i}]") for i, part in enumerate(spec)]
+    try:
+        return Named(" + ".join(p.label for p in parts), Compose(tuple(p.value for p in parts)))
+    except InputError as error:
+        raise InputError(field, error.problem, error.mend) from error
+
+
+def split(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
+    """``name`` or ``{name: {…}}`` or ``{name: null}`` to name and arguments."""
+    if isinstance(spec, str):
+        return spec, {}
+    if isinstance(spec, dict) and len(spec) == 1:
+        (name, arguments), *_ = spec.items()
+        if isinstance(name, str) and (arguments is None or isinstance(arguments, dict)):
+            return name, dict(arguments or {})
+    raise InputError(field, f"cannot read {spec!r}", "write a name, or {name: {parameter: value}}")
+
+
+def label(name: str, arguments: dict[str, Any]) -> str:
+    """How reports call it."""
+    shown = ", ".join(f"{k}={v.label if isinstance(v, Named) else v}" for k, v in arguments.items())
+    return f"{name}({shown})" if shown else name
+
+
+def _argument(build: Any, name: str, key: str, value: Any, field: str) -> Any:
+    parameters = inspect.signature(build).parameters
+    if key not in parameters:
+        raise InputError(
+            field, f"unknown parameter '{key}'", did_you_mean(key, parameters) if parameters else f"{name} takes none"
+        )
+    if key in PARTS:
+        return resolve(PARTS[key], value, f"{field}.{key}").value
+    hint = _hints(build).get(key, Any)
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise InputError(f"{field}.{key}", f"is {value!r}", problem[0].lower() + problem[1:]) from error
+
+
+def _hints(build: Any) -> dict[str, Any]:
+    module = inspect.getmodule(build)
+    return typing.get_type_hints(build, vars(module) if module else None)

@@ -1,0 +1,92 @@
+"""An audit as the command line runs it: plan, progress, reports, summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from leakgauge.audit.document import document, write_json, write_whole
+from leakgauge.audit.example import example_text
+from leakgauge.audit.plan import Plan, read_yaml
+from leakgauge.audit.run import run
+from leakgauge.audit.store import Store
+from leakgauge.audit.trial import trial_id
+from leakgauge.compute import Compute
+from leakgauge.report.html import render
+
+
+def run_audit(path: Path | None, output: Path, *, workers: int, device: str, counts_only: bool) -> None:
+    """Everything behind `leakgauge audit`."""
+    console = Console()
+    compute = Compute(device=device)
+    compute.apply()
+    plan = Plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("trials", total=None)
+
+        def on_trial(done: int, total: int, last: str) -> None:
+            progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
+
+        store = run(plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial)
+    html, _ = write_reports(store)
+    _summary(console, document(store))
+    console.print(f"report: {html}", soft_wrap=True)
+    store.close()
+
+
+def write_reports(store: Store) -> tuple[Path, Path]:
+    """report.html and report.json, each written whole."""
+    path = write_json(store)
+    text = render(json.loads(path.read_text(encoding="utf-8")), store.pictures())
+    return write_whole(store.folder / "report.html", text), path
+
+
+def missing_trials(store: Store) -> int:
+    """How many trials of the stored plan have not run."""
+    plan = Plan(json.loads(store.audit.config))
+    return len({trial_id(plan, key) for key in plan.trials()} - store.finished())
+
+
+def _summary(console: Console, report: dict[str, Any]) -> None:
+    verdict = report["verdict"]
+    table = Table(title=f"{report['config'].get('name', 'audit')}: {verdict['level'].replace('_', ' ')}")
+    for column in ("setting", "attack", "level", "identified", "PSNR [95 %]", "worst image", "public picture"):
+        table.add_column(column)
+    for f in verdict["findings"]:
+        if f["control"]:
+            continue
+        s, psnr, rate = f["scenario"], f["psnr"], f["identified"]
+        table.add_row(
+            f"{s['model']}, {s['client']}, {s['defense']}",
+            f["attack"],
+            f["level"].replace("_", " "),
+            "–" if rate is None else f"{rate['count']}/{rate['n']} [{rate['low']:.2f}, {rate['high']:.2f}]",
+            "–" if psnr is None else f"{psnr['mean']:.1f} {_ends(psnr)}",
+            "–" if psnr is None else f"{psnr['best_for_attacker']:.1f} dB",
+            "–" if f["null_psnr"] is None else f"{f['null_psnr']['mean']:.1f} dB",
+        )
+    console.print(table)
+    for sentence in verdict["headline"]:
+        console.print(sentence)
+    if verdict["gate"]["passed"] is not None:
+        console.print("gate passed" if verdict["gate"]["passed"] else "gate broken:")
+        for reason in verdict["gate"]["reasons"]:
+            console.print(f"  {reason}")
+
+
+def _ends(psnr: dict[str, float | None]) -> str:
+    return "" if psnr["low"] is None else f"[{psnr['low']:.1f}, {psnr['high']:.1f}]"

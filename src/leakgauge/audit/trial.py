@@ -1,0 +1,191 @@
+"""One trial: client, observation, attack, evaluation. Runs in a worker process and returns plain data."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from leakgauge.audit.evaluate import Truth, evaluate
+from leakgauge.audit.plan import Key, Plan
+from leakgauge.audit.resolve import Named
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Budget, Compute
+from leakgauge.data.source import gallery, public
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.update import Update
+
+PUBLIC = 64
+"""Public examples an attacker may hold, and the null baselines use."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One slot of a trial as PNG bytes; `None` where there is no image."""
+
+    name: str
+    slot: int
+    original: bytes | None
+    reconstruction: bytes | None
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """`record` is an entry of report.json's trials."""
+
+    id: str
+    record: dict[str, Any]
+    pictures: tuple[Picture, ...]
+
+
+def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
+    """Client, defence and attack of a trial."""
+    attack = plan.attacks[key.attack]
+    if key.control:
+        return Named("fedsgd", FedSGD()), Named("none", NoDefense()), attack
+    return plan.clients[key.client], plan.defenses[key.defense], attack
+
+
+def trial_id(plan: Plan, key: Key) -> str:
+    """Unique in the plan, readable, and sortable."""
+    client, defense, attack = parts(plan, key)
+    seed = plan.config.seeds[key.seed]
+    names = [plan.models[key.model].label, client.label, defense.label, attack.label, f"s{seed}", f"b{key.batch:03d}"]
+    return ("control/" if key.control else "") + "/".join(names)
+
+
+def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False) -> TrialResult:
+    """Simulates the client (or reads the given update), attacks, and only then brings in the truth."""
+    client, defense, attack = parts(plan, key)
+    indices = plan.batches[key.batch][: 1 if key.control else None]
+    seed = plan.config.seeds[key.seed]
+    streams = Draws(seed)
+    batch = plan.source.read(indices)
+    task = plan.task(key)
+
+    update, draws = _update(plan, key, task, client, defense, batch, streams)
+    shown = public(plan.source, [i for b in plan.batches for i in b], PUBLIC, streams.generator("public"))
+    observation = observe(plan, task, update, draws, client, defense, batch, shown)
+    reconstruction = attempt(attack.value, observation, streams.generator("attack", key.batch), plan.budget, compute)
+
+    distractors = gallery(plan.source, indices, plan.config.gallery, streams.generator("gallery", key.batch))
+    others = [plan.source.read(b[: len(indices)]) for i, b in enumerate(plan.batches) if i != key.batch]
+    truth = Truth(batch, distractors, shown, tuple(others))
+    scores = evaluate(
+        reconstruction, truth, plan.spec, labels_known=observation.knowledge.labels is not None, lpips=plan.lpips
+    )
+    record = {
+        "id": trial_id(plan, key),
+        "scenario": {
+            "model": plan.models[key.model].label,
+            "mode": plan.mode.value,
+            "server": "honest",
+            "client": client.label,
+            "defense": defense.label,
+            "knowledge": list(plan.config.knows),
+            "data": {
+                "source": plan.config.data.source,
+                "size": plan.config.data.size,
+                "batch": len(indices),
+                "index": key.batch,
+                "names": plan.source.names(indices),
+            },
+        },
+        "attack": attack.label,
+        "seed": seed,
+        "control": key.control,
+        **scores.record,
+        "trace": [[evaluations, _finite(objective)] for evaluations, objective in reconstruction.trace],
+        "cost": {
+            "gradient_evaluations": reconstruction.cost.gradient_evaluations,
+            "seconds": round(reconstruction.cost.seconds, 3),
+        },
+    }
+    pictures = (
+        ()
+        if counts_only or not plan.spec.is_image
+        else _pictures(plan.spec, plan.source.names(indices), batch, reconstruction, scores.order)
+    )
+    return TrialResult(record["id"], record, pictures)
+
+
+def attempt(
+    attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
+) -> Reconstruction:
+    """Runs an attack, which may be anybody's. What it raises becomes a row with the reason, never a missing row."""
+    try:
+        return attack.reconstruct(observation, generator, budget=budget, compute=compute)
+    except InputError as error:
+        return Reconstruction.not_applicable(str(error))
+    except (RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, AttributeError) as error:
+        return Reconstruction(None, None, Status.FAILED, f"{type(error).__name__}: {error}")
+
+
+def _update(
+    plan: Plan, key: Key, task: Task, client: Named, defense: Named, batch: Batch, streams: Draws
+) -> tuple[Update, Draws]:
+    draws = Draws.sample(streams.generator("client", key.batch))
+    if plan.config.update is not None and not key.control:
+        return Update.load(plan.config.update), draws
+    send_buffers = "buffers" in plan.config.knows
+    return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
+
+
+def observe(
+    plan: Plan, task: Task, update: Update, draws: Draws, client: Named, defense: Named, batch: Batch, shown: Tensor
+) -> Observation:
+    """What the plan's attacker receives: only the fields that the plan names."""
+    knows = set(plan.config.knows)
+    knowledge = Knowledge(
+        labels=batch.labels if "labels" in knows else None,
+        example_count=len(batch) if "example_count" in knows else None,
+        local_training=client.value if "local_training" in knows else None,
+        buffers=update.buffers if "buffers" in knows else None,
+        defense=defense.value if "defense" in knows else None,
+        draws=draws if "draws" in knows else None,
+        public_data=shown if "public_data" in knows else None,
+    )
+    header = (
+        update.header
+        if "example_count" in knows
+        else type(update.header)(update.header.kind, None, update.header.protocol)
+    )
+    return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+def _pictures(
+    spec: DataSpec, names: list[str], batch: Batch, reconstruction: Reconstruction, order: list[int | None]
+) -> tuple[Picture, ...]:
+    found = reconstruction.inputs
+    return tuple(
+        Picture(
+            name,
+            slot,
+            png(batch.inputs[slot], spec),
+            None if found is None or (mate := order[slot]) is None else png(found[mate], spec),
+        )
+        for slot, name in enumerate(names)
+    )
+
+
+def png(image: Tensor, spec: DataSpec) -> bytes:
+    """One raw image as PNG."""
+    scaled = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8).cpu().numpy()
+    picture = Image.fromarray(scaled[0] if scaled.shape[0] == 1 else np.moveaxis(scaled, 0, 2))
+    out = io.BytesIO()
+    picture.save(out, format="PNG", optimize=False)
+    return out.getvalue()

@@ -1,0 +1,92 @@
+"""Scores of all trials → what a reader may conclude. Never "safe"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leakgauge.audit.findings import NOT_SAFE, Group, finding, groups_of
+from leakgauge.audit.gate import judge
+from leakgauge.audit.plan import GateConfig
+from leakgauge.metrics.intervals import upper_bound
+
+LEVELS = ("exposed", "partial", "inconclusive", "not_recovered", "not_applicable")
+"""From the worst on."""
+
+
+def verdict(records: list[dict[str, Any]], gate: GateConfig | None) -> dict[str, Any]:
+    """The ``verdict`` of report.json."""
+    groups = groups_of(records)
+    findings = [finding(group, groups) for group in groups]
+    own = [f for f in findings if not f["control"]]
+    own.sort(key=lambda f: (LEVELS.index(f["level"]), -_best(f)))
+    level = next((name for name in LEVELS if any(f["level"] == name for f in own)), "inconclusive")
+    asked: list[Group] = [g for g in groups if not g.control]
+    return {
+        "level": "inconclusive" if level == "not_applicable" else level,
+        "headline": list(_headline(own, level)),
+        "findings": own + [f for f in findings if f["control"]],
+        "gate": judge(gate, asked).record,
+    }
+
+
+def _best(f: dict[str, Any]) -> float:
+    return f["psnr"]["best_for_attacker"] if f["psnr"] else float("-inf")
+
+
+def _setting(f: dict[str, Any]) -> tuple[str, ...]:
+    s = f["scenario"]
+    return s["model"], s["client"], s["defense"]
+
+
+def _words(f: dict[str, Any]) -> str:
+    s = f["scenario"]
+    defense = "no defence" if s["defense"] == "none" else s["defense"]
+    return f"{s['model']} under {s['client']} with {defense}"
+
+
+def _headline(own: list[dict[str, Any]], level: str) -> tuple[str, str]:
+    """Two sentences that a privacy officer understands."""
+    settings = sorted({_setting(f) for f in own})
+    exposed = [f for f in own if f["level"] == "exposed"]
+    leaky = {_setting(f) for f in exposed}
+    rest = [s for s in settings if s not in leaky]
+    if exposed:
+        worst = exposed[0]
+        rate = worst["identified"]
+        first = (
+            f"Client pictures came back out of the updates in {len(leaky)} of {len(settings)} settings; the worst is "
+            f"{_words(worst)}, where {worst['attack']} recovered {worst['recovered']} of {rate['n']} pictures, "
+            f"the clearest at {worst['psnr']['best_for_attacker']:.1f} dB."
+        )
+    elif level == "partial":
+        first = "No picture came back whole, but the updates say more about who sent them than chance allows."
+    elif level == "not_recovered":
+        first = f"None of the attacks tried recovered a picture in any of the {len(settings)} settings."
+    else:
+        return (
+            "This audit does not settle whether pictures can be recovered.",
+            "The attacks failed, did not apply, or did not show their power on an undefended control: the table has "
+            "each reason.",
+        )
+    return first, _second(own, settings, rest)
+
+
+def _second(own: list[dict[str, Any]], settings: list[tuple[str, ...]], rest: list[tuple[str, ...]]) -> str:
+    held = [s for s in rest if _held(own, s)]
+    if held:
+        images = min(f["images"] for f in own if _setting(f) in held and f["level"] == "not_recovered")
+        return (
+            f"In {len(held)} of {len(settings)} settings these attacks recovered nothing ({images} pictures each, so "
+            f"up to {100 * upper_bound(0, images):.0f} % could still be recoverable); {NOT_SAFE}."
+        )
+    if rest:
+        return (
+            f"The other {len(rest)} settings are not cleared: the attacks identified pictures in part, failed, or were "
+            "not shown to have power there."
+        )
+    return "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
+
+
+def _held(own: list[dict[str, Any]], setting: tuple[str, ...]) -> bool:
+    levels = {f["level"] for f in own if _setting(f) == setting} - {"not_applicable"}
+    return levels == {"not_recovered"}

@@ -1,0 +1,157 @@
+"""NumPy archives: pictures or any other numbers."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor
+
+from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.errors import InputError, require
+from leakgauge.registry import DATA
+from leakgauge.task import Batch
+
+Array = np.ndarray[Any, Any]
+
+
+@DATA.register("npz")
+@dataclass(frozen=True, kw_only=True)
+class NPZ:
+    """Arrays `x` (or `images`) and `y` (or `labels`) of a NumPy archive; pictures or not.
+
+    Bytes are pictures, [n, h, w, c] or [n, h, w], and are divided by 255. Floats are [n, c, h, w] (or [n, h, w, c]
+    with one or three channels) or [n, features…], e.g. an ECG, and must lie in [low, high] as they are. All is checked
+    when the archive is opened. Object arrays are refused: reading them would run code from the file.
+
+    Attributes:
+        path: the archive.
+        size: side that pictures are resized to (antialiased, not cropped); `None` keeps them.
+        low, high: the range of float data.
+        classes: number of labels; 0 counts them as the largest + 1 (at least two).
+    """
+
+    path: str
+    size: int | None = None
+    low: float = 0.0
+    high: float = 1.0
+    classes: int = 0
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.high > self.low, "high", f"is {self.high}, low is {self.low}", "give the data's range")
+        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side in pixels")
+        counted = max(FEWEST_CLASSES, 1 + int(self._arrays[1].max()))
+        if self.classes and self.classes < counted:
+            raise InputError("classes", f"is {self.classes} but the largest label is {counted - 1}", "leave it out")
+        object.__setattr__(self, "classes", self.classes or counted)
+
+    @property
+    def name(self) -> str:
+        return f"npz:{self.path}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        kept = self._arrays[0].shape[1:]
+        return tuple(kept) if self.size is None else (kept[0], self.size, self.size)
+
+    @property
+    def labels(self) -> Int[Tensor, " n"]:
+        return torch.from_numpy(self._arrays[1])
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        raw = self._arrays[0][list(indices)]
+        scale = 255.0 if raw.dtype == np.uint8 else 1.0
+        inputs = torch.from_numpy(raw.astype(np.float32) / np.float32(scale))
+        if raw.dtype == np.uint8:
+            inputs = self.low + (self.high - self.low) * inputs
+        if self.size is not None and len(inputs):
+            inputs = F.interpolate(inputs, (self.size, self.size), mode="bicubic", antialias=True, align_corners=False)
+        # Rounding to float32 and the bicubic filter both step over the edges of the range.
+        return Batch(inputs.clamp(self.low, self.high), self.labels[list(indices)])
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        return [f"{self.name}[{i}]" for i in indices]
+
+    @cached_property
+    def _arrays(self) -> tuple[Array, Array]:
+        try:
+            with np.load(self.path, allow_pickle=False) as archive:
+                if not isinstance(archive, np.lib.npyio.NpzFile):
+                    raise InputError(
+                        "data.source",
+                        f"'{self.path}' is one array, not an archive",
+                        "save it with numpy.savez(x=…, y=…)",
+                    )
+                x, y = (self._one_of(archive, names) for names in (("x", "images"), ("y", "labels")))
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                "data.source",
+                f"cannot read '{self.path}' ({error})",
+                "write it with numpy.savez(x=…, y=…), plain arrays only",
+            ) from error
+        return self._examples(x), self._classes(x, y)
+
+    @staticmethod
+    def _one_of(archive: Any, names: tuple[str, ...]) -> Array:
+        for name in names:
+            if name in archive.files:
+                return np.asarray(archive[name])
+        raise InputError(
+            "data.source",
+            f"the archive has no array '{names[0]}', only {sorted(archive.files)}",
+            f"name one '{names[0]}'",
+        )
+
+    def _examples(self, x: Array) -> Array:
+        require(x.ndim >= 2 and x.size > 0, "x", f"has shape {x.shape}", "give [n, …] with n > 0")
+        if x.dtype == np.uint8:
+            x = x[:, None] if x.ndim == 3 else x
+            require(x.ndim == 4, "x", f"holds bytes of shape {x.shape}", "bytes are pictures: give [n, h, w, c]")
+            x = x.transpose(0, 3, 1, 2) if x.shape[-1] in (1, 3) else x
+            require(x.shape[1] in (1, 3), "x", f"has {x.shape[1]} channels", "give one or three")
+        else:
+            require(x.dtype.kind == "f", "x", f"holds {x.dtype}", "store uint8 pictures, or floats")
+            require(bool(np.isfinite(x).all()), "x", "holds NaN or infinity", "remove or mend those examples")
+            inside = float(x.min()) >= self.low and float(x.max()) <= self.high
+            span = f"[{float(x.min()):g}, {float(x.max()):g}]"
+            require(
+                inside,
+                "x",
+                f"spans {span}, outside [{self.low:g}, {self.high:g}]",
+                "set data.low and data.high, or scale it",
+            )
+            if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
+                x = x.transpose(0, 3, 1, 2)
+        is_image = x.ndim == 4 and x.shape[1] in (1, 3)
+        require(
+            self.size is None or is_image,
+            "size",
+            f"is given, but examples of shape {x.shape[1:]} are no pictures",
+            "leave it out",
+        )
+        return np.ascontiguousarray(x)
+
+    @staticmethod
+    def _classes(x: Array, y: Array) -> Array:
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        require(y.ndim == 1, "y", f"has shape {y.shape}", "give one label an example")
+        require(len(y) == len(x), "y", f"has {len(y)} labels for {len(x)} examples", "give one label an example")
+        whole = y.dtype.kind in "iu" or (y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all()))
+        require(
+            whole and int(y.min()) >= 0, "y", "holds labels that are not 0, 1, 2, …", "number the classes from zero"
+        )
+        return y.astype(np.int64)

@@ -1,0 +1,37 @@
+"""From a plan's words to a source."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from leakgauge.data.source import Source
+from leakgauge.errors import InputError, did_you_mean
+from leakgauge.registry import DATA
+
+
+def open_source(text: str, **options: Any) -> Source:
+    """Resolves ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME`` or ``your_package.module:function``.
+
+    `options` become the constructor's keywords, e.g. ``size=32``.
+
+    Raises:
+        InputError: no such source or option (the mend is the nearest one), or the source's own complaint.
+    """
+    kind, colon, path = text.partition(":")
+    entries = {entry.name: entry for entry in DATA}
+    if kind in entries:
+        entry = entries[kind]
+        takes_path = "path" in entry.parameters
+        if takes_path and not path:
+            raise InputError("data.source", f"'{text}' names no place", f"write {kind}:PATH")
+        if colon and not takes_path:
+            raise InputError("data.source", f"'{kind}' takes no path", f"write {kind}")
+        options |= {"path": path} if takes_path else {}
+    elif colon and "." in kind:
+        entry = DATA[text]
+    else:
+        raise InputError("data.source", f"unknown source '{kind}'", did_you_mean(kind, entries))
+    for option in options:
+        if option not in entry.parameters:
+            raise InputError(f"data.{option}", f"is no option of '{kind}'", did_you_mean(option, entry.parameters))
+    return cast(Source, entry.build(**options))

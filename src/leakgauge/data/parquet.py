@@ -1,0 +1,183 @@
+"""Parquet files as on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from leakgauge.data.image import channels_of, opened, pixels, stack
+from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.errors import InputError, require
+from leakgauge.registry import DATA
+from leakgauge.task import Batch
+
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label", "labels")
+
+
+def column(present: Sequence[str], wanted: Sequence[str], given: str) -> str:
+    """The column named in the plan, else the first of `wanted` that is present.
+
+    Raises:
+        InputError: there is none.
+    """
+    names = (given,) if given else wanted
+    for name in names:
+        if name in present:
+            return name
+    raise InputError(
+        "data.source",
+        f"has no column '{names[0]}', only {sorted(present)}",
+        "set data.image_column and data.label_column",
+    )
+
+
+@DATA.register("parquet", needs="leakgauge[parquet]")
+@dataclass(frozen=True, kw_only=True)
+class Parquet:
+    """Pictures of a Parquet file, or of all such files in a folder, in the Hugging Face layout.
+
+    Columns: pictures as a struct of encoded `bytes` and `path`, and integer labels. Opening reads the labels only;
+    pictures are read by row group and decoded one by one.
+
+    Attributes:
+        path: a file, or a folder of ``*.parquet``.
+        size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
+        channels: 3 (colour) or 1 (grey); 0 takes those of the first picture.
+        image_column, label_column: where not `image` or `img`, and `label` or `fine_label`.
+    """
+
+    path: str
+    size: int | None = None
+    channels: int = 0
+    image_column: str = ""
+    label_column: str = ""
+    normalise: bool = True
+    low = 0.0
+    high = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
+        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
+        require(len(self.labels) > 0, "data.source", f"'{self.path}' holds no rows", "give a file with examples")
+        require(
+            int(self.labels.min()) >= 0,
+            "data.source",
+            f"'{self.path}' has unlabelled rows (label −1)",
+            "use a labelled split",
+        )
+
+    @cached_property
+    def _files(self) -> tuple[Any, ...]:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise InputError("data.source", "Parquet files need pyarrow", "pip install 'leakgauge[parquet]'") from error
+        root = Path(self.path)
+        paths = sorted(root.glob("*.parquet")) if root.is_dir() else [root]
+        require(
+            bool(paths) and paths[0].exists(),
+            "data.source",
+            f"no Parquet file at '{self.path}'",
+            "give a file, or a folder of them",
+        )
+        try:
+            return tuple(pq.ParquetFile(path) for path in paths)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                "data.source", f"cannot read '{self.path}' ({error})", "give a whole Parquet file"
+            ) from error
+
+    @cached_property
+    def _columns(self) -> tuple[str, str]:
+        present = self._files[0].schema_arrow.names
+        return column(present, IMAGE_COLUMNS, self.image_column), column(present, LABEL_COLUMNS, self.label_column)
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[int, int], ...]:
+        return tuple((f, g) for f, file in enumerate(self._files) for g in range(file.num_row_groups))
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(accumulate(self._files[f].metadata.row_group(g).num_rows for f, g in self._groups))
+
+    @property
+    def name(self) -> str:
+        return f"parquet:{self.path}"
+
+    @cached_property
+    def labels(self) -> Int[Tensor, " n"]:
+        label = self._columns[1]
+        values = [v for file in self._files for v in file.read(columns=[label]).column(label).to_pylist()]
+        whole = all(isinstance(v, int) for v in values)
+        require(whole, "data.source", f"column '{label}' holds labels that are not integers", "set data.label_column")
+        return torch.tensor(values, dtype=torch.int64)
+
+    @cached_property
+    def classes(self) -> int:
+        """As the file's own description says, else the largest label + 1; at least two."""
+        note = (self._files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        features = json.loads(note).get("info", {}).get("features", {})
+        listed = len(features.get(self._columns[1], {}).get("names") or ())
+        return max(FEWEST_CLASSES, listed, 1 + int(self.labels.max()))
+
+    @cached_property
+    def _channels(self) -> int:
+        if self.channels:
+            return self.channels
+        encoded, name = self._encoded([0])[0]
+        with opened(encoded, name) as image:
+            return channels_of(image)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        if self.size is not None:
+            return (self._channels, self.size, self.size)
+        return tuple(self.read([0]).inputs.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def _encoded(self, indices: Sequence[int]) -> list[tuple[bytes, str]]:
+        """Bytes and name of each row; a row group is read once a call."""
+        image = self._columns[0]
+        wanted: dict[int, list[int]] = {}
+        for i in indices:
+            wanted.setdefault(bisect_right(self._ends, i), []).append(i)
+        found: dict[int, tuple[bytes, str]] = {}
+        for group, members in wanted.items():
+            file, row_group = self._groups[group]
+            cells = self._files[file].read_row_group(row_group, columns=[image]).column(image)
+            first = self._ends[group] - len(cells)
+            for i in members:
+                cell = cells[i - first].as_py()
+                name = f"{Path(self.path).name}[{i}]"
+                if not isinstance(cell, dict) or not cell.get("bytes"):
+                    raise InputError(
+                        name, f"column '{image}' does not hold encoded images", "give a struct of bytes and path"
+                    )
+                found[i] = (cell["bytes"], cell.get("path") or name)
+        return [found[i] for i in indices]
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        images, names = [], []
+        for encoded, name in self._encoded(indices):
+            with opened(encoded, name) as image:
+                images.append(pixels(image, channels=self._channels, size=self.size))
+            names.append(name)
+        inputs = stack(images, names) if images else torch.empty(0, *self.shape)
+        return Batch(inputs, self.labels[list(indices)])
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        return [f"{Path(self.path).name}[{i}]" for i in indices]

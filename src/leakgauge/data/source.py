@@ -1,0 +1,216 @@
+"""A source of examples, and how clients, distractors and the attacker's public data are taken from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.errors import InputError, require
+from leakgauge.task import Batch, DataSpec
+
+CIFAR_MEAN, CIFAR_STD = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
+"""Per channel (red, green, blue) over CIFAR-10's training images in [0, 1]."""
+
+GREY_MEAN, GREY_STD = (0.5,), (0.25,)
+"""For one channel: the middle of the range and about CIFAR's spread. Digits and X-rays differ too much for one set's own."""
+
+FEWEST_CLASSES = 2
+"""A soft-max over one class has no gradient at all, which would read as a perfect defence."""
+
+
+class Source(Protocol):
+    """Examples that are decoded when they are read.
+
+    Guarantees: `read` is deterministic, answers in the order asked, and decodes nothing else; its
+    values are finite and in [low, high]; `labels` is cheap; labels are in [0, classes).
+
+    Attributes:
+        name: as in the plan, for the report.
+        shape: of one example.
+        classes: number of labels, at least two.
+        labels: of all examples.
+        low, high: the raw data's range.
+        normalise: whether models see pictures normalised (see `spec`).
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def labels(self) -> Int[Tensor, " n"]: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def normalise(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def read(self, indices: Sequence[int]) -> Batch:
+        """Raises `InputError`, which names the file, for an example that cannot be decoded."""
+        ...
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        """What to call the examples in a report, e.g. file names."""
+        ...
+
+
+class Part(Enum):
+    """The two disjoint shares of the examples that are not the client's."""
+
+    GALLERY = 0
+    PUBLIC = 1
+
+
+@runtime_checkable
+class MakesOthers(Protocol):
+    """A source too small to lend whole examples: it makes other pictures itself."""
+
+    def others(self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Tensor: ...
+
+
+def spec(source: Source) -> DataSpec:
+    """The data's format. Pictures of a source with `normalise` get `CIFAR_MEAN` or `GREY_MEAN`, scaled to
+    the source's range; everything else mean 0 and standard deviation 1, which leaves it as it is."""
+    plain = DataSpec(shape=source.shape, classes=source.classes, low=source.low, high=source.high)
+    if not (source.normalise and plain.is_image):
+        return plain
+    mean, std = (CIFAR_MEAN, CIFAR_STD) if source.shape[0] == 3 else (GREY_MEAN, GREY_STD)
+    return DataSpec(
+        shape=source.shape,
+        classes=source.classes,
+        low=source.low,
+        high=source.high,
+        mean=tuple(source.low + plain.range * m for m in mean),
+        std=tuple(plain.range * s for s in std),
+    )
+
+
+def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> list[list[int]]:
+    """Indices of consecutive, disjoint batches from example `start` on.
+
+    Raises:
+        InputError: the source has too few examples.
+    """
+    for name, value in (("data.batch", batch), ("data.batches", batches)):
+        require(value > 0, name, f"is {value}", "give a positive number")
+    available = len(source) - start
+    require(0 <= start < len(source), "data.start", f"is {start} of {len(source)} examples", "start within the data")
+    if batch > available:
+        raise InputError(
+            "data.batch",
+            f"batch larger than the data ({batch} of {available} examples)",
+            f"set data.batch to {available} or less",
+        )
+    if batch * batches > available:
+        raise InputError(
+            "data.batches",
+            f"batch larger than the data: {batches} disjoint batches of {batch} need {batch * batches} examples, there are {available}",
+            f"set data.batches to {available // batch} or less",
+        )
+    return [list(range(first, first + batch)) for first in range(start, start + batch * batches, batch)]
+
+
+def check(source: Source, indices: Iterable[int]) -> None:
+    """Decodes the examples that a plan will use, one at a time, before anything runs.
+
+    Raises:
+        InputError: one is unreadable, of another shape, not finite, or outside the range; names it.
+    """
+    for index in indices:
+        inputs = source.read([index]).inputs[0]
+        name = source.names([index])[0]
+        if tuple(inputs.shape) != source.shape:
+            raise InputError(
+                name, f"has shape {tuple(inputs.shape)}, others have {source.shape}", "set data.size to resize all"
+            )
+        require(bool(inputs.isfinite().all()), name, "has values that are not finite", "remove or mend the example")
+        inside = source.low <= float(inputs.min()) and float(inputs.max()) <= source.high
+        require(
+            inside,
+            name,
+            f"leaves the range [{source.low:g}, {source.high:g}]",
+            "set data.low and data.high, or scale the data",
+        )
+
+
+def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m *shape]:
+    """Distractors for identification: never an excluded (true) example, nor an exact copy of one.
+
+    Whole other examples where there are enough. Too few pictures are topped up with random crops of
+    other pictures (square side ½ to ⅞ of the shorter side, half of them mirrored), resized; `samples`
+    always gives crops. Other data are not cut up: the answer may then be shorter than `size`.
+
+    Raises:
+        InputError: every example is excluded.
+    """
+    return _others(source, frozenset(exclude), Part.GALLERY, size, generator)
+
+
+def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m *shape]:
+    """The attacker's own examples: from the same source, made as in `gallery`, never an excluded one.
+
+    Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take
+    alternate ones. For `samples` these are crops of other colour photos.
+    """
+    return _others(source, frozenset(exclude), Part.PUBLIC, size, generator)
+
+
+def _others(source: Source, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Tensor:
+    require(size > 0, "size", f"is {size}", "ask for at least one example")
+    if isinstance(source, MakesOthers):
+        return source.others(exclude, part, size, generator)
+    lent = share(len(source), exclude, part)
+    if not lent:
+        raise InputError(
+            "data.batch",
+            f"takes all {len(source)} examples and leaves none to compare with",
+            "lower it, or add examples",
+        )
+    truth = [source.read([i]).inputs[0] for i in sorted(exclude)]
+    order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]
+    kept: list[Tensor] = []
+    for index in order:
+        candidate = source.read([index]).inputs[0]
+        if not any(torch.equal(candidate, t) for t in truth):
+            kept.append(candidate)
+        if len(kept) == size:
+            break
+    if not kept:
+        raise InputError(
+            "data.batch", "leaves only exact copies of its own examples to compare with", "remove duplicates"
+        )
+    found = torch.stack(kept)
+    is_image = found.ndim == 4 and found.shape[1] in (1, 3)
+    if len(found) < size and is_image:
+        found = torch.cat([found, _crops(found, size - len(found), generator)])
+    return found
+
+
+def share(n: int, exclude: frozenset[int], part: Part) -> list[int]:
+    """Every other example that is not excluded, in a fixed shuffled order (so that no part is one class);
+    all of them when there is only one."""
+    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist()
+    others = [i for i in shuffled if i not in exclude]
+    return others[part.value :: 2] or others
+
+
+def _crops(images: Float[Tensor, "k c h w"], size: int, generator: torch.Generator) -> Float[Tensor, "size c h w"]:
+    height, width = images.shape[-2:]
+    made = []
+    for i in range(size):
+        u = torch.rand(4, generator=generator).tolist()
+        side = max(1, round(min(height, width) * (0.5 + 0.375 * u[0])))
+        top, left = int(u[1] * (height - side + 1)), int(u[2] * (width - side + 1))
+        cut = images[i % len(images)][:, top : top + side, left : left + side]
+        cut = cut.flip(-1) if u[3] < 0.5 else cut
+        made.append(F.interpolate(cut[None], (height, width), mode="bilinear", align_corners=False)[0])
+    return torch.stack(made)

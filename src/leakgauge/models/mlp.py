@@ -1,0 +1,29 @@
+"""Fully connected networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from leakgauge.models.lenet import ACTIVATIONS
+from leakgauge.registry import MODELS
+
+
+@MODELS.register("mlp")
+def mlp(
+    *,
+    classes: int = 10,
+    shape: Sequence[int] = (3, 32, 32),
+    hidden: Sequence[int] = (64,),
+    activation: str = "relu",
+    bias: bool = True,
+) -> nn.Module:
+    """Linear layers on the flattened input, torch's default initialisation. Its first layer gives the input away."""
+    sizes = [math.prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after, bias=bias), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes, bias=bias))

@@ -1,0 +1,51 @@
+"""Weights from a file, into a module."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from leakgauge.errors import InputError, require
+
+
+def read_state(path: Path, field: str) -> dict[str, Tensor]:
+    """A state dict from safetensors, or from a torch checkpoint read weights-only (no code is run).
+
+    Raises:
+        InputError: missing, truncated, or a pickle that holds more than tensors.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            field, f"weights {path.name} hold more than tensors", "save module.state_dict() alone, or use safetensors"
+        ) from error
+    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
+        raise InputError(
+            field, f"weights {path.name} cannot be read ({str(error).splitlines()[0]})", "give a state dict"
+        ) from error
+    require(
+        isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values()),
+        field,
+        f"weights {path.name} are not a state dict",
+        "save module.state_dict()",
+    )
+    return dict(state)
+
+
+def load_weights(module: nn.Module, path: Path, field: str) -> None:
+    """Loads a state dict; every name and shape must agree."""
+    state, own = read_state(path, field), module.state_dict()
+    wrong = [f"missing {k}" for k in own if k not in state] + [f"unknown {k}" for k in state if k not in own]
+    wrong += [f"shape of {k}" for k in own if k in state and own[k].shape != state[k].shape]
+    require(
+        not wrong, field, f"weights {path.name} do not fit: {', '.join(wrong[:6])}", "give the weights of this model"
+    )
+    module.load_state_dict(state)

@@ -1,0 +1,89 @@
+"""The table of cases that the contracts run through: small, fast, one of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, TopK, noise
+from leakgauge.task import Batch, DataSpec, Mode, Task
+
+SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
+
+
+def smooth() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, 5))
+
+
+def relu() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+
+
+def dropped() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(16, 5))
+
+
+def flat() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 5))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "smooth": smooth,
+    "relu": relu,
+    "normed": normed,
+    "dropped": dropped,
+    "flat": flat,
+}
+
+
+def task(model: str = "smooth", mode: Mode = Mode.EVAL, dtype: torch.dtype = torch.float64, seed: int = 0) -> Task:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = MODELS[model]().to(dtype)
+    return Task.of(module, SPEC, mode=mode)
+
+
+def batch(n: int = 4, dtype: torch.dtype = torch.float64, seed: int = 1) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    inputs = torch.rand((n, *SPEC.shape), generator=g, dtype=torch.float64).to(dtype)
+    return Batch(inputs, torch.randint(SPEC.classes, (n,), generator=g))
+
+
+PROTOCOLS: tuple[Protocol, ...] = (
+    FedSGD(),
+    FedAvg(epochs=2, batch_size=3, lr=0.1),
+    FedAvg(epochs=2, batch_size=2, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, shuffle=True),
+    SecureAggregation(cohort=2),
+    SecureAggregation(cohort=2, client=FedAvg(epochs=2, lr=0.1), sizes=(1, 3)),
+)
+
+
+@dataclass(frozen=True)
+class DefenseCase:
+    """A defence and whether its effect is fixed by the raw update alone."""
+
+    defense: Defense
+    deterministic: bool = True
+
+
+DEFENSES: tuple[DefenseCase, ...] = (
+    DefenseCase(NoDefense()),
+    DefenseCase(Clip(norm=0.1)),
+    DefenseCase(ClipExamples(norm=0.1)),
+    DefenseCase(TopK(keep=0.1)),
+    DefenseCase(noise(sigma=0.01), deterministic=False),
+    DefenseCase(noise(relative=0.1), deterministic=False),
+    DefenseCase(noise(tensor_std=0.1), deterministic=False),
+    DefenseCase(Compose((Clip(norm=0.1), noise(sigma=0.01))), deterministic=False),
+    DefenseCase(Compose((noise(relative=0.1), TopK(keep=0.2), Clip(norm=0.05))), deterministic=False),
+    DefenseCase(Compose((TopK(keep=0.2), noise(relative=0.1))), deterministic=False),
+    DefenseCase(Compose((ClipExamples(norm=0.1), TopK(keep=0.2)))),
+)

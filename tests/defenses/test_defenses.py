@@ -1,0 +1,161 @@
+"""Each defence against its own definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import batch, task
+from leakgauge.clients import FedSGD, client_update, example_gradients
+from leakgauge.defenses import Clip, ClipExamples, Compose, NoDefense, TopK, noise, view_of
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.tensors import entries, map_tensors, squared_norm
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+HEADER = UpdateHeader(UpdateKind.GRADIENT, 1)
+
+
+def some(n: int = 500, seed: int = 0) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {
+        "w": torch.randn(n, 20, generator=g, dtype=torch.float64),
+        "b": 3 * torch.randn(n, generator=g, dtype=torch.float64) + 1,
+    }
+
+
+def fresh(seed: int = 99) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
+def test_clip_bounds_the_norm_and_leaves_what_is_below(norm: float, scale: float) -> None:
+    raw = map_tensors(lambda t: t * scale, some(5))
+    before, after = (float(squared_norm(t).sqrt()) for t in (raw, Clip(norm=norm).on_update(raw, None)))
+    assert after == pytest.approx(min(before, norm), rel=1e-9)
+
+
+def test_clipping_examples_is_a_loop_over_examples() -> None:
+    """Known defect (breaching): per-example clipping that clips the batch gradient."""
+    t, b, norm = task("relu"), batch(6), 0.5
+    stacked = example_gradients(t, t.parameters, t.buffers, b, None)
+    total = map_tensors(torch.zeros_like, t.parameters)
+    clipped = 0
+    for i in range(6):
+        one = {k: v[i] for k, v in stacked.items()}
+        length = float(squared_norm(one).sqrt())
+        clipped += length > norm
+        factor = min(1.0, norm / length)
+        total = {k: total[k] + factor * one[k] / 6 for k in total}
+    assert clipped > 0
+    sent = client_update(t, FedSGD(), b, Draws(0), defense=ClipExamples(norm=norm)).tensors
+    assert all(torch.allclose(sent[k], total[k], rtol=1e-9) for k in sent)
+    batch_clipped = client_update(t, FedSGD(), b, Draws(0), defense=Clip(norm=norm)).tensors
+    assert not all(torch.allclose(sent[k], batch_clipped[k], rtol=1e-3) for k in sent)
+
+
+@pytest.mark.parametrize(
+    ("setting", "unit"),
+    [({"sigma": 0.3}, "sigma"), ({"relative": 0.3}, "relative"), ({"tensor_std": 0.3}, "tensor_std")],
+)
+def test_noise_has_the_stated_scale(setting: dict[str, float], unit: str) -> None:
+    raw = some()
+    sent = noise(**setting).on_update(raw, fresh())
+    added = map_tensors(torch.sub, sent, raw)
+    if unit == "sigma":
+        assert all(float(v.std()) == pytest.approx(0.3, rel=0.1) for v in added.values())
+    if unit == "relative":
+        assert float((squared_norm(added) / squared_norm(raw)).sqrt()) == pytest.approx(0.3, rel=0.02)
+        assert float(added["w"].std()) == pytest.approx(float(added["b"].std()), rel=0.1)
+    if unit == "tensor_std":
+        assert all(float(added[k].std() / raw[k].std()) == pytest.approx(0.3, rel=0.1) for k in raw)
+    assert abs(float(added["w"].mean())) < 4 * float(added["w"].std()) / math.sqrt(added["w"].numel())
+
+
+@pytest.mark.parametrize("setting", [{"sigma": 0.3}, {"relative": 0.5}, {"tensor_std": 0.5}])
+def test_the_attacker_estimates_the_noise_from_the_wire(setting: dict[str, float]) -> None:
+    defense, raw = noise(**setting), some()
+    sent = defense.on_update(raw, fresh())
+    seen = view_of(defense, Update(sent, HEADER), None).noise_scale
+    assert seen is not None
+    assert all(float(seen[k]) == pytest.approx(float(defense.scale.of(raw)[k]), rel=0.1) for k in raw)
+
+
+def test_the_likelihood_is_highest_at_the_mean() -> None:
+    defense, raw = noise(sigma=0.3), some(20)
+    view = view_of(defense, Update(defense.on_update(raw, fresh()), HEADER), None)
+    assert view.log_likelihood is not None
+    right = float(view.log_likelihood(raw))
+    wrong = float(view.log_likelihood(map_tensors(lambda t: t + 0.3, raw)))
+    assert right > wrong
+    assert right == pytest.approx(-0.5 * entries(raw), rel=0.2)
+
+
+def test_noises_add_in_variance_and_are_unknown_behind_a_clip() -> None:
+    raw = some(20)
+    update = Update(raw, HEADER)
+    both = view_of(Compose((noise(sigma=0.3), noise(sigma=0.4))), update, None).noise_scale
+    assert both is not None
+    assert float(both["w"]) == pytest.approx(0.5)
+    assert view_of(Compose((noise(sigma=0.3), Clip(norm=1.0))), update, None).noise_scale is None
+
+
+@given(st.floats(0.001, 1.0), st.integers(1, 60))
+def test_topk_keeps_exactly_k(keep: float, n: int) -> None:
+    """Known defect (ROG release): k − 1 are kept, so that a bias of ten keeps none."""
+    raw = {"t": torch.arange(1.0, n + 1)[torch.randperm(n, generator=fresh(n))]}
+    sent = TopK(keep=keep).on_update(raw, None)["t"]
+    k = math.ceil(keep * n)
+    assert int((sent != 0).sum()) == k
+    assert float(sent.sum()) == float(sum(range(n - k + 1, n + 1)))
+
+
+def test_topk_breaks_ties_by_position() -> None:
+    sent = TopK(keep=0.5).on_update({"t": torch.ones(4)}, None)["t"]
+    assert sent.tolist() == [1, 1, 0, 0]
+
+
+def test_topk_support_is_what_the_wire_shows() -> None:
+    raw = some(10)
+    update = Update(TopK(keep=0.1).on_update(raw, None), HEADER)
+    view = view_of(TopK(keep=0.1), update, None)
+    assert view.support is not None
+    assert all(bool((view.support[k] == (update.tensors[k] != 0)).all()) for k in raw)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Clip(norm=0.0), "norm"),
+        (lambda: ClipExamples(norm=-1.0), "norm"),
+        (lambda: noise(sigma=-1.0), "sigma"),
+        (lambda: noise(relative=0.0), "relative"),
+        (lambda: noise(tensor_std=-0.1), "tensor_std"),
+        (lambda: noise(), "noise"),
+        (lambda: noise(sigma=1.0, relative=1.0), "noise"),
+        (lambda: TopK(keep=0.0), "keep"),
+        (lambda: TopK(keep=1.1), "keep"),
+        (lambda: Compose(()), "defenses"),
+    ],
+)
+def test_bad_strengths_name_their_field(make, field: str) -> None:
+    with pytest.raises(InputError) as error:
+        make()
+    assert error.value.field == field
+
+
+def test_stages_run_in_the_stated_order() -> None:
+    raw = {"t": torch.tensor([3.0, 4.0])}
+    one = Compose((Clip(norm=1.0), TopK(keep=0.5))).on_update(raw, fresh())["t"]
+    two = Compose((TopK(keep=0.5), Clip(norm=1.0))).on_update(raw, fresh())["t"]
+    assert torch.allclose(one, torch.tensor([0.0, 0.8]))
+    assert torch.allclose(two, torch.tensor([0.0, 1.0]))
+
+
+def test_no_defense_sends_the_update_as_it_is() -> None:
+    raw = some(3)
+    assert NoDefense().on_update(raw, fresh()) is raw

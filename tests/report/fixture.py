@@ -1,0 +1,188 @@
+"""A FIXTURE report: real photos, made-up "reconstructions" (blurred and noised copies), scores measured on them.
+
+No attack has run here. The numbers agree with the pictures, because PSNR and SSIM are computed from them.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import skimage
+from leakgauge.report.html import Picture
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+from scipy.stats import beta
+from skimage.metrics import structural_similarity
+
+PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "hubble_deep_field.jpg", "motorcycle_left.png")
+Pixels = NDArray[np.uint8]
+
+
+def photo(name: str, size: int = 32) -> Pixels:
+    """A photo of scikit-image by path, cut square, at size × size."""
+    with Image.open(Path(skimage.__file__).parent / "data" / name) as opened:
+        image = opened.convert("RGB")
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return np.asarray(image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BOX))
+
+
+def spoiled(true: Pixels, blur: float, noise: float, seed: int) -> Pixels:
+    """A stand-in for what an attack returns."""
+    soft = np.asarray(Image.fromarray(true).filter(ImageFilter.GaussianBlur(blur)), dtype=float)
+    grain = np.random.default_rng(seed).normal(0, 255 * noise, soft.shape)
+    return np.clip(soft + grain, 0, 255).round().astype(np.uint8)
+
+
+def png(pixels: Pixels) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def psnr(a: Pixels, b: Pixels) -> float:
+    return float(-10 * np.log10(max(((a / 255 - b / 255) ** 2).mean(), 1e-10)))
+
+
+def interval(count: int, n: int) -> tuple[float, float]:
+    """Clopper–Pearson, 95 %."""
+    low = 0.0 if count == 0 else float(beta.ppf(0.025, count, n - count + 1))
+    return low, 1.0 if count == n else float(beta.ppf(0.975, count + 1, n - count))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One finding of the fixture: what was run, and how spoiled its pictures are."""
+
+    attack: str
+    defense: str = "none"
+    model: str = "lenet"
+    client: str = "fedsgd"
+    blur: float = 0.5
+    noise: float = 0.02
+    evaluations: int = 2000
+    level: str = "exposed"
+    label_f1: float | None = 1.0
+    status: str = "converged"
+    message: str = ""
+    control: bool = False
+    names: tuple[str, ...] = field(default=PHOTOS)
+
+    @property
+    def has_result(self) -> bool:
+        return self.status not in ("failed", "not_applicable", "non_finite")
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        return {
+            "model": self.model, "mode": "eval", "server": "honest", "client": self.client, "defense": self.defense,
+            "knowledge": ["example_count", "local_training", "defense"], "data": {"source": "samples", "size": 32, "batch": 1},
+        }  # fmt: skip
+
+
+FEDAVG = "fedavg(epochs=1, batch_size=1, lr=0.01)"
+CASES = (
+    Case("auto", blur=0.3, noise=0.02, evaluations=400),
+    Case("inverting-gradients", blur=0.8, noise=0.08, evaluations=2000),
+    Case("closed-form", model="mlp", blur=0.0, noise=0.0, evaluations=0, status="exact"),
+    Case("auto", client=FEDAVG, blur=0.4, noise=0.04, evaluations=500, status="out_of_budget"),
+    Case("auto", model="convnet", blur=1.5, noise=0.16, evaluations=900, level="partial", label_f1=0.75, status="out_of_steps"),
+    Case("auto", defense="noise(relative=0.01)", blur=1.2, noise=0.1, evaluations=600, level="partial", label_f1=1.0),
+    Case("auto", defense="noise(relative=0.03)", blur=2.0, noise=0.22, evaluations=600, level="partial", label_f1=0.88),
+    Case("auto", defense="noise(relative=0.1)", blur=4.0, noise=0.6, evaluations=600, level="not_recovered", label_f1=0.25),
+    Case("dlg", defense="noise(relative=0.1)", blur=6.0, noise=0.8, evaluations=1800, level="not_recovered", label_f1=0.12),
+    Case("auto", defense="topk(keep=0.05)", blur=2.2, noise=0.2, evaluations=700, level="inconclusive", label_f1=0.62, names=PHOTOS[:3]),
+    Case("closed-form", model="convnet", level="not_applicable", status="not_applicable",
+         message="closed-form needs a biased linear layer at the input; convnet begins with a convolution"),
+    Case("dlg", defense="topk(keep=0.05)", level="inconclusive", status="failed", message="line search failed: 8 of 8 restarts diverged"),
+    Case("auto", model="mlp", blur=0.1, noise=0.005, evaluations=80, control=True, names=PHOTOS[:2]),
+)  # fmt: skip
+
+
+def _trial(case: Case, index: int, name: str, public: list[Pixels]) -> tuple[dict[str, Any], list[Picture]]:
+    true, seed = photo(name), index + 10 * CASES.index(case) if case in CASES else index
+    made = spoiled(true, case.blur, case.noise, seed)
+    others = [p for p in public if not np.array_equal(p, true)]
+    mean = np.mean(others, axis=0).astype(np.uint8)
+    rank = 1 + sum(psnr(made, o) > psnr(made, true) for o in others)
+    short = case.client.split("(")[0]
+    trial = {
+        "id": f"{case.model}/{short}/{case.defense}/{case.attack}/s0/b{index}{'/control' if case.control else ''}",
+        "scenario": {**case.scenario, "data": {**case.scenario["data"], "index": index, "names": [name]}},
+        "attack": case.attack, "seed": 0, "control": case.control, "status": case.status, "message": case.message,
+        "scores": None, "labels": None, "controls": {}, "trace": [], "cost": {"gradient_evaluations": 0, "seconds": 0.0},
+    }  # fmt: skip
+    if not case.has_result:
+        return trial, []
+    quality = psnr(made, true)
+    trial["scores"] = {
+        "psnr": [quality], "mse": [10 ** (-quality / 10)], "lpips": None, "rank": [rank], "identified": [rank == 1 and quality > 12],
+        "ssim": [float(structural_similarity(made, true, channel_axis=2, data_range=255))], "exact": [case.noise == 0], "gallery": 100,
+    }  # fmt: skip
+    trial["labels"] = {"true_counts_f1": case.label_f1, "baseline_f1": 0.1, "confidence": 0.97, "known": False}
+    nearest = max(psnr(o, true) for o in others)
+    trial["controls"] = {"mean_image": {"psnr": [psnr(mean, true)]}, "nearest_public": {"psnr": [nearest]}, "other_client": {"psnr": [nearest - 3]}}
+    trial["trace"] = [[0, 1.0], [case.evaluations, 0.01]]
+    trial["cost"] = {"gradient_evaluations": case.evaluations + 7 * index * (case.evaluations > 0), "seconds": case.evaluations / 130}
+    return trial, [Picture(name, png(true), png(made), 0)]
+
+
+def _finding(case: Case, trials: list[dict[str, Any]]) -> dict[str, Any]:
+    got = [t for t in trials if t["scores"]]
+    base = {
+        "scenario": case.scenario, "attack": case.attack, "level": case.level, "trials": len(trials), "failed": len(trials) - len(got),
+        "images": len(got), "psnr": None, "null_psnr": None, "ssim_mean": None, "identified": None, "label_f1": None,
+        "power": {"psnr": None, "shown": None, "trial": None}, "cost": {"gradient_evaluations": 0, "seconds": 0.0}, "sentence": "",
+    }  # fmt: skip
+    if not got:
+        return base
+    values = np.array([t["scores"]["psnr"][0] for t in got])
+    null = np.array([t["controls"]["nearest_public"]["psnr"][0] for t in got])
+    half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    mean, count = float(values.mean()), sum(t["scores"]["identified"][0] for t in got)
+    low, high = interval(count, len(got))
+    f1 = case.label_f1
+    return base | {
+        "psnr": {"mean": mean, "low": mean - half, "high": mean + half, "best_for_attacker": float(values.max()),
+                 "median": float(np.median(values)), "weakest": float(values.min())},
+        "null_psnr": {"mean": float(null.mean()), "high": float(null.max()), "kind": "nearest_public"},
+        "ssim_mean": float(np.mean([t["scores"]["ssim"][0] for t in got])),
+        "identified": {"count": count, "n": len(got), "rate": count / len(got), "low": low, "high": high, "chance": 1 / 101},
+        "label_f1": {"mean": f1, "low": max(0.0, f1 - 0.1), "high": min(1.0, f1 + 0.1), "baseline": 0.1} if f1 is not None else None,
+        "power": {"psnr": 38.2, "shown": case.model != "convnet" or None, "trial": "mlp/fedsgd/none/auto/s0/b0/control"},
+        "cost": {"gradient_evaluations": case.evaluations, "seconds": case.evaluations / 130},
+        "sentence": f"{count} of {len(got)} photos were identified; the nearest public photo scores {null.mean():.1f} dB.",
+    }  # fmt: skip
+
+
+def fixture(cases: tuple[Case, ...] = CASES) -> tuple[dict[str, Any], dict[str, list[Picture]]]:
+    """A report as report.json holds it, and its pictures by trial id."""
+    public = [photo(name) for name in PHOTOS]
+    trials: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
+    pictures: dict[str, list[Picture]] = {}
+    for case in cases:
+        made = [_trial(case, i, name, public) for i, name in enumerate(case.names)]
+        trials += [t for t, _ in made]
+        pictures |= {t["id"]: p for t, p in made if p}
+        findings += [] if case.control else [_finding(case, [t for t, _ in made])]
+    return {
+        "schema_version": 1, "leakgauge_version": "0.1.0", "created_at": "2026-11-21T04:05:00Z",
+        "config": {"name": "fixture-report", "model": "lenet", "data": {"source": "samples", "size": 32, "batch": 1, "batches": 8},
+                   "clients": ["fedsgd", {"fedavg": {"epochs": 1, "batch_size": 1, "lr": 0.01}}],
+                   "defenses": ["none", {"noise": {"relative": 0.01}}], "attacks": ["auto", "dlg"], "seeds": [0],
+                   "gate": {"identified": {"max": 0.05}, "psnr": {"worst": 18}}},
+        "environment": {"python": "3.11.2", "torch": "2.13.0", "platform": "Linux x86_64", "threads": 1, "workers": 2},
+        "trials": sorted(trials, key=lambda t: str(t["id"])),
+        "verdict": {
+            "level": "exposed",
+            "headline": ["Without a defence, photos came back from single updates and 8 of 8 could be identified.",
+                         "Noise of 10 % of the update's norm stopped the attacks tried here; top-k is undecided with three photos."],
+            "findings": findings,
+            "gate": {"passed": False, "reasons": ["identified: 8 of 8 [0.63, 1.00], the plan allows 0.05", "psnr: worst image 100.0 dB, the plan allows 18"]},
+        },
+    }, pictures  # fmt: skip

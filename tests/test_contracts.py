@@ -1,0 +1,128 @@
+"""The contracts of the design, by number, over the table of cases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cases import DEFENSES, PROTOCOLS, DefenseCase, batch, task
+from leakgauge.clients import Protocol, client_update, raw_update
+from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, view_of
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.task import Mode, Task
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
+
+
+def gap(a: Tensors, b: Tensors) -> float:
+    return float((squared_norm(map_tensors(torch.sub, a, b)) / squared_norm(b)).sqrt())
+
+
+def clips_examples(defense: Defense) -> bool:
+    return isinstance(defense, ClipExamples) or (
+        isinstance(defense, Compose) and any(map(clips_examples, defense.defenses))
+    )
+
+
+@pytest.mark.parametrize("model", ["smooth", "relu", "normed", "dropped"])
+@pytest.mark.parametrize("mode", list(Mode), ids=lambda m: m.value)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
+def test_1_simulation_at_the_truth_is_the_update_for_every_protocol(protocol: Protocol, mode: Mode, model: str) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        t, b, draws = task(model, mode, dtype), batch(4, dtype), Draws(7)
+        update = client_update(t, protocol, b, draws)
+        simulated = raw_update(t, protocol, b, draws, NoDefense())[0]
+        assert gap(simulated, update.tensors) <= tolerance
+
+
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+@pytest.mark.parametrize("protocol", PROTOCOLS[:3], ids=repr)
+def test_1_simulation_through_the_view_is_the_update_for_every_defense(protocol: Protocol, case: DefenseCase) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        t, b, draws = task("relu", dtype=dtype), batch(4, dtype), Draws(7)
+        update = client_update(t, protocol, b, draws, defense=case.defense)
+        view = view_of(case.defense, update, None if case.deterministic else draws)
+        simulated = view(raw_update(t, protocol, b, draws, case.defense)[0])
+        assert gap(simulated, update.tensors) <= tolerance
+
+
+@pytest.mark.parametrize("case", [c for c in DEFENSES if not c.deterministic], ids=lambda c: repr(c.defense))
+def test_knowing_the_mechanism_is_not_knowing_the_draw(case: DefenseCase) -> None:
+    t, b, draws = task("relu"), batch(4), Draws(7)
+    update = client_update(t, PROTOCOLS[0], b, draws, defense=case.defense)
+    raw = raw_update(t, PROTOCOLS[0], b, draws, case.defense)[0]
+    assert gap(view_of(case.defense, update, None)(raw), update.tensors) > 1e-3
+
+
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+@pytest.mark.parametrize("fill", ["usual", "zero", "nan"])
+def test_4_a_defense_keeps_names_shapes_and_dtypes(case: DefenseCase, fill: str) -> None:
+    for dtype in (torch.float32, torch.float64):
+        tensors = {
+            "w": torch.randn(3, 4, dtype=dtype),
+            "b": torch.randn(3, dtype=dtype),
+            "one": torch.randn(1, dtype=dtype),
+            "none": torch.zeros(0, dtype=dtype),
+        }
+        if fill == "zero":
+            tensors = map_tensors(torch.zeros_like, tensors)
+        if fill == "nan":
+            tensors["w"][0, 0] = float("nan")
+        sent = case.defense.on_update(tensors, torch.Generator().manual_seed(0))
+        assert list(sent) == list(tensors)
+        assert [(v.shape, v.dtype) for v in sent.values()] == [(v.shape, v.dtype) for v in tensors.values()]
+        if fill != "nan":
+            assert all(bool(torch.isfinite(v).all()) for v in sent.values())
+
+
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+def test_3_a_defense_is_deterministic_given_the_generator(case: DefenseCase) -> None:
+    t, b = task("relu"), batch(4)
+    one, two, other = (client_update(t, PROTOCOLS[0], b, Draws(s), defense=case.defense).tensors for s in (7, 7, 8))
+    assert gap(one, two) == 0
+    assert (gap(one, other) == 0) is case.deterministic
+
+
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+def test_the_view_is_data_free(case: DefenseCase) -> None:
+    """Two clients whose updates look alike on the wire get the same view: it reads nothing else."""
+    t = task("relu")
+    update = client_update(t, PROTOCOLS[0], batch(4), Draws(7), defense=case.defense)
+    probe = map_tensors(torch.randn_like, t.parameters)
+    first, second = (view_of(case.defense, update, None) for _ in range(2))
+    assert gap(first(probe), second(probe)) == 0
+    for name in ("support", "noise_scale"):
+        a, b = getattr(first, name), getattr(second, name)
+        assert (a is None) == (b is None)
+        assert a is None or all(bool((a[k] == b[k]).all()) for k in a)
+
+
+@pytest.mark.parametrize("mode", list(Mode), ids=lambda m: m.value)
+def test_the_task_is_pure_and_the_module_never_changes(mode: Mode) -> None:
+    t = task("normed", mode)
+    state = {k: v.clone() for k, v in t.module.state_dict().items()}
+    buffers = {k: v.clone() for k, v in t.buffers.items()}
+    first = t(t.parameters, t.buffers, batch())
+    second = t(t.parameters, t.buffers, batch())
+    assert float(first[0]) == float(second[0])
+    assert all(bool((v == state[k]).all()) for k, v in t.module.state_dict().items())
+    assert all(bool((v == buffers[k]).all()) for k, v in t.buffers.items())
+    moved = any(bool((first[1][k] != buffers[k]).any()) for k in buffers)
+    assert moved is (mode is Mode.TRAIN)
+
+
+def test_eval_mode_uses_running_statistics_and_not_the_batch() -> None:
+    t: Task = task("normed", Mode.EVAL)
+    b = batch()
+    alone = torch.cat([t.logits(t.parameters, t.buffers, b.inputs[i : i + 1])[0] for i in range(len(b))])
+    assert torch.allclose(alone, t.logits(t.parameters, t.buffers, b.inputs)[0])
+
+
+def test_dropout_draws_from_the_generator_alone() -> None:
+    t, b = task("dropped", Mode.TRAIN), batch()
+    before = torch.random.get_rng_state()
+    losses = [float(t(t.parameters, t.buffers, b, torch.Generator().manual_seed(s))[0]) for s in (1, 1, 2)]
+    assert bool((torch.random.get_rng_state() == before).all())
+    assert losses[0] == losses[1] != losses[2]
+    with pytest.raises(InputError, match="generator"):
+        t(t.parameters, t.buffers, b)

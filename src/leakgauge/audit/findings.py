@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leakgauge.metrics.intervals import clopper_pearson, mean_interval, upper_bound
+from leakgauge.metrics.intervals import Interval, mean_interval, proportion_interval, proportion_lower, proportion_upper
 
 MARGIN = 3.0
 """dB by which a recovered image must beat the closest public picture: a halved squared error."""
@@ -114,9 +114,9 @@ def level_of(group: Group, power: dict[str, Any]) -> str:
     if recovered_images(group):
         return "exposed"
     count, n = identified_images(group)
-    if n and clopper_pearson(count, n).low > _chance(group):
+    if n and proportion_lower(count, n, 0.975) > _chance(group):
         return "partial"
-    enough = n > 0 and upper_bound(count, n) < 0.5
+    enough = n > 0 and proportion_upper(count, n) < 0.5
     return "not_recovered" if enough and power["shown"] else "inconclusive"
 
 
@@ -156,10 +156,10 @@ def finding(group: Group, groups: list[Group]) -> dict[str, Any]:
 
 def _image_finding(group: Group) -> dict[str, Any]:
     means = np.asarray([statistics.fmean(v) for v in by_image(group, "psnr").values()])
-    interval = mean_interval(means)
+    interval = interval_of(means)
     worst = worst_by_image(group)
     count, n = identified_images(group)
-    rate = clopper_pearson(count, n)
+    rate = proportion_interval(count, n)
     bars = [b for r in group.scores for b in r["controls"]["nearest_public"]["psnr"]]
 
     def mean_of(score: str) -> float | None:
@@ -182,12 +182,17 @@ def _image_finding(group: Group) -> dict[str, Any]:
             "count": count,
             "n": n,
             "rate": round(count / n, 4),
-            "low": round(rate.low, 4),
-            "high": round(rate.high, 4),
+            "low": _rounded(rate.low),
+            "high": _rounded(rate.high),
             "chance": round(_chance(group), 4),
         },
         "recovered": recovered_images(group),
     }
+
+
+def interval_of(values: np.ndarray) -> Interval:
+    """95 % bootstrap interval of a mean over images; the resampling is fixed, so that reports are equal."""
+    return mean_interval([float(v) for v in values], np.random.default_rng(0))
 
 
 def _rounded(value: float | None) -> float | None:
@@ -199,7 +204,7 @@ def _label_finding(group: Group) -> dict[str, Any] | None:
     if not rows:
         return None
     f1 = np.asarray([row["true_counts_f1"] for row in rows], dtype=float)
-    interval = mean_interval(f1)
+    interval = interval_of(f1)
     return {
         "mean": round(float(f1.mean()), 4),
         "low": _rounded(interval.low),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from leakgauge.audit.findings import Group, identified_images, worst_by_image
+from leakgauge.audit.findings import Group, identified_images, interval_of, worst_by_image
 from leakgauge.audit.plan import GateConfig
-from leakgauge.metrics.intervals import mean_interval, upper_bound
+from leakgauge.metrics.intervals import proportion_upper
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _reasons(gate: GateConfig, group: Group) -> list[str]:
 
 
 def _share(what: str, count: int, n: int, limit: float, title: str) -> str:
-    bound = upper_bound(count, n)
+    bound = proportion_upper(count, n)
     if bound <= limit:
         return ""
     if count / n > limit:
@@ -89,7 +89,7 @@ def needed(limit: float, confidence: float = 0.95) -> int | str:
 def _mean(what: str, values: np.ndarray, limit: float, title: str) -> str:
     if values.mean() > limit:
         return f"{what}: {title}: mean {values.mean():.2f}, the gate allows {limit:g}"
-    high = mean_interval(values).high
+    high = interval_of(values).high
     if high is None:
         return f"{what}: {title}: too few trials: one value supports no interval"
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +19,14 @@ from torch import nn
 from leakgauge.audit.resolve import Named, resolve, resolve_defense, split
 from leakgauge.compute import Budget
 from leakgauge.data import Source, open_source
-from leakgauge.data.source import client_batches, spec
+from leakgauge.data.source import check, client_batches, spec
 from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.metrics.lpips import LPIPS
+from leakgauge.metrics.metric import Metric
 from leakgauge.models.weights import load_weights
 from leakgauge.registry import ATTACKS, CLIENTS, MODELS
 from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.update import Update
 
 KNOWABLE = ("labels", "example_count", "local_training", "buffers", "defense", "draws", "public_data")
 
@@ -68,6 +72,21 @@ class BudgetConfig(_Strict):
     seconds: float | None = Field(default=None, gt=0)
 
 
+class OnlyRule(_Strict):
+    """Keeps the trials that fit every key given; names are those of the plan's lists."""
+
+    model: str | list[str] | None = None
+    client: str | list[str] | None = None
+    defense: str | list[str] | None = None
+    attack: str | list[str] | None = None
+    batches: int | None = Field(default=None, ge=1)
+
+    def names(self, key: str) -> list[str] | None:
+        """What the rule asks of `key`; `None` for anything."""
+        wanted = getattr(self, key)
+        return [wanted] if isinstance(wanted, str) else wanted
+
+
 class PlanConfig(_Strict):
     """The grammar of a plan, as written. See *choose* in the docs."""
 
@@ -80,7 +99,7 @@ class PlanConfig(_Strict):
     server: Any = "honest"
     knows: list[str] = ["example_count", "local_training", "defense"]
     attacks: list[Any] = Field(default=["auto"], min_length=1)
-    only: list[dict[str, str | list[str]]] | None = None
+    only: list[OnlyRule] | None = None
     budget: BudgetConfig = BudgetConfig()
     seeds: list[int] = Field(default=[0], min_length=1)
     gallery: int = Field(default=100, ge=1)
@@ -178,7 +197,10 @@ class Plan:
         self.defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
         self.attacks = [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)]
         self.batches = self._batches()
+        check(self.source, [i for batch in self.batches for i in batch])
+        self.perceptual = self._perceptual()
         self._check_only()
+        self._check_update()
 
     @cached_property
     def digest(self) -> str:
@@ -220,20 +242,44 @@ class Plan:
         resolver.task(0, self.spec, self.mode, shown)
         return Named(shown, resolver)
 
+    def _perceptual(self) -> Metric | None:
+        """LPIPS from a weights file, or through torchmetrics; `None` when not asked for."""
+        weights = self.config.lpips
+        if weights is None:
+            return None
+        if weights == "torchmetrics":
+            return LPIPS.through_torchmetrics(data_range=self.spec.range, low=self.spec.low)
+        return LPIPS(weights=weights, data_range=self.spec.range, low=self.spec.low)
+
+    def _check_update(self) -> None:
+        if self.config.update is None:
+            return
+        one = [
+            ("clients", self.clients),
+            ("defenses", self.defenses),
+            ("model", self.models),
+            ("seeds", self.config.seeds),
+        ]
+        for field, values in [*one, ("data.batches", self.batches)]:
+            require(
+                len(values) == 1, field, f"has {len(values)} entries, and an update file is one client's", "give one"
+            )
+        Update.load(self.config.update).check(self.task(self.trials()[0]).parameters)
+
     def _check_only(self) -> None:
         known = {"model": self.models, "client": self.clients, "defense": self.defenses, "attack": self.attacks}
         for i, rule in enumerate(self.config.only or []):
-            for key, wanted in rule.items():
-                require(key in known, f"only[{i}]", f"unknown key '{key}'", did_you_mean(key, known))
-                labels = {n.label for n in known[key]} | {n.label.split("(")[0] for n in known[key]}
-                for name in [wanted] if isinstance(wanted, str) else wanted:
+            for key, parts in known.items():
+                labels = {n.label for n in parts} | {n.label.split("(")[0] for n in parts}
+                for name in rule.names(key) or []:
                     require(
                         name in labels, f"only[{i}].{key}", f"'{name}' is not in the plan", did_you_mean(name, labels)
                     )
 
-    def _kept(self, model: int, client: int, defense: int, attack: int) -> bool:
+    def _kept(self, model: int, client: int, defense: int, attack: int) -> int:
+        """How many batches of a combination the plan asks for."""
         if self.config.only is None:
-            return True
+            return len(self.batches)
         named = {
             "model": self.models[model].label,
             "client": self.clients[client].label,
@@ -241,11 +287,12 @@ class Plan:
             "attack": self.attacks[attack].label,
         }
 
-        def fits(key: str, wanted: str | list[str]) -> bool:
-            names = [wanted] if isinstance(wanted, str) else wanted
-            return any(n in (named[key], named[key].split("(")[0]) for n in names)
+        def fits(rule: OnlyRule, key: str) -> bool:
+            names = rule.names(key)
+            return names is None or named[key] in names or named[key].split("(")[0] in names
 
-        return any(all(fits(k, w) for k, w in rule.items()) for rule in self.config.only)
+        asked = [rule.batches or len(self.batches) for rule in self.config.only if all(fits(rule, k) for k in named)]
+        return min(max(asked, default=0), len(self.batches))
 
     def task(self, key: Key) -> Task:
         """The undefended task of a trial: its weights depend on the seed alone."""
@@ -254,30 +301,23 @@ class Plan:
 
     def trials(self) -> list[Key]:
         """All trials, the controls that are not among them included."""
-        ranges = [range(len(x)) for x in (self.models, self.clients, self.defenses, self.attacks)]
-        kept = [
-            (m, c, d, a)
-            for m in ranges[0]
-            for c in ranges[1]
-            for d in ranges[2]
-            for a in ranges[3]
-            if self._kept(m, c, d, a)
-        ]
+        sizes = [range(len(x)) for x in (self.models, self.clients, self.defenses, self.attacks)]
+        kept = {combination: count for combination in itertools.product(*sizes) if (count := self._kept(*combination))}
         require(bool(kept), "only", "keeps no trial", "loosen it")
-        seeds, batches = range(len(self.config.seeds)), range(len(self.batches))
-        keys = [Key(m, c, d, a, s, b) for m, c, d, a in kept for s in seeds for b in batches]
-        return keys + self._controls(kept)
+        seeds = range(len(self.config.seeds))
+        keys = [Key(*combination, s, b) for combination, count in kept.items() for s in seeds for b in range(count)]
+        return keys + self._controls(set(kept))
 
-    def _controls(self, kept: list[tuple[int, int, int, int]]) -> list[Key]:
-        """One known-leaky trial per model and attack: FedSGD, no defence, one example."""
-        labels = [(c.label, d.label) for c in self.clients for d in self.defenses]
-        in_plan = ("fedsgd", "none") in labels and self.config.data.batch == 1 and self.config.update is None
+    def _controls(self, kept: set[tuple[int, ...]]) -> list[Key]:
+        """Two known-leaky trials a model and attack: FedSGD, no defence, one example; none where the plan has them."""
         pairs = sorted({(m, a) for m, _, _, a in kept})
-        if in_plan:
-            client = [c.label for c in self.clients].index("fedsgd")
-            defense = [d.label for d in self.defenses].index("none")
-            pairs = [(m, a) for m, a in pairs if (m, client, defense, a) not in kept]
-        return [Key(m, -1, -1, a, 0, b, control=True) for m, a in pairs for b in range(min(2, len(self.batches)))]
+        clients, defenses = [c.label for c in self.clients], [d.label for d in self.defenses]
+        alone = self.config.data.batch == 1 and self.config.update is None
+        if alone and "fedsgd" in clients and "none" in defenses:
+            plain = clients.index("fedsgd"), defenses.index("none")
+            pairs = [(m, a) for m, a in pairs if (m, *plain, a) not in kept]
+        batches = range(min(2, len(self.batches)))
+        return [Key(m, -1, -1, a, 0, b, control=True) for m, a in pairs for b in batches]
 
 
 def resolve_label(name: str, arguments: dict[str, Any], weights: str | None) -> str:

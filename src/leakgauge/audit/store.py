@@ -13,8 +13,9 @@ from sqlalchemy import ForeignKey, LargeBinary, String, create_engine, event, se
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leakgauge.audit.trial import Picture, TrialResult
+from leakgauge.audit.trial import TrialResult
 from leakgauge.errors import InputError, require
+from leakgauge.report.picture import Picture
 from leakgauge.version import __version__
 
 FILE = "audit.sqlite"
@@ -180,7 +181,9 @@ class Store:
         found: dict[str, list[Picture]] = {}
         with _readable(self.folder), Session(self._engine) as session:
             for row in session.scalars(select(PictureRow).order_by(PictureRow.trial, PictureRow.slot)):
-                found.setdefault(row.trial, []).append(Picture(row.name, row.slot, row.original, row.reconstruction))
+                found.setdefault(row.trial, []).append(
+                    Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
+                )
         return found
 
     def close(self) -> None:

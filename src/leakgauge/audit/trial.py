@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,17 +13,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.audit.evaluate import Truth, evaluate
+from leakgauge.audit.evaluate import Truth, class_prior, evaluate
 from leakgauge.audit.plan import Key, Plan
 from leakgauge.audit.resolve import Named
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
-from leakgauge.data.source import gallery, public
+from leakgauge.data.source import Source, gallery, public
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.report.picture import Picture
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
 
@@ -29,14 +32,7 @@ PUBLIC = 64
 """Public examples an attacker may hold, and the null baselines use."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One slot of a trial as PNG bytes; `None` where there is no image."""
-
-    name: str
-    slot: int
-    original: bytes | None
-    reconstruction: bytes | None
+Choose = Callable[[Source, tuple[int, ...], int, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -74,15 +70,19 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     task = plan.task(key)
 
     update, draws = _update(plan, key, task, client, defense, batch, streams)
-    shown = public(plan.source, [i for b in plan.batches for i in b], PUBLIC, streams.generator("public"))
+    shown = _others(plan.source, public, tuple(indices), PUBLIC, streams, key.batch)
     observation = observe(plan, task, update, draws, client, defense, batch, shown)
     reconstruction = attempt(attack.value, observation, streams.generator("attack", key.batch), plan.budget, compute)
 
-    distractors = gallery(plan.source, indices, plan.config.gallery, streams.generator("gallery", key.batch))
+    distractors = _others(plan.source, gallery, tuple(indices), plan.config.gallery, streams, key.batch)
     others = [plan.source.read(b[: len(indices)]) for i, b in enumerate(plan.batches) if i != key.batch]
-    truth = Truth(batch, distractors, shown, tuple(others))
+    truth = Truth(batch, distractors, shown, tuple(others), class_prior(plan.source.labels, plan.spec.classes))
     scores = evaluate(
-        reconstruction, truth, plan.spec, labels_known=observation.knowledge.labels is not None, lpips=plan.lpips
+        reconstruction,
+        truth,
+        plan.spec,
+        labels_known=observation.knowledge.labels is not None,
+        perceptual=plan.perceptual,
     )
     record = {
         "id": trial_id(plan, key),
@@ -117,6 +117,12 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
         else _pictures(plan.spec, plan.source.names(indices), batch, reconstruction, scores.order)
     )
     return TrialResult(record["id"], record, pictures)
+
+
+@lru_cache(maxsize=64)
+def _others(source: Source, choose: Choose, exclude: tuple[int, ...], size: int, streams: Draws, batch: int) -> Tensor:
+    """Gallery or public examples: the same for all trials on a batch, so made once a process."""
+    return choose(source, exclude, size, streams.generator(choose.__name__, batch))
 
 
 def attempt(
@@ -168,15 +174,15 @@ def _finite(value: float) -> float | None:
 
 
 def _pictures(
-    spec: DataSpec, names: list[str], batch: Batch, reconstruction: Reconstruction, order: list[int | None]
+    spec: DataSpec, names: list[str], batch: Batch, reconstruction: Reconstruction, order: tuple[int | None, ...]
 ) -> tuple[Picture, ...]:
     found = reconstruction.inputs
     return tuple(
         Picture(
-            name,
-            slot,
-            png(batch.inputs[slot], spec),
-            None if found is None or (mate := order[slot]) is None else png(found[mate], spec),
+            name=name,
+            slot=slot,
+            original=png(batch.inputs[slot], spec),
+            reconstruction=None if found is None or (mate := order[slot]) is None else png(found[mate], spec),
         )
         for slot, name in enumerate(names)
     )

@@ -7,7 +7,7 @@ from typing import Any
 from leakgauge.audit.findings import NOT_SAFE, Group, finding, groups_of
 from leakgauge.audit.gate import judge
 from leakgauge.audit.plan import GateConfig
-from leakgauge.metrics.intervals import upper_bound
+from leakgauge.metrics.intervals import proportion_upper
 
 LEVELS = ("exposed", "partial", "inconclusive", "not_recovered", "not_applicable")
 """From the worst on."""
@@ -77,7 +77,7 @@ def _second(own: list[dict[str, Any]], settings: list[tuple[str, ...]], rest: li
         images = min(f["images"] for f in own if _setting(f) in held and f["level"] == "not_recovered")
         return (
             f"In {len(held)} of {len(settings)} settings these attacks recovered nothing ({images} pictures each, so "
-            f"up to {100 * upper_bound(0, images):.0f} % could still be recoverable); {NOT_SAFE}."
+            f"up to {100 * proportion_upper(0, images):.0f} % could still be recoverable); {NOT_SAFE}."
         )
     if rest:
         return (

@@ -32,7 +32,7 @@ class Folder:
         path: the folder.
         size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
         channels: 3 (colour) or 1 (grey); other modes are converted.
-        classes: number of labels; `None` counts the sub-folders (at least two, see `FEWEST_CLASSES`).
+        classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
     """
 
     path: str

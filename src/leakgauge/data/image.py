@@ -34,6 +34,8 @@ def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
             upright = ImageOps.exif_transpose(image)
     except BROKEN as error:
         raise InputError(name, f"is not a readable image ({error})", "replace or remove the file") from error
+    if upright.mode == "F":
+        raise InputError(name, "holds floats of unknown range", "store such data as an npz archive with low and high")
     yield upright
 
 

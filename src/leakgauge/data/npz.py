@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
@@ -20,7 +21,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
 
-Array = np.ndarray[Any, Any]
+Array = npt.NDArray[Any]
 
 
 @DATA.register("npz")
@@ -28,9 +29,10 @@ Array = np.ndarray[Any, Any]
 class NPZ:
     """Arrays `x` (or `images`) and `y` (or `labels`) of a NumPy archive; pictures or not.
 
-    Bytes are pictures, [n, h, w, c] or [n, h, w], and are divided by 255. Floats are [n, c, h, w] (or [n, h, w, c]
-    with one or three channels) or [n, features…], e.g. an ECG, and must lie in [low, high] as they are. All is checked
-    when the archive is opened. Object arrays are refused: reading them would run code from the file.
+    Bytes are pictures, [n, h, w, c] or [n, h, w]; 0 to 255 becomes low to high. Floats are [n, c, h, w] (or
+    [n, h, w, c] with one or three channels) or [n, features…], e.g. an ECG, and must lie in [low, high] as they
+    are. All is checked when the archive is opened. Object arrays are refused: reading them would run code from
+    the file.
 
     Attributes:
         path: the archive.
@@ -87,14 +89,13 @@ class NPZ:
     @cached_property
     def _arrays(self) -> tuple[Array, Array]:
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
+            with open(self.path, "rb") as file:
+                archive = np.load(file, allow_pickle=False)
                 if not isinstance(archive, np.lib.npyio.NpzFile):
-                    raise InputError(
-                        "data.source",
-                        f"'{self.path}' is one array, not an archive",
-                        "save it with numpy.savez(x=…, y=…)",
-                    )
-                x, y = (self._one_of(archive, names) for names in (("x", "images"), ("y", "labels")))
+                    problem = f"'{self.path}' is one array, not an archive"
+                    raise InputError("data.source", problem, "save it with numpy.savez(x=…, y=…)")
+                with archive:
+                    x, y = (self._one_of(archive, names) for names in (("x", "images"), ("y", "labels")))
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
             if isinstance(error, InputError):
                 raise

@@ -10,9 +10,10 @@ from leakgauge.registry import DATA
 
 
 def open_source(text: str, **options: Any) -> Source:
-    """Resolves ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME`` or ``your_package.module:function``.
+    """The source that a plan names.
 
-    `options` become the constructor's keywords, e.g. ``size=32``.
+    One of ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME`` and
+    ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``.
 
     Raises:
         InputError: no such source or option (the mend is the nearest one), or the source's own complaint.

@@ -47,8 +47,8 @@ def column(present: Sequence[str], wanted: Sequence[str], given: str) -> str:
 class Parquet:
     """Pictures of a Parquet file, or of all such files in a folder, in the Hugging Face layout.
 
-    Columns: pictures as a struct of encoded `bytes` and `path`, and integer labels. Opening reads the labels only;
-    pictures are read by row group and decoded one by one.
+    Columns: pictures as a struct of encoded `bytes` and `path`, and integer labels. Opening reads the labels and
+    the first picture; others are read by row group and decoded one by one.
 
     Attributes:
         path: a file, or a folder of ``*.parquet``.
@@ -76,6 +76,8 @@ class Parquet:
             f"'{self.path}' has unlabelled rows (label −1)",
             "use a labelled split",
         )
+        # A wrong column shows here, not in the middle of an audit.
+        self._encoded([0])
 
     @cached_property
     def _files(self) -> tuple[Any, ...]:

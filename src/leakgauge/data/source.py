@@ -18,12 +18,13 @@ CIFAR_MEAN, CIFAR_STD = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
 """Per channel (red, green, blue) over CIFAR-10's training images in [0, 1]."""
 
 GREY_MEAN, GREY_STD = (0.5,), (0.25,)
-"""For one channel: the middle of the range and about CIFAR's spread. Digits and X-rays differ too much for one set's own."""
+"""For one channel: the middle of the range and about CIFAR's spread; grey sets differ too much for one set's own."""
 
 FEWEST_CLASSES = 2
 """A soft-max over one class has no gradient at all, which would read as a perfect defence."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Examples that are decoded when they are read.
 
@@ -113,7 +114,7 @@ def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> 
     if batch * batches > available:
         raise InputError(
             "data.batches",
-            f"batch larger than the data: {batches} disjoint batches of {batch} need {batch * batches} examples, there are {available}",
+            f"batch larger than the data ({batches} disjoint batches of {batch}, {available} examples)",
             f"set data.batches to {available // batch} or less",
         )
     return [list(range(first, first + batch)) for first in range(start, start + batch * batches, batch)]
@@ -142,7 +143,7 @@ def check(source: Source, indices: Iterable[int]) -> None:
         )
 
 
-def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m *shape]:
+def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m * shape]:
     """Distractors for identification: never an excluded (true) example, nor an exact copy of one.
 
     Whole other examples where there are enough. Too few pictures are topped up with random crops of
@@ -155,7 +156,7 @@ def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.
     return _others(source, frozenset(exclude), Part.GALLERY, size, generator)
 
 
-def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m *shape]:
+def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m * shape]:
     """The attacker's own examples: from the same source, made as in `gallery`, never an excluded one.
 
     Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take
@@ -175,15 +176,13 @@ def _others(source: Source, exclude: frozenset[int], part: Part, size: int, gene
             f"takes all {len(source)} examples and leaves none to compare with",
             "lower it, or add examples",
         )
-    truth = [source.read([i]).inputs[0] for i in sorted(exclude)]
+    truth = list(source.read(sorted(exclude)).inputs)
     order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]
     kept: list[Tensor] = []
-    for index in order:
-        candidate = source.read([index]).inputs[0]
-        if not any(torch.equal(candidate, t) for t in truth):
-            kept.append(candidate)
-        if len(kept) == size:
-            break
+    while order and len(kept) < size:
+        asked, order = order[: size - len(kept)], order[size - len(kept) :]
+        candidates = source.read(asked).inputs
+        kept += [c for c in candidates if not any(torch.equal(c, t) for t in truth)]
     if not kept:
         raise InputError(
             "data.batch", "leaves only exact copies of its own examples to compare with", "remove duplicates"

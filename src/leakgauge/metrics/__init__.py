@@ -1,0 +1,46 @@
+"""Scores of reconstructions, an image at a time, and what they are compared with."""
+
+from leakgauge.metrics.assignment import Assignment, assign
+from leakgauge.metrics.controls import mean_image, nearest_public
+from leakgauge.metrics.identification import Identification, identify
+from leakgauge.metrics.intervals import (
+    Interval,
+    mean_interval,
+    proportion_interval,
+    proportion_lower,
+    proportion_upper,
+)
+from leakgauge.metrics.labels import label_f1, label_f1_by_prior, presence_accuracy, presence_accuracy_by_prior
+from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
+from leakgauge.metrics.metric import Metric
+from leakgauge.metrics.pixel import MSE, PSNR, PSNR_CAP, PSNRPeak, is_exact
+from leakgauge.metrics.ssim import SSIM, SSIMCropped, SSIMGlobal
+
+__all__ = [
+    "LPIPS",
+    "MSE",
+    "PSNR",
+    "PSNR_CAP",
+    "SSIM",
+    "Assignment",
+    "Identification",
+    "Interval",
+    "Metric",
+    "PSNRPeak",
+    "SSIMCropped",
+    "SSIMGlobal",
+    "TorchmetricsLPIPS",
+    "assign",
+    "identify",
+    "is_exact",
+    "label_f1",
+    "label_f1_by_prior",
+    "mean_image",
+    "mean_interval",
+    "nearest_public",
+    "presence_accuracy",
+    "presence_accuracy_by_prior",
+    "proportion_interval",
+    "proportion_lower",
+    "proportion_upper",
+]

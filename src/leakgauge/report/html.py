@@ -22,6 +22,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.report import plots
+from leakgauge.report.picture import Picture
 
 Record = Mapping[str, Any]
 PER_FINDING, IN_ALL = 8, 240
@@ -38,16 +39,6 @@ _PHRASES = {
     "clip": "clipping ({})",
     "clip-examples": "clipping of each example ({})",
 }
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A true image and what an attack made of it, as PNG files; `slot` indexes the trial's lists of scores."""
-
-    name: str
-    original: bytes | None
-    reconstruction: bytes | None
-    slot: int
 
 
 @dataclass(frozen=True)
@@ -182,7 +173,7 @@ def _rows(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> list[Row
     def key(record: Record) -> tuple[str, str, bool]:
         data = {k: v for k, v in _get(record, "scenario", "data").items() if k not in ("index", "names")}
         scenario = json.dumps({**_get(record, "scenario"), "data": data}, sort_keys=True)
-        return scenario, str(record.get("attack")), bool(record.get("control"))
+        return scenario, str(record.get("attack") or NONE), bool(record.get("control"))
 
     groups: dict[tuple[str, str, bool], list[Record]] = {key(f): [] for f in _get(report, "verdict", "findings") or []}
     for trial in report.get("trials") or []:
@@ -222,6 +213,7 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
     """
     page = Environment(loader=PackageLoader("leakgauge", "report"), autoescape=True, undefined=ChainableUndefined)
     page.trim_blocks = page.lstrip_blocks = True
+    page.finalize = lambda value: NONE if value is None else value
     page.filters |= {"figure": _figure, "interval": _interval, "phrase": _phrase, "uri": _uri}
     rows, trials = _rows(report, pictures), list(report.get("trials") or [])
     audited = [r for r in rows if not r.control]
@@ -236,10 +228,11 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
         worst=max((r.worst_first[0] for r in audited if r.images), key=lambda s: s.harm, default=None),
         limit=max(2, min(PER_FINDING, IN_ALL // max(1, len(rows)))),
         has_pictures=any(pictures.values()),
+        plot_columns=plots.COLUMNS,
         plots=plots.every([s for s in (r.series for r in audited) if s]),
         failures=_failures(trials),
         endings=Counter(str(t.get("status") or "no status") for t in trials),
-        seeds=sorted({str(t.get("seed")) for t in trials}, key=lambda s: (len(s), s)),
+        seeds=sorted({str(t["seed"]) for t in trials if t.get("seed") is not None}, key=lambda s: (len(s), s)),
         plan=yaml.safe_dump(report.get("config") or {}, sort_keys=False, allow_unicode=True, width=100),
         script=script,
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

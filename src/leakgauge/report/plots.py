@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ _SETTINGS: dict[Any, Any] = (
     | dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False)
     | {"grid.linewidth": 0.6, "axes.axisbelow": True}
 )
+Draw = Callable[["Axes"], None]
+Strip = tuple[str, list[tuple[float, bool]], list[float]]
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,7 @@ class Series:
 
     @property
     def row(self) -> tuple[str, ...]:
-        worst = max((d.psnr for d in self.images), default=None)
-        numbers = map(decibel, (self.mean, worst, _mean(self.null)))
+        numbers = map(decibel, (self.mean, max(d.psnr for d in self.images), _mean(self.null)))
         return self.label, str(len(self.images)), *numbers, f"{self.evaluations:,.0f}"
 
 
@@ -84,78 +87,74 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _short(label: str) -> str:
-    return label if len(label) < LABEL else label[: LABEL - 1] + "…"
-
-
 def strength(defense: str) -> tuple[str, float] | None:
     """Family and strength: ``clip(norm=1) + noise(sigma=.1)`` → ``clip(norm=1) + noise(sigma=x)`` and 0.1."""
     found = list(re.finditer(r"=\s*((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?=\s*[,)])", defense))
-    if not found or float(found[-1][1]) <= 0:
+    if not found or not 0 < float(found[-1][1]) < math.inf:
         return None
     return defense[: found[-1].start(1)] + "x" + defense[found[-1].end(1) :], float(found[-1][1])
 
 
-def _plot(
-    name: str, title: str, takeaway: str, series: Iterable[Series], height: float, draw: Callable[[Axes], None]
-) -> Plot:
+def _plot(title: str, takeaway: str, series: Iterable[Series], height: float, draw: Draw) -> Plot:
     """Draws in sentinel colours, then hands colours and fonts over to the page and makes every id its own."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    buffer = io.StringIO()
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}):
+    buffer, name = io.StringIO(), re.sub(r"\W+", "-", title.lower())
+    with warnings.catch_warnings(), matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}):
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # a name too long or in a script that no font here has: still drawn
         figure = Figure(figsize=(4.5, height), layout="constrained")
         axes = figure.add_subplot()
-        figure.patch.set_visible(False)
-        axes.patch.set_visible(False)
         draw(axes)
-        columns = 3 if max(map(len, axes.get_legend_handles_labels()[1])) < 19 else 2
-        figure.legend(loc="outside lower left", ncols=columns, fontsize=9, handletextpad=0.4, columnspacing=1.2)
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        columns = max(1, 3 - max(map(len, axes.get_legend_handles_labels()[1])) // 18)
+        figure.legend(loc="outside lower left", ncols=columns, fontsize=9, handletextpad=0.4)
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'(?:xlink:)?href="#', f'href="#{name}-', svg).replace("url(#", f"url(#{name}-")
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"px '[^;\"]*", "px var(--sans)", svg)
     for colour, variable in (_VARIABLES | {c: f"series-{i}" for i, (c, _) in enumerate(_SERIES)}).items():
         svg = svg.replace(colour, f"var(--{variable})")
     box = "".join(re.findall(r'viewBox="[^"]*"', svg)[:1])
     head = f'<svg class="plot" {box} role="img" aria-labelledby="{name}-title {name}-desc">'
-    said = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(takeaway)}</desc>'
-    return Plot(title, takeaway, head + said + svg[svg.index(">") + 1 :], tuple(s.row for s in series))
+    head += f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(takeaway)}</desc>'
+    return Plot(title, takeaway, head + svg[svg.index(">") + 1 :], tuple(s.row for s in series))
 
 
 def _psnr_axis(axes: Axes, values: Iterable[float], along: str) -> float:
     """Sets the PSNR axis and answers its end."""
     top = max([20.0, *values])
     end = CEILING if top > CEILING else 5 * (top // 5 + 1)
-    words = (
-        "PSNR in dB" + (", right is a closer copy" if along == "x" else "") + ("; cut at 60" if top > CEILING else "")
-    )
+    words = f"PSNR in dB{', right is a closer copy' * (along == 'x')}{'; cut at 60' * (top > CEILING)}"
     axes.set(**{f"{along}lim": (0, end * 1.03), f"{along}label": words})
     axes.grid(axis="x" if along == "x" else "y")
     return end
 
 
-def _strips(
-    axes: Axes, strips: Mapping[str, tuple[list[tuple[float, bool]], list[float]]], words: Sequence[str]
-) -> None:
+def _strips(title: str, takeaway: str, series: Iterable[Series], strips: Sequence[Strip], words: Sequence[str]) -> Plot:
     """A row a strip: values, filled or hollow so that no meaning hangs on colour, over the null baselines as a bar."""
-    end = _psnr_axis(axes, [x for values, _ in strips.values() for x, _ in values], "x")
-    for y, (label, (values, null)) in enumerate(strips.items()):
-        if null:
-            ends = min(*null, end), min(max(null), end)
-            axes.plot(ends, (y, y), color=_BAND, lw=8, solid_capstyle="round", zorder=1)
-        for x, full in values:
-            shape, size, face = (">", 7, _BLUE) if x > end else ("o", 5.5, _BLUE if full else _PAPER)
-            axes.plot(min(x, end), y, shape, color=_BLUE, mfc=face, ms=size, mew=1.2, zorder=3)
-        axes.annotate(_short(label), (0, y), (2, 8), textcoords="offset points", fontsize=9)
-    for face, word in zip((_BLUE, _PAPER), words, strict=True):
-        axes.plot([], [], "o", color=_BLUE, mfc=face, ms=5.5, mew=1.2, label=word)
-    axes.plot([], [], "s", color=_BAND, ms=8, label="null baseline")
-    axes.set(ylim=(len(strips) - 0.6, -0.8), yticks=[])
-    axes.spines["left"].set_visible(False)
+
+    def draw(axes: Axes) -> None:
+        end = _psnr_axis(axes, [x for _, values, _ in strips for x, _ in values], "x")
+        for y, (label, values, null) in enumerate(strips):
+            if null:
+                ends = min(*null, end), min(max(null), end)
+                axes.plot(ends, (y, y), color=_BAND, lw=8, solid_capstyle="round", zorder=1)
+            for x, full in values:
+                shape, size, face = (">", 7, _BLUE) if x > end else ("o", 5.5, _BLUE if full else _PAPER)
+                axes.plot(min(x, end), y, shape, color=_BLUE, mfc=face, ms=size, mew=1.2, zorder=3)
+            short = label if len(label) <= LABEL else label[:LABEL] + "…"
+            axes.annotate(short, (0, y), (2, 8), textcoords="offset points", fontsize=9)
+        for face, word in zip((_BLUE, _PAPER), words, strict=True):
+            axes.plot([], [], "o", color=_BLUE, mfc=face, ms=5.5, mew=1.2, label=word)
+        axes.plot([], [], "s", color=_BAND, ms=8, label="null baseline")
+        axes.set(ylim=(len(strips) - 0.6, -0.8), yticks=[])
+        axes.spines["left"].set_visible(False)
+
+    return _plot(title, takeaway, series, 1.05 + 0.45 * len(strips), draw)
 
 
 def distribution(series: Sequence[Series]) -> Plot:
@@ -164,33 +163,23 @@ def distribution(series: Sequence[Series]) -> Plot:
     above = sum(x > n for x, n in pairs)
     takeaway = f"{above} of {len(pairs)} images came back closer than their own best null baseline."
     takeaway += f" The worst {STRIPS} of {len(series)} cases are drawn." if len(series) > STRIPS else ""
-    strips = {s.label: ([(d.psnr, d.identified) for d in s.images], s.null) for s in series[:STRIPS]}
-    words = ("identified", "not identified")
-    height = 1.05 + 0.44 * len(strips)
-    return _plot(
-        "images", "Every image, worst case first", takeaway, series, height, lambda a: _strips(a, strips, words)
-    )
+    strips = [(s.label, [(d.psnr, d.identified) for d in s.images], s.null) for s in series[:STRIPS]]
+    return _strips("Every image, worst case first", takeaway, series, strips, ("identified", "not identified"))
 
 
 def by_defense(series: Sequence[Series]) -> Plot:
     """A strip a defence, every finding a dot; only settings run under several defences, where there are such."""
-    defenses: dict[str, set[str]] = {}
-    for s in series:
-        defenses.setdefault(s.setting, set()).add(s.defense)
-    compared = [s for s in series if len(defenses[s.setting]) > 1] or list(series)
-    best = {d: max(s.mean for s in compared if s.defense == d) for d in sorted({s.defense for s in compared})}
-    strips = {}
-    for d in sorted(best, key=lambda d: -best[d]):
-        mine = [s for s in compared if s.defense == d]
-        name = "no defence" if d == "none" else d
-        strips[name] = ([(s.mean, s.mean == best[d]) for s in mine], [n for s in mine for n in s.null])
-    parts = [f"{name} {decibel(max(values)[0])}" for name, (values, _) in strips.items()]
-    more = [f"and {len(parts) - 4} more"] if len(parts) > 4 else []
-    takeaway = f"Best attack, mean over images: {'; '.join(parts[:4] + more)}."
-    words, height = ("best attack", "other attacks"), 1.05 + 0.46 * len(strips)
-    return _plot(
-        "defenses", "Quality under each defence", takeaway, compared, height, lambda a: _strips(a, strips, words)
-    )
+    runs = Counter(setting for setting, _ in {(s.setting, s.defense) for s in series})
+    compared = [s for s in series if runs[s.setting] > 1] or list(series)
+    strips: list[Strip] = []
+    for defense in sorted({s.defense for s in compared}):
+        mine = [s for s in compared if s.defense == defense]
+        means = [(s.mean, s.mean == max(t.mean for t in mine)) for s in mine]
+        strips.append(("no defence" if defense == "none" else defense, means, [n for s in mine for n in s.null]))
+    strips.sort(key=lambda strip: max(strip[1]), reverse=True)
+    parts = [f"{name} {decibel(max(values)[0])}" for name, values, _ in strips]
+    takeaway = f"Best attack, mean over images: {'; '.join(parts[:5])}{'; …' * (len(parts) > 5)}."
+    return _strips("Quality under each defence", takeaway, compared, strips, ("best attack", "other attacks"))
 
 
 def against_strength(series: Sequence[Series]) -> list[Plot]:
@@ -199,11 +188,10 @@ def against_strength(series: Sequence[Series]) -> list[Plot]:
     for s in series:
         if parsed := strength(s.defense):
             families.setdefault(parsed[0], []).append((parsed[1], s))
-    several = {name: found for name, found in sorted(families.items()) if len({x for x, _ in found}) > 1}
-    return [_family(f"strength-{i}", name, several[name], series) for i, name in enumerate(several)]
+    return [_family(name, found, series) for name, found in sorted(families.items()) if len({x for x, _ in found}) > 1]
 
 
-def _family(name: str, family: str, found: list[tuple[float, Series]], series: Sequence[Series]) -> Plot:
+def _family(family: str, found: list[tuple[float, Series]], series: Sequence[Series]) -> Plot:
     """Every finding a dot, the best attack a line, beside the same settings without a defence and the null baseline."""
     found = sorted(found, key=lambda p: p[0])
     best = {x: max(s.mean for y, s in found if y == x) for x, _ in found}
@@ -227,7 +215,7 @@ def _family(name: str, family: str, found: list[tuple[float, Series]], series: S
     takeaway = f"From x = {first:g} to {last:g}, the best attack’s mean went from {decibel(a)} to {decibel(b)}."
     takeaway += f" Without a defence it was {decibel(bare)}." if bare is not None else ""
     takeaway += f" Nothing recovered looks like {decibel(null)}." if null is not None else ""
-    return _plot(name, f"Quality against strength of {family}", takeaway, [s for _, s in found], 3.2, draw)
+    return _plot(f"Quality against strength of {family}", takeaway, [s for _, s in found], 3.2, draw)
 
 
 def against_cost(series: Sequence[Series]) -> Plot:
@@ -247,13 +235,11 @@ def against_cost(series: Sequence[Series]) -> Plot:
                 ends = [min(s.mean if v is None else v, end) for v in (s.low, s.high)]
                 axes.plot([x, x], ends, color=colour, lw=1.3)
             points = [x for x, _ in mine], [min(s.mean, end) for _, s in mine]
-            axes.plot(*points, shape, color=colour, ms=6, label=_short(attack))
+            axes.plot(*points, shape, color=colour, ms=6, label=attack[:LABEL].lstrip("_") or "attack")
 
     best = max(series, key=lambda s: (s.mean, -s.evaluations, s.label))
-    takeaway = (
-        f"{best.attack} went furthest: {decibel(best.mean)} for {best.evaluations:,.0f} gradient evaluations a trial."
-    )
-    return _plot("cost", "Quality against cost", takeaway, series, 3.2, draw)
+    takeaway = f"{best.attack} went furthest: {decibel(best.mean)} for {best.evaluations:,.0f} gradients a trial."
+    return _plot("Quality against cost", takeaway, series, 3.2, draw)
 
 
 def every(series: Sequence[Series]) -> list[Plot]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import SPEC
 from hypothesis import given
 from hypothesis import strategies as st
-from leakgauge.attacks.matching import Cosine, Given, Normal, NoPrior, Pixels, SquaredL2, TotalVariation, Uniform
+
+from cases import SPEC
+from leakgauge.attacks.matching import Cosine, Given, NoPrior, Normal, Pixels, SquaredL2, TotalVariation, Uniform
 from leakgauge.defenses import AttackerView
 from leakgauge.errors import InputError
 
@@ -18,7 +19,10 @@ def trees(seed: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tenso
     g = torch.Generator().manual_seed(seed)
 
     def one() -> dict[str, torch.Tensor]:
-        return {"w": torch.randn(3, 4, generator=g, dtype=torch.float64), "b": torch.randn(3, generator=g, dtype=torch.float64)}
+        return {
+            "w": torch.randn(3, 4, generator=g, dtype=torch.float64),
+            "b": torch.randn(3, generator=g, dtype=torch.float64),
+        }
 
     return one(), one()
 
@@ -75,8 +79,20 @@ def test_total_variation_of_a_checkerboard_is_two_steps(channels: int, weight: f
 
 def test_total_variation_is_a_loop() -> None:
     z = torch.randn(2, 3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    dx = [abs(float(z[n, c, i, j + 1] - z[n, c, i, j])) for n in range(2) for c in range(3) for i in range(4) for j in range(4)]
-    dy = [abs(float(z[n, c, i + 1, j] - z[n, c, i, j])) for n in range(2) for c in range(3) for i in range(3) for j in range(5)]
+    dx = [
+        abs(float(z[n, c, i, j + 1] - z[n, c, i, j]))
+        for n in range(2)
+        for c in range(3)
+        for i in range(4)
+        for j in range(4)
+    ]
+    dy = [
+        abs(float(z[n, c, i + 1, j] - z[n, c, i, j]))
+        for n in range(2)
+        for c in range(3)
+        for i in range(3)
+        for j in range(5)
+    ]
     assert float(TotalVariation(1.0)(z)) == pytest.approx(sum(dx) / len(dx) + sum(dy) / len(dy))
     assert float(TotalVariation(1.0, smoothing=1e-12)(z)) == pytest.approx(float(TotalVariation(1.0)(z)), rel=1e-5)
 

@@ -27,7 +27,7 @@ class Adam:
     steps: int = 4800
     lr: float = 0.1
     signed: bool = True
-    decay: tuple[float, ...] = (1 / 2.667, 1 / 1.6, 1 / 1.142)
+    decay: tuple[float, ...] = (2.667, 1.6, 1.142)
 
     batched: ClassVar[bool] = True
     dtype: ClassVar[torch.dtype | None] = None
@@ -37,8 +37,11 @@ class Adam:
         require(self.lr > 0, "lr", f"is {self.lr}", "give a positive learning rate")
 
     def milestones(self, steps: int) -> list[int]:
-        """Steps after which the learning rate falls by ten: 1799, 2999, 4203 of 4800."""
-        return [int(steps * share) for share in self.decay]
+        """Steps after which the learning rate falls by ten: 1799, 2999, 4203 of 4800.
+
+        Floor division as in the paper's code: 4800 // 1.6 is 2999 in floating point.
+        """
+        return [int(steps // divisor) for divisor in self.decay]
 
     def minimise(self, problem: Problem) -> Minimum:
         """Runs all restarts side by side."""

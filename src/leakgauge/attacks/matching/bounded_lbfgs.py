@@ -38,7 +38,7 @@ class BoundedLBFGS:
     """
 
     steps: int = 1000
-    history: int = 50
+    history: int = 100
     scale: float = 1e3
     tolerance: float = 1e-9
 

@@ -1,0 +1,50 @@
+# Two commands set everything up on a fresh machine: `make audit` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: install install-dev audit test slow lint format docs clean
+
+# Plain installation: what the main job needs.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+install: $(VENV)/.installed
+
+install-dev: $(VENV)/.installed-dev
+
+# The main job on real photos; the page is audit-out/report.html.
+audit: install
+	$(BIN)/leakgauge audit -o audit-out
+
+# Two workers: the suite is single-threaded numerics.
+test: install-dev
+	$(BIN)/python -m pytest -n 2
+
+# Reproductions that take minutes.
+slow: install-dev
+	$(BIN)/python -m pytest -m slow
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: install-dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) audit-out docs/_build

@@ -1,0 +1,66 @@
+"""How well labels were recovered, and how well a guess from the class prior would do."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import binom
+from torch import Tensor
+
+from leakgauge.errors import require
+from leakgauge.metrics.assignment import classes_of
+
+
+def _counts(labels: Tensor, classes: int) -> Int[Tensor, " classes"]:
+    hard = torch.tensor(classes_of(labels), dtype=torch.int64)
+    inside = not len(hard) or (int(hard.min()) >= 0 and int(hard.max()) < classes)
+    require(inside, "labels", f"are not all in [0, {classes})", "give the number of classes of the task")
+    return torch.bincount(hard, minlength=classes)
+
+
+def label_f1(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int) -> float:
+    """F1 of two multisets, 2·Σ min(ĉ, c) / (m + n) over the counts ĉ, c of each class, in [0, 1]; higher is more
+    leakage. Order does not matter. No recovered labels score 0."""
+    if labels_hat is None:
+        return 0.0
+    guessed, true = _counts(labels_hat, classes), _counts(labels, classes)
+    total = int(guessed.sum() + true.sum())
+    return 2 * int(torch.minimum(guessed, true).sum()) / total if total else 0.0
+
+
+def presence_accuracy(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int) -> float:
+    """Share of the classes whose presence or absence in the batch was told rightly, in [0, 1]; higher is
+    more leakage. No recovered labels say that every class is absent: with many classes that scores high,
+    so compare with the prior."""
+    true = _counts(labels, classes) > 0
+    guessed = torch.zeros_like(true) if labels_hat is None else _counts(labels_hat, classes) > 0
+    return float((guessed == true).double().mean())
+
+
+def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
+    """Exact expectation of `label_f1` for `guesses` labels drawn independently from the class prior.
+
+    Linear in E min(B, c) = Σ_{j≤c} P(B ≥ j) with B ~ Binomial(guesses, prior of the class), so nothing is
+    simulated. `guesses` is the number of true labels unless given.
+
+    Raises:
+        InputError: the prior is no distribution.
+    """
+    true, p, m = _against(labels, prior, guesses)
+    overlap = sum(float(binom.sf(j, m, q)) for c, q in zip(true, p, strict=True) for j in range(c))
+    total = m + sum(true)
+    return 2 * overlap / total if total else 0.0
+
+
+def presence_accuracy_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
+    """Exact expectation of `presence_accuracy` for labels drawn as in `label_f1_by_prior`."""
+    true, p, m = _against(labels, prior, guesses)
+    right = [1 - (1 - q) ** m if c else (1 - q) ** m for c, q in zip(true, p, strict=True)]
+    return sum(right) / len(right)
+
+
+def _against(labels: Tensor, prior: Tensor, guesses: int | None) -> tuple[list[int], list[float], int]:
+    p = [float(q) for q in prior.double().tolist()]
+    is_distribution = bool(p) and min(p) >= 0 and abs(sum(p) - 1) < 1e-6
+    require(is_distribution, "prior", "is not a distribution", "give non-negative shares that sum to one")
+    return _counts(labels, len(p)).tolist(), p, len(labels) if guesses is None else guesses

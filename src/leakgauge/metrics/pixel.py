@@ -1,0 +1,100 @@
+"""Squared error and its logarithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from leakgauge.errors import require
+from leakgauge.metrics.metric import LESS, MORE, prepare
+from leakgauge.registry import METRICS
+from leakgauge.task import DataSpec
+
+PSNR_CAP = 300.0
+"""dB of an exact recovery: reports hold no infinity. It stands for a root mean squared error of 1e-15 of the range."""
+
+
+def is_exact(psnr: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Which PSNR scores stand at the cap."""
+    return psnr >= PSNR_CAP
+
+
+def _decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Float[Tensor, " n"]:
+    power = torch.as_tensor(peak, dtype=mse.dtype).square().expand_as(mse)
+    # Both floors keep 0/0 and log 0 away: an exact image is at the cap, a black peak at its negative.
+    ratio = torch.where(mse > 0, power / mse.clamp_min(1e-300), torch.inf)
+    return (10 * ratio.log10()).clamp(-PSNR_CAP, PSNR_CAP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pixelwise:
+    data_range: float = 1.0
+    low: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
+
+    def defined_for(self, spec: DataSpec) -> bool:
+        """For all data."""
+        return True
+
+    def _mse(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, " n"], Tensor]:
+        a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
+        mse = (a - b).square().reshape(len(a), -1).mean(1) if len(a) else a.new_zeros(0)
+        return mse, b
+
+
+@METRICS.register("mse")
+@dataclass(frozen=True, kw_only=True)
+class MSE(_Pixelwise):
+    """Mean squared error per example, in squared units of the data. Range [0, data_range²]."""
+
+    name: ClassVar[str] = "mse"
+    higher_means: ClassVar[str] = LESS
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        return self._mse(x_hat, x)[0]
+
+
+@METRICS.register("psnr")
+@dataclass(frozen=True, kw_only=True)
+class PSNR(_Pixelwise):
+    """10·log₁₀(data_range² / MSE) in dB, per example, after clamping to the data's range.
+
+    Never pooled over a batch before the logarithm and never summed. Range [0, 300]: an error of zero
+    scores `PSNR_CAP`, see `is_exact`.
+    """
+
+    name: ClassVar[str] = "psnr"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (0.0, PSNR_CAP)
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        return _decibels(self._mse(x_hat, x)[0], self.data_range)
+
+
+@METRICS.register("psnr_peak")
+@dataclass(frozen=True, kw_only=True)
+class PSNRPeak(_Pixelwise):
+    """PSNR with the true image's own peak in place of the data's range, in dB. For comparison with MKOR only.
+
+    Source: MKOR's evaluation, torchmetrics 0.11 with `data_range=None`: peak = max(x, 0) − min(x, 0), per image.
+    Scores dark images lower than `PSNR`. Range [−300, 300]; an all-black truth gives an end of it.
+    """
+
+    name: ClassVar[str] = "psnr_peak"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (-PSNR_CAP, PSNR_CAP)
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        mse, truth = self._mse(x_hat, x)
+        flat = truth.reshape(len(truth), -1) if len(truth) else truth.new_zeros(0, 1)
+        return _decibels(mse, flat.amax(1).clamp_min(0) - flat.amin(1).clamp_max(0))

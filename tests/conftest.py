@@ -1,0 +1,43 @@
+"""Threads, determinism and fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: two OpenMP threads on a busy two-core machine are over ten times slower than one.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+torch.set_num_threads(1)
+torch.set_flush_denormal(True)
+
+settings.register_profile("leakgauge", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("leakgauge")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded CPU generator, fresh for each test."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with data sets and weights, from LEAKGAUGE_SHARED or beside the repository.
+
+    Users do not have it: without it a test is skipped, except in CI, where it fails.
+    """
+    beside = Path(__file__).parents[2] / "shared"
+    folder = Path(os.environ.get("LEAKGAUGE_SHARED", beside))
+    if not (folder / "data").is_dir():
+        if os.environ.get("CI") == "true":
+            pytest.fail("needs the shared data folder")
+        pytest.skip("needs the shared data folder")
+    return folder

@@ -16,7 +16,11 @@ SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
 
 
 def smooth() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, 5))
+    """A LeNet in small, weights U(−.5, .5)."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 5, 2, 2), nn.Sigmoid(), nn.Flatten(), nn.Linear(128, 5))
+    for parameter in net.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return net
 
 
 def relu() -> nn.Module:

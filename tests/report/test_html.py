@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_hostile_text_stays_text() -> None:
     case = Case(f"auto{evil}", defense=f"noise(relative=0.1){evil}", model=f"m{evil}", client=f"c{evil}")
     lost = Case("dlg", status="failed", message=f"cannot read {evil}", level="inconclusive")
     report, pictures = fixture((case, lost))
-    pictures = {k: [Picture(evil, p.original, p.reconstruction, p.slot) for p in v] for k, v in pictures.items()}
+    pictures = {k: [replace(p, name=evil) for p in v] for k, v in pictures.items()}
     report["config"] |= {"name": evil, evil: "</script></style></pre>"}
     report["environment"][evil] = evil
     report["leakgauge_version"] = report["created_at"] = evil
@@ -265,8 +266,8 @@ def test_five_hundred_trials_show_the_worst_and_count_the_rest() -> None:
 def test_missing_and_broken_pictures_leave_a_labelled_hole() -> None:
     report, pictures = fixture((Case("auto", names=("coffee.png", "rocket.jpg")),))
     a, b = sorted(pictures)
-    pictures[a] = [Picture("coffee.png", png(photo("coffee.png")), None, 0)]
-    pictures[b] = [Picture("rocket.jpg", b"no png", b"", 7)]
+    pictures[a] = [Picture(name="coffee.png", slot=0, original=png(photo("coffee.png")), reconstruction=None)]
+    pictures[b] = [Picture(name="rocket.jpg", slot=7, original=b"no png", reconstruction=b"")]
     html = render(report, pictures)
     assert 'aria-label="What the attack made of coffee.png: not available"' in html
     assert 'aria-label="Original of rocket.jpg: not available"' in html

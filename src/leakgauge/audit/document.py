@@ -9,6 +9,7 @@ from typing import Any
 from leakgauge.audit.plan import GateConfig
 from leakgauge.audit.store import Store
 from leakgauge.audit.verdict import verdict
+from leakgauge.errors import InputError
 
 SCHEMA_VERSION = 1
 
@@ -48,6 +49,12 @@ def write_json(store: Store) -> Path:
 def write_whole(path: Path, text: str) -> Path:
     """Replaces a file at once, so that a reader or a kill never sees half of it."""
     half = path.with_suffix(path.suffix + ".part")
-    half.write_text(text, encoding="utf-8")
-    half.replace(path)
+    try:
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+    except OSError as error:
+        half.unlink(missing_ok=True)
+        raise InputError(
+            "output", f"{path} cannot be written ({error.strerror})", "free space, then `leakgauge report` the folder"
+        ) from error
     return path

@@ -52,7 +52,7 @@ def show(kind: str) -> None:
     """Prints the registry of that kind as a table."""
     table = Table(title=kind, show_lines=True)
     for column in ("name", "what", "parameters", "needs"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
     for entry in REGISTRIES[kind]:
         table.add_row(entry.name, entry.summary, _parameters(entry), entry.needs or "–")
     Console().print(table)

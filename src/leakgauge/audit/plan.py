@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
 import itertools
@@ -9,7 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import yaml
@@ -35,15 +36,16 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class DataConfig(_Strict):
-    """Where the clients' data come from, and how it is dealt out."""
+class DataConfig(BaseModel):
+    """Where the clients' data come from, and how it is dealt out. Other keys go to the source, e.g. ``split``."""
+
+    model_config = ConfigDict(extra="allow")
 
     source: str = "samples"
     size: int | None = Field(default=None, ge=1)
     batch: int = Field(default=1, ge=1)
     batches: int = Field(default=8, ge=1)
     start: int = Field(default=0, ge=0)
-    options: dict[str, Any] = {}
 
 
 class IdentifiedGate(_Strict):
@@ -139,8 +141,9 @@ def _config(raw: dict[str, Any]) -> PlanConfig:
     try:
         return PlanConfig.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(str(p) for p in first["loc"]) or "plan"
+        errors = error.errors()
+        first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
         if first["type"] == "extra_forbidden":
             key, known = str(first["loc"][-1]), _keys_beside(first["loc"])
             raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
@@ -149,15 +152,18 @@ def _config(raw: dict[str, Any]) -> PlanConfig:
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    model: Any = PlanConfig
+    model: type[BaseModel] = PlanConfig
     for part in location[:-1]:
-        annotation = model.model_fields[str(part)].annotation
-        model = next(
-            a
-            for a in (annotation, *getattr(annotation, "__args__", ()))
-            if isinstance(a, type) and issubclass(a, BaseModel)
-        )
+        if isinstance(part, str):
+            model = _model_in(model.model_fields[part].annotation) or model
     return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside ``Model | None`` or ``list[Model]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for a in get_args(annotation) if (found := _model_in(a))), None)
 
 
 @dataclass(frozen=True)
@@ -209,17 +215,17 @@ class Plan:
 
     def _source(self) -> Source:
         data = self.config.data
-        options = dict(data.options)
+        options = dict(data.model_extra or {})
         if data.size is not None:
             options["size"] = data.size
+        own = [name for name in DataConfig.model_fields if name not in ("source", "size")]
+        for key in options:
+            near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
+            require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
         try:
             return open_source(data.source, **options)
         except InputError as error:
-            raise (
-                error
-                if error.field.startswith("data")
-                else InputError(f"data.{error.field}", error.problem, error.mend)
-            ) from error
+            raise error if error.field.startswith("data") else error.within("data") from error
 
     def _batches(self) -> list[list[int]]:
 

@@ -54,14 +54,14 @@ def _headline(own: list[dict[str, Any]], level: str) -> tuple[str, str]:
         worst = exposed[0]
         rate = worst["identified"]
         first = (
-            f"Client pictures came back out of the updates in {len(leaky)} of {len(settings)} settings; the worst is "
+            f"Client pictures came back out of the updates in {len(leaky)} of {_count(settings)}; the worst is "
             f"{_words(worst)}, where {worst['attack']} recovered {worst['recovered']} of {rate['n']} pictures, "
             f"the clearest at {worst['psnr']['best_for_attacker']:.1f} dB."
         )
     elif level == "partial":
         first = "No picture came back whole, but the updates say more about who sent them than chance allows."
     elif level == "not_recovered":
-        first = f"None of the attacks tried recovered a picture in any of the {len(settings)} settings."
+        first = f"None of the attacks tried recovered a picture in {_count(settings)} tested."
     else:
         return (
             "This audit does not settle whether pictures can be recovered.",
@@ -76,15 +76,19 @@ def _second(own: list[dict[str, Any]], settings: list[tuple[str, ...]], rest: li
     if held:
         images = min(f["images"] for f in own if _setting(f) in held and f["level"] == "not_recovered")
         return (
-            f"In {len(held)} of {len(settings)} settings these attacks recovered nothing ({images} pictures each, so "
+            f"In {len(held)} of {_count(settings)} these attacks recovered nothing ({images} pictures each, so "
             f"up to {100 * proportion_upper(0, images):.0f} % could still be recoverable); {NOT_SAFE}."
         )
     if rest:
         return (
-            f"The other {len(rest)} settings are not cleared: the attacks identified pictures in part, failed, or were "
-            "not shown to have power there."
+            f"Not cleared either: {_count(rest)}, where the attacks identified pictures in part, failed, or were not "
+            "shown to have power."
         )
     return "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
+
+
+def _count(settings: list[tuple[str, ...]]) -> str:
+    return "1 setting" if len(settings) == 1 else f"{len(settings)} settings"
 
 
 def _held(own: list[dict[str, Any]], setting: tuple[str, ...]) -> bool:

@@ -44,7 +44,7 @@ def example_gradients(
     if task.mode is Mode.TRAIN and mixes:
         raise InputError(
             "defenses",
-            f"per-example clipping needs per-example gradients, and {mixes[0]} (BatchNorm in train mode) mixes examples",
+            f"clipping examples needs per-example gradients, and {mixes[0]} (BatchNorm in train mode) mixes them",
             "use GroupNorm, or mode: eval",
         )
 

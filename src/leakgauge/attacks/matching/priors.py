@@ -36,7 +36,7 @@ class TotalVariation:
 
     Attributes:
         weight: the papers' α.
-        smoothing: ε in √(∂² + ε), which makes it twice differentiable for quasi-Newton methods; 0 is |∂|.
+        smoothing: ε in √(∂² + ε), which makes it twice differentiable for quasi-Newton methods; 0 is `|∂|`.
     """
 
     weight: float

@@ -38,6 +38,7 @@ class Meter:
         self._stopped = False
         self.spent = 0
         self.trace: list[tuple[int, float]] = []
+        self._every = 1
 
     @property
     def seconds(self) -> float:
@@ -60,9 +61,11 @@ class Meter:
         return None
 
     def note(self, index: int, objective: float) -> None:
-        """Records progress and asks the caller whether to go on. The trace keeps ~200 points."""
-        if index % max(1, len(self.trace) // 100) == 0:
+        """Records progress and asks the caller whether to go on. The trace keeps some fifty points, evenly spread."""
+        if index % self._every == 0:
             self.trace.append((self.spent, objective))
+        if len(self.trace) > 64:
+            self.trace, self._every = self.trace[::2], 2 * self._every
         if self._on_step is not None and self._on_step(Step(index, objective, self.spent)):
             self._stopped = True
 

@@ -1,0 +1,73 @@
+"""Configuration of the documentation: ``make docs``."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import Enum
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from leakgauge.version import __version__
+
+project = "leakgauge"
+author = "the leakgauge authors"
+copyright = "the leakgauge authors, Apache-2.0"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+myst_enable_extensions = ["deflist", "dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"leakgauge {release}"
+html_static_path: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True, "imported-members": True}
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+# A single backtick is code in our docstrings.
+default_role = "code"
+
+ARRAY = re.compile(r"(?:jaxtyping\.)?(Float|Int|Bool)\[(?:[\w.]*\.)?Tensor, (?:['\"] ?([^'\"]*)['\"]|([^\]]*))\]")
+RESOLVED = re.compile(r"<class '(?:jaxtyping\.)?(.*?)'>")
+FUNCTION = re.compile(r"<function (\w+)>")
+MODULES = re.compile(r"\b(?:leakgauge|torch|typing|collections|pathlib|jaxtyping)\.(?:\w+\.)*(?=[A-Z])")
+
+
+def readable(signature: str | None) -> str | None:
+    """``Float[Tensor, 'n c h w']`` as it was written, without the modules in front of names."""
+    if signature is None:
+        return None
+    plain = RESOLVED.sub(r"\1", signature)
+
+    def array(found: re.Match[str]) -> str:
+        shape = (found[2] if found[2] is not None else found[3]).replace(" * ", " *").strip()
+        return f'{found[1]}[Tensor, "{shape}"]'
+
+    short = MODULES.sub("", ARRAY.sub(array, plain)).replace("~", "")
+    return FUNCTION.sub(r"\1", short.replace("<factory>", "…"))
+
+
+def on_signature(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Sphinx's hook: both halves of a signature."""
+    del app, name, options
+    if what == "class" and (getattr(obj, "_is_protocol", False) or issubclass(obj, Enum)):
+        return "", None
+    return readable(signature), readable(returns)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-signature", on_signature)

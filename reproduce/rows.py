@@ -1,0 +1,68 @@
+"""Results as data: what was claimed, what was measured, how sure, at what cost, with what doubt. Append-only."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from leakgauge.metrics.intervals import mean_interval
+from leakgauge.version import __version__
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a table. `per_image` has one value an image and seed, images together."""
+
+    paper: str
+    row: str
+    setting: str
+    attack: str
+    metric: str
+    claimed: str | None
+    per_image: Sequence[Sequence[float]]
+    seeds: Sequence[int]
+    gradient_evaluations: int
+    seconds: float
+    doubt: str = ""
+
+    def record(self) -> dict[str, object]:
+        """The row with its summary: mean over images of the mean over seeds, and a bootstrap interval over images."""
+        means = [statistics.fmean(values) for values in self.per_image]
+        interval = mean_interval(means, np.random.default_rng(0))
+        everything = [v for values in self.per_image for v in values]
+        by_seed = [statistics.fmean(column) for column in zip(*self.per_image, strict=True)]
+        measured = {
+            "mean": round(statistics.fmean(means), 3),
+            "low": None if interval.low is None else round(interval.low, 3),
+            "high": None if interval.high is None else round(interval.high, 3),
+            "median": round(statistics.median(everything), 3),
+            "std": round(statistics.stdev(means), 3) if len(means) > 1 else None,
+            "by_seed": [round(v, 3) for v in by_seed],
+        }
+        rounded = [[round(v, 3) for v in values] for values in self.per_image]
+        environment = {"torch": torch.__version__, "threads": torch.get_num_threads(), "leakgauge": __version__}
+        return asdict(self) | {"per_image": rounded, "measured": measured, "environment": environment}
+
+    def save(self) -> Path:
+        """Writes a new file; none is ever overwritten."""
+        RESULTS.mkdir(exist_ok=True)
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        path = RESULTS / f"{self.paper}-{self.row}-{stamp}.json"
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(self.record() | {"created_at": stamp}, file, indent=1)
+            file.write("\n")
+        return path
+
+
+def latest(paper: str, row: str) -> dict[str, object] | None:
+    """The newest result of a row."""
+    found = sorted(RESULTS.glob(f"{paper}-{row}-2*.json"))
+    return json.loads(found[-1].read_text(encoding="utf-8")) if found else None

@@ -1,0 +1,144 @@
+"""Inputs read off a linear layer: exact where they should be, and silent where they cannot be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import SPEC, batch, task
+from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form.layers import input_layers, linear_layers
+from leakgauge.clients import FedAvg, FedSGD, client_update
+from leakgauge.defenses import TopK, noise
+from leakgauge.draws import Draws
+from leakgauge.metrics.pixel import PSNR
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Status
+from leakgauge.task import Batch, DataSpec, Task
+from torch import nn
+
+
+def read(t: Task, b: Batch, *, protocol=None, defense=None):
+    protocol = protocol or FedSGD()
+    update = client_update(t, protocol, b, Draws(0), defense=defense)
+    knowledge = Knowledge(example_count=len(b), local_training=protocol, defense=defense)
+    return LinearRead().reconstruct(Observation(t, update, knowledge), torch.Generator().manual_seed(0))
+
+
+def psnr(found, b: Batch) -> float:
+    return float(PSNR()(found.inputs.double(), b.inputs.double()))
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 60), (torch.float64, 200)])
+@pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(epochs=4, lr=0.1)], ids=["fedsgd", "fedavg"])
+def test_one_example_is_exact(dtype: torch.dtype, least: float, protocol) -> None:
+    b = batch(1, dtype)
+    found = read(task("flat", dtype=dtype), b, protocol=protocol)
+    assert found.status is Status.EXACT
+    assert psnr(found, b) >= least
+    assert found.cost.gradient_evaluations == 0
+
+
+def test_the_layer_is_found_by_what_reaches_it() -> None:
+    class Odd(nn.Module):
+        """The classifier is registered first, the input layer last."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a_classifier = nn.Linear(16, 5)
+            self.z_input = nn.Linear(192, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a_classifier(torch.sigmoid(self.z_input(x.flatten(1))))
+
+    torch.manual_seed(0)
+    t = Task.of(Odd(), SPEC)
+    assert [layer.name for layer in linear_layers(t)] == ["a_classifier", "z_input"]
+    assert [layer.name for layer in input_layers(t, torch.Generator())] == ["z_input"]
+    assert read(t, batch(1, torch.float32)).status is Status.EXACT
+
+
+def test_a_layer_behind_a_convolution_is_not_taken_for_one() -> None:
+    found = read(task("smooth"), batch(1))
+    assert found.status is Status.NOT_APPLICABLE
+    assert "no linear layer with bias that reads the input" in found.message
+
+
+def test_an_inactive_layer_gives_nothing_rather_than_zero_over_zero() -> None:
+    """Proposition 3.1's condition is not enough: the unit must be active."""
+    t = task("flat")
+    dead = t.with_state({"1.bias": torch.full_like(t.parameters["1.bias"], -100.0)})
+    found = read(dead, batch(1))
+    assert found.status is Status.FAILED
+    assert "every row of its gradient is zero" in found.message
+
+
+def test_one_active_unit_is_enough() -> None:
+    t, b = task("flat"), batch(1)
+    bias = torch.full_like(t.parameters["1.bias"], -100.0)
+    bias[5] = 100.0
+    found = read(t.with_state({"1.bias": bias}), b)
+    assert found.status is Status.EXACT
+    assert psnr(found, b) > 200
+
+
+def test_rows_that_one_example_drives_are_read_from_a_batch() -> None:
+    """Two units for each of three examples, of which no other example reaches them."""
+    b = batch(3)
+    z = SPEC.normalise(b.inputs).flatten(1)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 5)).double()
+    with torch.no_grad():
+        for unit in range(6):
+            own = unit // 2
+            direction = z[own] - z[[i for i in range(3) if i != own]].mean(0)
+            scores = z @ direction
+            net[1].weight[unit] = direction * (1 + unit)
+            threshold = (scores[own] + scores[[i for i in range(3) if i != own]].max()) / 2
+            net[1].bias[unit] = -threshold * (1 + unit)
+    found = read(Task.of(net, SPEC), b)
+    assert found.status is Status.EXACT
+    assert "3 of 3 examples" in found.message
+    gaps = torch.cdist(found.inputs.flatten(1), b.inputs.flatten(1)).min(0).values
+    assert float(gaps.max()) < 1e-6
+
+
+def test_mixed_rows_are_not_sold_as_images() -> None:
+    found = read(task("flat"), batch(4))
+    assert found.status is not Status.EXACT
+
+
+def test_a_sparse_update_is_read_where_it_was_sent() -> None:
+    b = batch(1)
+    found = read(task("flat"), b, defense=TopK(keep=0.3))
+    assert found.status is Status.CONVERGED
+    same = (found.inputs - b.inputs).abs() < 1e-9
+    seen = int(found.message.split()[0])
+    assert int(same.sum()) == seen
+    assert 0.3 < seen / same.numel() < 1
+
+
+def test_noise_degrades_the_read_and_takes_its_certificate() -> None:
+    b, t = batch(1), task("flat")
+    scores = [psnr(read(t, b, defense=noise(relative=r)), b) for r in (1e-4, 1e-2, 1.0)]
+    assert scores == sorted(scores, reverse=True)
+    assert read(t, b, defense=noise(relative=1e-2)).status is Status.CONVERGED
+
+
+def test_without_bias_or_count_it_says_so() -> None:
+    torch.manual_seed(0)
+    unbiased = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(192, 5, bias=False)), SPEC)
+    assert read(unbiased, batch(1, torch.float32)).status is Status.NOT_APPLICABLE
+    t, b = task("flat"), batch(1)
+    update = client_update(t, FedSGD(), b, Draws(0), send_example_count=False)
+    found = LinearRead().reconstruct(Observation(t, update, Knowledge()), torch.Generator())
+    assert "example_count" in found.message
+
+
+def test_data_need_not_be_images() -> None:
+    signal = DataSpec((40,), 3, low=-2.0, high=2.0)
+    torch.manual_seed(0)
+    t = Task.of(nn.Sequential(nn.Linear(40, 8), nn.Tanh(), nn.Linear(8, 3)).double(), signal)
+    x = torch.rand(1, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 4 - 2
+    found = read(t, Batch(x, torch.tensor([1])))
+    assert found.status is Status.EXACT
+    assert torch.allclose(found.inputs, x)

@@ -1,0 +1,195 @@
+"""What trials may be said to show: controls, power, intervals and the gate, on hand-made records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from leakgauge.audit.findings import Group, groups_of, identified_images, recovered_images
+from leakgauge.audit.gate import judge, needed
+from leakgauge.audit.plan import GateConfig
+from leakgauge.audit.verdict import verdict
+from leakgauge.metrics.intervals import proportion_upper
+
+
+def trial(
+    index: int,
+    psnr: float | None,
+    *,
+    identified: bool = False,
+    defense: str = "none",
+    seed: int = 0,
+    control: bool = False,
+    bar: float = 12.0,
+    f1: float | None = None,
+    attack: str = "a",
+) -> dict[str, Any]:
+    """A trial of one image."""
+    name = f"m/fedsgd/{defense}/{attack}/s{seed}/b{index:03d}"
+    scores = None
+    if psnr is not None:
+        scores = {"psnr": [psnr], "ssim": None, "lpips": None, "identified": [identified], "exact": [False], "gallery": 100}
+    return {
+        "id": ("control/" if control else "") + name,
+        "scenario": {
+            "model": "m",
+            "mode": "eval",
+            "server": "honest",
+            "client": "fedsgd",
+            "defense": defense,
+            "knowledge": [],
+            "data": {"source": "s", "size": 32, "batch": 1, "index": index, "names": [f"{index}.png"]},
+        },
+        "attack": attack,
+        "seed": seed,
+        "control": control,
+        "status": "converged" if psnr is not None else "failed",
+        "message": "" if psnr is not None else "it broke",
+        "scores": scores,
+        "labels": None if f1 is None else {"true_counts_f1": f1, "baseline_f1": 0.1, "confidence": 1.0, "known": False},
+        "controls": {"mean_image": {"psnr": [10.0]}, "nearest_public": {"psnr": [bar]}, "other_client": None},
+        "trace": [],
+        "cost": {"gradient_evaluations": 7, "seconds": 1.0},
+    }
+
+
+def level(records: list[dict[str, Any]], defense: str = "none") -> str:
+    return next(f["level"] for f in verdict(records, None)["findings"] if f["scenario"]["defense"] == defense)
+
+
+LEAKY = [trial(i, 30.0, identified=True) for i in range(8)]
+
+
+def test_one_recovered_image_is_exposure() -> None:
+    records = [trial(0, 30.0, identified=True), *(trial(i, 11.0) for i in range(1, 8))]
+    assert level(records) == "exposed"
+    assert "1 of 8 pictures" in verdict(records, None)["headline"][0]
+
+
+def test_an_image_no_better_than_a_public_picture_is_not_recovered() -> None:
+    """Known defect (CI-Net's scoring): constant grey beats published baselines."""
+    near = [trial(i, 14.9, identified=True, bar=12.0) for i in range(8)]
+    assert recovered_images(groups_of(near)[0]) == 0
+    assert level([*LEAKY[:0], *near]) == "partial"
+    assert recovered_images(groups_of([trial(0, 15.0, identified=True, bar=12.0)])[0]) == 1
+
+
+def test_not_recovered_needs_an_attack_that_has_shown_its_power() -> None:
+    defended = [trial(i, 10.0, defense="d") for i in range(8)]
+    assert level([*LEAKY, *defended], "d") == "not_recovered"
+    powerless = [trial(i, 10.0) for i in range(8)]
+    assert level([*powerless, *defended], "d") == "inconclusive"
+    assert level(defended, "d") == "inconclusive"
+    sentences = [f["sentence"] for f in verdict([*powerless, *defended], None)["findings"]]
+    assert any("does not recover the undefended control" in s for s in sentences)
+
+
+def test_added_controls_show_power_and_are_not_findings_of_their_own() -> None:
+    controls = [trial(i, 30.0, identified=True, control=True) for i in range(2)]
+    defended = [trial(i, 10.0, defense="d") for i in range(8)]
+    result = verdict([*controls, *defended], None)
+    assert result["level"] == "not_recovered"
+    assert [f["control"] for f in result["findings"]] == [False, True]
+    assert "1 setting tested" in result["headline"][0]
+
+
+def test_too_few_images_are_inconclusive() -> None:
+    for n, expected in ((4, "inconclusive"), (5, "not_recovered")):
+        defended = [trial(i, 10.0, defense="d") for i in range(n)]
+        assert level([*LEAKY, *defended], "d") == expected
+    assert proportion_upper(0, 4) > 0.5 > proportion_upper(0, 5)
+
+
+def test_seeds_are_repetitions_and_not_more_images() -> None:
+    records = [trial(i, 10.0, seed=s) for i in range(4) for s in range(10)]
+    assert identified_images(groups_of(records)[0]) == (0, 4)
+
+
+def test_failures_stay_in_the_count_and_are_never_safe() -> None:
+    """Known defects: a failed attack as a missing row; "Job finished" over a crash."""
+    failed = [trial(i, None, defense="d") for i in range(8)]
+    found = next(f for f in verdict([*LEAKY, *failed], None)["findings"] if f["scenario"]["defense"] == "d")
+    assert found["level"] == "inconclusive"
+    assert found["failed"] == found["trials"] == 8
+    assert "it broke" in found["sentence"]
+
+
+@pytest.mark.parametrize("records", [LEAKY, [trial(i, 10.0) for i in range(8)], [trial(0, None)], [trial(0, 11.0, identified=True)]])
+def test_a_verdict_never_says_safe(records: list[dict[str, Any]]) -> None:
+    result = verdict(records, None)
+    assert len(result["headline"]) == 2
+    for text in [*result["headline"], *(f["sentence"] for f in result["findings"])]:
+        assert "safe" not in text.replace("not that it is safe", "")
+        assert text.endswith(".")
+
+
+def test_worst_median_and_weakest_are_of_images() -> None:
+    records = [trial(i, v) for i, v in enumerate((10.0, 12.0, 20.0))]
+    psnr = verdict(records, None)["findings"][0]["psnr"]
+    assert (psnr["best_for_attacker"], psnr["median"], psnr["weakest"]) == (20.0, 12.0, 10.0)
+    assert psnr["mean"] == pytest.approx(14.0)
+    assert psnr["low"] <= 14.0 <= psnr["high"]
+
+
+def groups(records: list[dict[str, Any]]) -> list[Group]:
+    return groups_of(records)
+
+
+def test_gate_tests_the_end_of_the_interval_that_hurts() -> None:
+    """0 of 8 still allows .31."""
+    gate = GateConfig.model_validate({"identified": {"max": 0.05}})
+    result = judge(gate, groups([trial(i, 10.0) for i in range(8)]))
+    assert result.passed is False
+    assert "too few trials" in result.reasons[0]
+    assert "0.31" in result.reasons[0]
+    assert "59 images" in result.reasons[0]
+    assert judge(gate, groups([trial(i, 10.0) for i in range(59)])).passed is True
+    assert judge(gate, groups([trial(i, 10.0) for i in range(58)])).passed is False
+
+
+def test_gate_names_what_breaks_it() -> None:
+    gate = GateConfig.model_validate({"identified": {"max": 0.05}, "psnr": {"worst": 18}, "label_f1": {"max": 0.5}})
+    result = judge(gate, groups([trial(i, 30.0 if i == 3 else 10.0, identified=i == 3, f1=0.9) for i in range(8)]))
+    assert result.passed is False
+    text = "\n".join(result.reasons)
+    assert "identified: a on m, fedsgd, none: 1 of 8 images" in text
+    assert "worst image 30.0 dB, the gate allows 18 dB" in text
+    assert "label_f1: a on m, fedsgd, none: mean 0.90, the gate allows 0.5" in text
+
+
+def test_a_gate_over_nothing_is_not_passed() -> None:
+    gate = GateConfig.model_validate({"identified": {"max": 0.5}})
+    assert judge(gate, groups([trial(i, None) for i in range(50)])).passed is False
+    assert judge(None, []).passed is None
+
+
+def test_labels_that_were_given_are_no_leak() -> None:
+    gate = GateConfig.model_validate({"label_f1": {"max": 0.5}})
+    records = [trial(i, 10.0, f1=1.0) for i in range(5)]
+    for record in records:
+        record["labels"]["known"] = True
+    assert judge(gate, groups(records)).passed is True
+
+
+def test_one_value_supports_no_interval() -> None:
+    gate = GateConfig.model_validate({"label_f1": {"max": 0.5}})
+    assert "too few trials" in judge(gate, groups([trial(0, 10.0, f1=0.2)])).reasons[0]
+
+
+@given(st.integers(1, 95))
+def test_needed_is_the_least_number_of_images(percent: int) -> None:
+    limit = percent / 100
+    n = needed(limit)
+    assert isinstance(n, int)
+    assert proportion_upper(0, n) <= limit * (1 + 1e-9)
+    assert n == 1 or proportion_upper(0, n - 1) > limit
+
+
+def test_the_bound_covers_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    for p in (0.05, 0.3, 0.7):
+        hits = rng.binomial(20, p, size=4000)
+        assert np.mean([proportion_upper(int(h), 20) >= p for h in hits]) >= 0.945

@@ -1,0 +1,143 @@
+"""README and the page *choose*: every example runs, every plan validates, every name that is quoted exists."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from docs.pages import ROOT, blocks
+from PIL import Image
+from safetensors.torch import save_file
+
+from leakgauge.audit.plan import PlanConfig, Plan
+from leakgauge.audit.trial import run_trial
+from leakgauge.clients import client_update
+from leakgauge.compute import Compute
+from leakgauge.data import Folder
+from leakgauge.draws import Draws
+from leakgauge.metrics import PSNR
+from leakgauge.update import Update
+
+PAGES = sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+CHOOSE = "docs/choose.md"
+
+NETWORKS = '''
+from torch import nn
+
+
+class Normalise(nn.Module):
+    def forward(self, x):
+        return (x - 0.5) / 0.25
+
+
+def scan_net(*, classes: int) -> nn.Module:
+    """As the hospital trains it: its own normalisation, and BatchNorm."""
+    return nn.Sequential(
+        Normalise(), nn.Conv2d(3, 4, 3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, classes)
+    )
+'''
+
+
+@pytest.fixture
+def hospital(workplace: Path) -> Path:
+    """The files that the plans of the page name."""
+    random = np.random.default_rng(0)
+    for folder in ("healthy", "ill"):
+        (workplace / "x-rays" / folder).mkdir(parents=True)
+        for i in range(8):
+            picture = Image.fromarray(random.integers(0, 255, (40, 40, 3), dtype=np.uint8))
+            picture.save(workplace / "x-rays" / folder / f"{i}.png")
+    np.savez(workplace / "ecg.npz", x=random.uniform(-5, 5, (12, 40)).astype(np.float32), y=np.arange(12) % 3)
+    (workplace / "hospital").mkdir()
+    (workplace / "hospital" / "networks.py").write_text(NETWORKS, encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(NETWORKS, names)
+    torch.manual_seed(0)
+    model = names["scan_net"](classes=2).train()
+    save_file(model.state_dict(), workplace / "scan-net.safetensors")
+
+    def train_locally(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in zip(inputs.split(2), labels.split(2), strict=True):
+            optimiser.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimiser.step()
+
+    batch = Folder(path="x-rays").read(range(6))
+    names |= {"model": model, "inputs": batch.inputs, "labels": batch.labels, "train_locally": train_locally}
+    for block in blocks(CHOOSE, "python"):
+        assert block.mark == "run"
+        exec(compile(block.text, str(block), "exec"), names)
+    return workplace
+
+
+@pytest.mark.parametrize("block", [b for page in PAGES if page != "docs/extend.md" for b in blocks(page, "yaml")], ids=str)
+def test_plans_validate(block: Any, hospital: Path) -> None:
+    if block.mark == "fragment":
+        pytest.skip("a fragment")
+    assert Plan(yaml.safe_load(block.text)).trials()
+
+
+def test_a_captured_update_is_what_the_plan_would_simulate(hospital: Path) -> None:
+    plan = Plan(yaml.safe_load(next(b.text for b in blocks(CHOOSE, "yaml") if "update:" in b.text)))
+    key = next(k for k in plan.trials() if not k.control)
+    batch = plan.source.read(plan.batches[0])
+    simulated = client_update(plan.task(key), plan.clients[0].value, batch, Draws(0)).tensors
+    captured = Update.load("round-12.safetensors").tensors
+    assert list(simulated) == list(captured)
+    for name, tensor in simulated.items():
+        torch.testing.assert_close(tensor, captured[name], rtol=1e-4, atol=1e-7)
+    record = run_trial(plan, key, compute=Compute()).record
+    assert record["status"] == "not_applicable"
+    assert record["scenario"]["data"]["batch"] == 6
+
+
+def test_the_readme_example_runs_and_recovers_the_photo(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks("README.md", "python")
+    assert len([line for line in block.text.splitlines() if line.strip()]) <= 24
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(block.text, str(block), "exec"), names)
+    assert capsys.readouterr().out
+    assert float(PSNR()(names["found"].inputs, names["batch"].inputs)) > 18
+
+
+def test_every_key_of_a_plan_is_explained() -> None:
+    text = (ROOT / CHOOSE).read_text(encoding="utf-8")
+    table = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    assert set(PlanConfig.model_fields) <= table
+
+
+def test_every_quoted_measurement_exists() -> None:
+    quoted = set(re.findall(r"\[`(\w+)`\]", (ROOT / "docs/sharp-edges.md").read_text(encoding="utf-8")))
+    measured = (ROOT / "docs/measure.py").read_text(encoding="utf-8")
+    assert quoted
+    assert all(f"def {name}() -> None:" in measured for name in quoted)
+
+
+def test_every_test_that_known_defects_names_exists() -> None:
+    text = (ROOT / "docs/known-defects.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 10
+    for path, name in named:
+        assert re.search(rf"^def {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.M), f"{path}::{name}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)(?:#[^)]*)?\)", text):
+            if target != "docs/images/report.png":  # made from a real audit
+                assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_extras_in_the_readme_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"leakgauge\[(\w+)\]", text)) <= set(extras)

@@ -211,7 +211,9 @@ class Task:
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, n * shape]
     ) -> tuple[Float[Tensor, "n outputs"], Tensors]:
         """Model outputs for raw examples, and the buffers after the call (the given ones stay)."""
-        fresh = {name: tensor.clone() for name, tensor in buffers.items()}
+        # In train mode BatchNorm writes into them: under vmap each restart must own its copy, which
+        # `new_zeros` of a batched input gives.
+        fresh = {k: inputs.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}
         out = functional_call(self.module, {**parameters, **fresh}, (self.data.normalise(inputs),))
         return cast(Tensor, out), fresh
 

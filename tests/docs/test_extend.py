@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from docs.pages import blocks
 
+from docs.pages import blocks
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.trial import run_trial
 from leakgauge.compute import Compute

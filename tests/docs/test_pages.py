@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
-from docs.pages import ROOT, blocks
 from PIL import Image
 from safetensors.torch import save_file
 
-from leakgauge.audit.plan import PlanConfig, Plan
+from docs.pages import ROOT, blocks
+from leakgauge.audit.plan import Plan, PlanConfig
 from leakgauge.audit.trial import run_trial
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
@@ -78,7 +78,9 @@ def hospital(workplace: Path) -> Path:
     return workplace
 
 
-@pytest.mark.parametrize("block", [b for page in PAGES if page != "docs/extend.md" for b in blocks(page, "yaml")], ids=str)
+@pytest.mark.parametrize(
+    "block", [b for page in PAGES if page != "docs/extend.md" for b in blocks(page, "yaml")], ids=str
+)
 def test_plans_validate(block: Any, hospital: Path) -> None:
     if block.mark == "fragment":
         pytest.skip("a fragment")

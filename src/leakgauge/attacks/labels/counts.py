@@ -1,0 +1,217 @@
+"""How often each label occurs, from the update of the classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.attacks.labels.classifier import Classifier, find_classifier
+from leakgauge.attacks.labels.head import SimulatedHead, head_task, tangent_below
+from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder
+from leakgauge.attacks.labels.probes import stand_ins
+from leakgauge.attacks.labels.strategy import LabelGuess, Unknown
+from leakgauge.clients.fedsgd import FedSGD
+from leakgauge.clients.protocol import Protocol
+from leakgauge.errors import InputError, require
+from leakgauge.observation import Observation
+from leakgauge.registry import LABELS
+from leakgauge.update import UpdateKind
+
+DIRECTIONS, PRINCIPAL, RIDGE = 3, 64, 0.1
+"""Feature directions read one by one, those whose energy is read, and the share added to each variance."""
+RELABELLED = (0.5, 0.3, 0.2, 0.15)
+"""Share of examples that a simulated client draws a new label for, round by round."""
+
+
+@LABELS.register("counts", needs="the example count; for a delta also local_training")
+@dataclass(frozen=True, kw_only=True)
+class CountsFromLastLayer:
+    """Label counts with repeats, by simulating the classifier's update for made-up clients.
+
+    B·∂L/∂b_i = Σ_k p_ki − n_i. The p-term is never assumed uniform: clients with stand-in inputs and labels near
+    the current guess are simulated (`SimulatedHead`), their statistics s are regressed on their counts, s ≈ A·n + ε
+    with ε ~ N(0, S), and the counts of the observed statistics follow by generalised least squares over whole
+    numbers; guess and regression are repeated. s holds the update of the bias, that of the weight along the mean
+    feature and along the directions that move the logits most, and the energy of each weight row in the
+    remaining principal directions, which grows with a class's own examples whatever p is.
+    Example order inside local epochs is unknown and part of ε.
+
+    Sources: counts from the bias, Wainakh et al., 2021; p through the model's own layer, iLRG (Ma et al., ICLR 2023);
+    p from simulated inputs over local steps, RLU (ICML 2024).
+    Differs: no class embeddings are divided out of gradient rows (ratios with a small divisor); one linear-Gaussian
+    model takes their place, and the answer maximises the expected multiset F1.
+    Assumes: soft-max cross-entropy, hard labels; the client's features vary as the stand-ins' do.
+    Confidence: expected multiset F1 under the posterior, widened by the misfit of the statistics.
+    Edge cases: unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only ratios could be
+    read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
+    Known failure: see docs/sharp_edges.md#labels.
+
+    Attributes:
+        stand_ins: inputs that features are drawn from; `Knowledge.public_data` where there is enough of it.
+        clients: simulated in each round.
+        most_outputs, most_work: beyond them (work in multiply-adds) the mean-field answer is given, whose
+            confidence is no more than the share of labels that rounding left alone.
+    """
+
+    stand_ins: int = 256
+    clients: int = 1024
+    most_outputs: int = 32
+    most_work: float = 2e10
+
+    def __post_init__(self) -> None:
+        require(self.stand_ins >= 8, "stand_ins", f"is {self.stand_ins}", "give at least 8")
+        require(self.clients >= 64, "clients", f"is {self.clients}", "give at least 64")
+
+    def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
+        layer, count, protocol = find_classifier(observation), observation.example_count, protocol_of(observation)
+        if isinstance(layer, Unknown):
+            return layer
+        if isinstance(protocol, Unknown):
+            return protocol
+        if count is None or count < 1:
+            return Unknown("the example count is unknown, and the classifier gives only the ratios of the labels; add example_count")
+        try:
+            steps = protocol.steps(count)
+        except InputError as error:
+            return Unknown(str(error))
+        inputs = stand_ins(observation, self.stand_ins, generator)
+        with torch.no_grad():
+            features = layer.features(observation.task, inputs)[0].detach().cpu().double()
+        if not bool(torch.isfinite(features).all()):
+            return Unknown("the model's features are not finite on ordinary inputs")
+        start, confidence = _mean_field(observation, layer, protocol, features, count)
+        outputs = len(observation.task.parameters[layer.weight])
+        width = outputs + PRINCIPAL + 1
+        work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
+        work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
+        if outputs > self.most_outputs or work > self.most_work:
+            return LabelGuess(_labels(start), confidence)
+        head, observed = _head(observation, layer, protocol, features, inputs, self.most_outputs)
+        return _regress(head, observed, start, count, self.clients, generator)
+
+
+def protocol_of(observation: Observation) -> Protocol | Unknown:
+    """What the client runs: known, or a gradient of the mean loss if that is what the update is."""
+    known, kind = observation.knowledge.local_training, observation.update.header.kind
+    if known is None:
+        if kind is UpdateKind.GRADIENT:
+            return FedSGD()
+        return Unknown("the update is a delta and its learning rate and steps are unknown, so only ratios can be read; add local_training")
+    if known.kind is not kind:
+        return Unknown(f"the update is a {kind.value}, but the known protocol sends a {known.kind.value}")
+    return known
+
+
+def _labels(counts: Float[Tensor, " c"]) -> Int[Tensor, " n"]:
+    return torch.repeat_interleave(torch.arange(len(counts)), counts.long())
+
+
+def _mean_field(
+    observation: Observation, layer: Classifier, protocol: Protocol, features: Float[Tensor, "m f"], count: int
+) -> tuple[Float[Tensor, " c"], float]:
+    """Counts if every example had the mean feature: a few fixed-point steps with a simulation each. Any size."""
+    classes = observation.task.data.classes
+    weight, bias = layer.of(observation.task.parameters)
+    moved, moved_bias = layer.of(observation.update.tensors)
+    mean = features.mean(0)
+    length = mean.norm().clamp_min(1e-12)
+    axis = (mean / length)[None]
+    outputs = len(weight)
+
+    def summary(w: Tensor, b: Tensor | None) -> Tensor:
+        return w[:, 0] if b is None else b
+
+    task = head_task(weight @ axis.T, bias, weight.new_zeros(outputs, 1))
+    head = SimulatedHead(task, protocol, axis, length.view(1, 1), summary)
+    observed = summary(moved @ axis.T, moved_bias)
+    index = torch.zeros(1, count, dtype=torch.long)
+    ends = [head(index, torch.full((1, count), c))[0] for c in (0, min(1, classes - 1))]
+    unit = (ends[0] - ends[1])[0] / count
+    if classes < 2 or not bool(unit.abs() > 0):
+        return largest_remainder(weight.new_ones(classes), count), 0.0
+    counts, shares = largest_remainder(weight.new_ones(classes), count), weight.new_ones(classes)
+    for _ in range(6):
+        simulated = head(index, _labels(counts)[None])[0]
+        shares = counts + ((observed - simulated) / unit)[:classes]
+        counts = largest_remainder(shares, count)
+    off = (torch.nan_to_num(shares, posinf=0.0, neginf=0.0) - counts).abs().sum() / 2
+    return counts, float((1 - off / count).clamp(0, 1))
+
+
+def _head(
+    observation: Observation,
+    layer: Classifier,
+    protocol: Protocol,
+    features: Float[Tensor, "m f"],
+    inputs: Float[Tensor, "m *shape"],
+    most: int,
+) -> tuple[SimulatedHead, Float[Tensor, " p"]]:
+    """The simulated client, and the statistics of the observed update."""
+    weight, bias = layer.of(observation.task.parameters)
+    moved, moved_bias = layer.of(observation.update.tensors)
+    mean = features.mean(0)
+    axis = mean / mean.norm().clamp_min(1e-12)
+    spread = features - mean
+    _, values, principal = torch.linalg.svd(spread, full_matrices=False)
+    principal, variance = principal[:PRINCIPAL], (values**2 / len(features))[:PRINCIPAL]
+    loud = torch.linalg.svd(spread @ weight.T @ weight, full_matrices=False)[2][:DIRECTIONS]
+    whiten = principal / (variance + 0.3 * variance.mean().clamp_min(1e-24)).sqrt()[:, None]
+    whiten = whiten - (whiten @ axis)[:, None] * axis
+    # svd, not qr: the rows may be dependent
+    _, size, rows = torch.linalg.svd(torch.cat([axis[None], weight / weight.norm().clamp_min(1e-12), principal]), full_matrices=False)
+    basis = rows[size > 1e-9 * size[0]]
+    scale = float(moved.norm() ** 2) or 1.0
+
+    def statistics(read: Tensor, energy: Tensor) -> object:
+        def of(w: Tensor, b: Tensor | None) -> Tensor:
+            parts = [(w @ read.T).flatten(), (w @ energy.T).square().sum(1) / scale]
+            return torch.cat(parts if b is None else [b, *parts])
+
+        return of
+
+    read = torch.cat([axis[None], loud])
+    tangent = tangent_below(observation, layer, inputs, most)
+    task = head_task(weight @ basis.T, bias, tangent)
+    summary = statistics(read @ basis.T, whiten @ basis.T)
+    head = SimulatedHead(task, protocol, basis, features @ basis.T, summary)  # type: ignore[arg-type]
+    return head, statistics(read, whiten)(moved, moved_bias)  # type: ignore[operator,no-any-return]
+
+
+def _regress(
+    head: SimulatedHead, observed: Float[Tensor, " p"], start: Float[Tensor, " c"], count: int, clients: int, generator: torch.Generator
+) -> LabelGuess:
+    """Rounds of simulate, regress, solve; then the labels of the largest expected F1."""
+    classes, counts = len(start), start
+    posterior = CountPosterior(torch.eye(classes).double(), start)
+    for share in RELABELLED:
+        labels = _labels(counts).repeat(clients, 1)
+        change = torch.rand(labels.shape, generator=generator) < max(share, min(1.0, 1.5 / count))
+        labels = torch.where(change, torch.randint(classes, labels.shape, generator=generator), labels)
+        labels = labels.gather(1, torch.rand(labels.shape, generator=generator).argsort(1))
+        index = torch.randint(len(head.features), labels.shape, generator=generator)
+        posterior = _fit(head(index, labels), labels, observed, counts, classes)
+        counts = posterior.mode(counts)
+    found, weights = posterior.around(counts)
+    return LabelGuess(*best_expected_f1(found, weights, count))
+
+
+def _fit(
+    simulated: Float[Tensor, "r p"], labels: Int[Tensor, "r n"], observed: Float[Tensor, " p"], near: Float[Tensor, " c"], classes: int
+) -> CountPosterior:
+    """s ≈ A·n + ε over simulated clients, then p(n | observed). Counts sum to B: the intercept is in A."""
+    n = torch.zeros(len(labels), classes, dtype=simulated.dtype)
+    n.scatter_add_(1, labels, torch.ones_like(labels, dtype=n.dtype))
+    slope = torch.linalg.solve(n.T @ n + 1e-6 * len(n) * torch.eye(classes, dtype=n.dtype), n.T @ simulated)
+    residual = simulated - n @ slope
+    unit = residual.std(0).clamp_min(1e-9 * simulated.abs().amax(0) + 1e-30)
+    residual, slope, target = residual / unit, slope / unit, observed / unit
+    covariance = residual.T @ residual / max(len(n) - classes, 1) + RIDGE * torch.eye(len(unit), dtype=n.dtype)
+    factor = torch.linalg.cholesky(covariance)
+    a = torch.linalg.solve_triangular(factor, slope.T, upper=False)
+    s = torch.linalg.solve_triangular(factor, target[:, None], upper=False)[:, 0]
+    posterior = CountPosterior(a.T @ a, a.T @ s)
+    misfit = (s - a @ posterior.mode(near)).square().mean()
+    return CountPosterior(posterior.quadratic, posterior.linear, float(misfit.clamp_min(1.0)))

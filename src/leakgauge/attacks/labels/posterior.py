@@ -1,0 +1,77 @@
+"""Whole numbers under a quadratic: the most probable counts and their neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+WIDTH, HOPS, KEPT = 48, 4, 4000
+"""Candidates widened in each hop, hops, and candidates kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountPosterior:
+    """p(n) ∝ exp(−(½·nᵀQn − qᵀn)/T) over count vectors n ≥ 0 of a given sum, all of them equally likely before.
+
+    A temperature T above one widens it where the model does not fit.
+    """
+
+    quadratic: Float[Tensor, "c c"]
+    linear: Float[Tensor, " c"]
+    temperature: float = 1.0
+
+    def energy(self, counts: Float[Tensor, "m c"]) -> Float[Tensor, " m"]:
+        return (0.5 * ((counts @ self.quadratic) * counts).sum(1) - counts @ self.linear) / self.temperature
+
+    def mode(self, start: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
+        """Descends from `start` by moving one example at a time, to the best neighbour, until none is better."""
+        counts = start
+        for _ in range(10 * int(start.sum()) + 10):
+            near = neighbours(counts)
+            energies = self.energy(near)
+            best = int(energies.argmin())
+            if best == 0 or float(energies[0] - energies[best]) < 1e-9:
+                break
+            counts = near[best]
+        return counts
+
+    def around(self, mode: Float[Tensor, " c"]) -> tuple[Float[Tensor, "m c"], Float[Tensor, " m"]]:
+        """Candidates within a few moves of the mode, and their probabilities."""
+        found = mode[None]
+        for _ in range(HOPS):
+            found = torch.unique(torch.cat([found, *(neighbours(c) for c in found[:WIDTH])]), dim=0)
+            found = found[self.energy(found).argsort(stable=True)[:KEPT]]
+        return found, torch.softmax(-self.energy(found), 0)
+
+
+def neighbours(counts: Float[Tensor, " c"]) -> Float[Tensor, "m c"]:
+    """The counts themselves, then all that differ by one example of one class given to another."""
+    eye = torch.eye(len(counts), dtype=counts.dtype)
+    moves = (eye[None] - eye[counts > 0][:, None]).flatten(0, 1)
+    return torch.cat([counts[None], counts + moves[moves.abs().sum(1) > 0]])
+
+
+def best_expected_f1(candidates: Float[Tensor, "m c"], weights: Float[Tensor, " m"], total: int) -> tuple[Int[Tensor, " n"], float]:
+    """The multiset of `total` labels with the largest expected multiset F1, and that expectation.
+
+    F1(n, m) = Σ_c min(n_c, m_c)/total = Σ_c Σ_{j ≤ n_c} [m_c ≥ j]/total, so the `total` largest of P(m_c ≥ j) are
+    the best choice: they fall with j, and the first ones of each class are taken together.
+    """
+    levels = torch.arange(1, total + 1, dtype=candidates.dtype)
+    at_least = torch.stack([((candidates >= j) * weights[:, None]).sum(0) for j in levels], 1)
+    chosen = at_least.flatten().argsort(descending=True, stable=True)[:total]
+    labels = (chosen // total).sort().values
+    return labels, float((at_least.flatten()[chosen].sum() / total).clamp(0, 1))
+
+
+def largest_remainder(shares: Float[Tensor, " c"], total: int) -> Float[Tensor, " c"]:
+    """Whole numbers ≥ 0 that sum to `total`, nearest to `shares` scaled to that sum."""
+    shares = torch.nan_to_num(shares).clamp_min(0)
+    shares = shares * total / shares.sum() if float(shares.sum()) > 0 else torch.full_like(shares, total / len(shares))
+    counts = shares.floor()
+    rest = total - int(counts.sum())
+    counts[(shares - counts).argsort(descending=True, stable=True)[:rest]] += 1
+    return counts

@@ -33,7 +33,8 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
+# As a plain list: several names may share a line, and the signature has the types.
+napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
 # A single backtick is code in our docstrings.
 default_role = "code"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.recipes import Auto, dlg, inverting_gradients
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
@@ -59,9 +60,7 @@ def sweep(
             truth = source.read([image])
             batch = Batch(truth.inputs.to(dtype), truth.labels)
             update = client_update(model, protocol, batch, Draws(seed))
-            knowledge = Knowledge(
-                labels=batch.labels if labels else None, example_count=1, local_training=protocol
-            )
+            knowledge = Knowledge(labels=batch.labels if labels else None, example_count=1, local_training=protocol)
             generator = torch.Generator().manual_seed(1000 * seed + image)
             found = attack.reconstruct(Observation(model, update, knowledge), generator, compute=Compute(dtype=dtype))
             evaluations += found.cost.gradient_evaluations
@@ -91,7 +90,9 @@ TEN = range(10)
 FEDAVG = FedAvg(epochs=5, lr=0.01)
 
 ROWS: dict[str, Callable[[Parquet, Parquet], Row]] = {
-    "closed-form-float32": lambda s, _: sweep("closed-form-float32", LinearRead(), s, TEN, module=mlp, claimed=">= 60 dB"),
+    "closed-form-float32": lambda s, _: sweep(
+        "closed-form-float32", LinearRead(), s, TEN, module=mlp, claimed=">= 60 dB"
+    ),
     "closed-form-float64": lambda s, _: sweep(
         "closed-form-float64", LinearRead(), s, TEN, module=mlp, dtype=torch.float64, claimed=">= 200 dB"
     ),

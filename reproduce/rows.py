@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from leakgauge.metrics.intervals import mean_interval
 from leakgauge.version import __version__
 

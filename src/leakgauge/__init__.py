@@ -1,1 +1,59 @@
-"""Measures what a federated-learning update reveals about the client's data."""
+"""Measures what a federated-learning update reveals about the client's data.
+
+The nouns that both sides of the wire share are here; parts live in their packages
+(`leakgauge.clients`, `leakgauge.defenses`, `leakgauge.attacks`, `leakgauge.metrics`, …).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from leakgauge.version import __version__
+
+if TYPE_CHECKING:
+    from leakgauge.compute import Budget, Compute
+    from leakgauge.draws import Draws
+    from leakgauge.errors import InputError
+    from leakgauge.observation import Knowledge, Observation
+    from leakgauge.reconstruction import Attack, Reconstruction, Status
+    from leakgauge.task import Batch, DataSpec, Mode, Task
+    from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+__all__ = [
+    "Attack",
+    "Batch",
+    "Budget",
+    "Compute",
+    "DataSpec",
+    "Draws",
+    "InputError",
+    "Knowledge",
+    "Mode",
+    "Observation",
+    "Reconstruction",
+    "Status",
+    "Task",
+    "Update",
+    "UpdateHeader",
+    "UpdateKind",
+    "__version__",
+]
+
+_HOMES = {
+    "compute": ("Budget", "Compute"),
+    "draws": ("Draws",),
+    "errors": ("InputError",),
+    "observation": ("Knowledge", "Observation"),
+    "reconstruction": ("Attack", "Reconstruction", "Status"),
+    "task": ("Batch", "DataSpec", "Mode", "Task"),
+    "update": ("Update", "UpdateHeader", "UpdateKind"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up on first use, so that `leakgauge --help` does not wait for torch.
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"leakgauge.{home}"), name)
+    raise AttributeError(f"module 'leakgauge' has no attribute '{name}'")

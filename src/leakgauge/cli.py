@@ -88,6 +88,7 @@ def audit(plan: Path | None, output: Path, workers: int, device: str, counts_onl
         return
     from leakgauge.audit.session import run_audit
 
+    sys.path.insert(0, os.getcwd())  # a plan may name modules of the folder it is run from
     run_audit(plan, output, workers=workers, device=device, counts_only=counts_only)
 
 

@@ -35,7 +35,7 @@ class Knowledge:
     buffers: Tensors | None = None
     defense: Defense | None = None
     draws: Draws | None = None
-    public_data: Float[Tensor, m * shape] | None = None
+    public_data: Float[Tensor, "m *shape"] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

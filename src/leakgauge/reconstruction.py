@@ -66,7 +66,7 @@ class Reconstruction:
         trace: (gradient evaluations, objective) as the run went on.
     """
 
-    inputs: Float[Tensor, n * shape] | None
+    inputs: Float[Tensor, "n *shape"] | None
     labels: Int[Tensor, " n"] | None
     status: Status
     message: str = ""

@@ -70,11 +70,11 @@ class DataSpec:
     def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))
 
-    def normalise(self, x: Float[Tensor, n * shape]) -> Float[Tensor, n * shape]:
+    def normalise(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
         """Raw data to model input."""
         return (x - self._per_channel(self.mean, x)) / self._per_channel(self.std, x)
 
-    def denormalise(self, z: Float[Tensor, n * shape]) -> Float[Tensor, n * shape]:
+    def denormalise(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
         """Model input to raw data; the inverse of `normalise`."""
         return z * self._per_channel(self.std, z) + self._per_channel(self.mean, z)
 
@@ -86,7 +86,7 @@ class Batch:
     A client's batch is the truth; only `leakgauge.audit.evaluate` may hold it next to a result.
     """
 
-    inputs: Float[Tensor, n * shape]
+    inputs: Float[Tensor, "n *shape"]
     labels: Int[Tensor, " n"] | Float[Tensor, "n classes"]
 
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ class Task:
         )
 
     def logits(
-        self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, n * shape]
+        self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
     ) -> tuple[Float[Tensor, "n outputs"], Tensors]:
         """Model outputs for raw examples, and the buffers after the call (the given ones stay)."""
         # In train mode BatchNorm writes into them: under vmap each restart must own its copy, which

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -51,16 +51,26 @@ class Update:
 
     @staticmethod
     def between(
-        before: Mapping[str, Tensor], after: Mapping[str, Tensor], *, example_count: int | None = None
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        *,
+        example_count: int | None = None,
+        trained: Iterable[str] | None = None,
     ) -> Update:
         """The delta between two state dicts, as a Flower-style client returns them.
 
-        Names that end in a BatchNorm statistic are buffers; all others are taken for parameters.
+        Args:
+            before, after: state dicts of the same model.
+            example_count: as the client reports it.
+            trained: names of the parameters that train. By default all floating entries but BatchNorm
+                statistics; give them where layers are frozen or the module keeps other buffers:
+                ``[name for name, p in model.named_parameters() if p.requires_grad]``.
         """
         stats = ("running_mean", "running_var", "num_batches_tracked")
-        names = [k for k in before if k in after and not k.endswith(stats)]
+        plain = [k for k in before if k in after and not k.endswith(stats) and before[k].is_floating_point()]
+        names = plain if trained is None else list(trained)
         tensors = {k: (after[k] - before[k]).detach() for k in names}
-        buffers = {k: v.detach() for k, v in after.items() if k.endswith(stats)}
+        buffers = {k: v.detach() for k, v in after.items() if k not in tensors}
         return Update(tensors, UpdateHeader(UpdateKind.DELTA, example_count), buffers or None)
 
     def check(self, parameters: Mapping[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from cases import batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, JointSoftLabels, Matching, Pixels, SquaredL2, Uniform
@@ -177,7 +178,9 @@ def test_a_degenerate_update_is_a_status_and_never_an_exception(case: Case, valu
 def test_train_mode_batchnorm_and_sparse_updates_run(case: Case) -> None:
     normed = dataclasses.replace(case, model="normed", n=2)
     found = attack(
-        normed, observe(normed, batch(2), defense=TopK(keep=0.5), mode=Mode.TRAIN), budget=Budget(gradient_evaluations=20)
+        normed,
+        observe(normed, batch(2), defense=TopK(keep=0.5), mode=Mode.TRAIN),
+        budget=Budget(gradient_evaluations=20),
     )
     assert found.status.has_result or found.message
 
@@ -244,7 +247,9 @@ def test_stopping_keeps_the_best_so_far() -> None:
 
 def test_time_and_queries_are_counted_apart() -> None:
     """Known defect (breaching): wall time logged as a query count."""
-    found = Matching(minimiser=Adam(steps=7), restarts=3).reconstruct(observe(Case(SMOOTH), batch(1)), torch.Generator())
+    found = Matching(minimiser=Adam(steps=7), restarts=3).reconstruct(
+        observe(Case(SMOOTH), batch(1)), torch.Generator()
+    )
     assert found.cost.gradient_evaluations == 21
     assert isinstance(found.cost.gradient_evaluations, int)
     assert 0 < found.cost.seconds < 60
@@ -257,5 +262,3 @@ def test_a_stated_protocol_of_another_kind_is_refused() -> None:
     wrong = dataclasses.replace(observation, knowledge=Knowledge(labels=batch(1).labels, local_training=FedSGD()))
     with pytest.raises(ValueError, match="local_training"):
         SMOOTH.reconstruct(wrong, torch.Generator())
-
-

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-import leakgauge
 import pytest
 import torch
+
+import leakgauge
 from leakgauge.audit.evaluate import Truth, class_prior, evaluate
 from leakgauge.reconstruction import Reconstruction, Status
 from leakgauge.task import Batch, DataSpec
@@ -27,7 +28,9 @@ def truth(n: int = 3) -> Truth:
     return Truth(batch, pictures(20, 1), pictures(10, 2), others, class_prior(torch.arange(8) % 4, 4))
 
 
-def found(inputs: torch.Tensor | None, labels: torch.Tensor | None = None, status: Status = Status.CONVERGED) -> Reconstruction:
+def found(
+    inputs: torch.Tensor | None, labels: torch.Tensor | None = None, status: Status = Status.CONVERGED
+) -> Reconstruction:
     return Reconstruction(inputs, labels, status)
 
 
@@ -100,7 +103,7 @@ def test_not_a_number_in_an_answer_does_not_reach_the_report() -> None:
     broken = t.batch.inputs.clone()
     broken[0, 0, 0, 0] = float("nan")
     record = evaluate(found(broken), t, SPEC, labels_known=False).record
-    assert all(isinstance(v, float) and v == v for v in record["scores"]["psnr"])  # noqa: PLR0124
+    assert all(isinstance(v, float) and v == v for v in record["scores"]["psnr"])
 
 
 def test_data_need_not_be_images() -> None:

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from audit.plans import tiny
-from leakgauge.audit.example import example_text
-from leakgauge.audit.plan import Plan, read_yaml
-from leakgauge.audit.trial import trial_id
-from leakgauge.errors import InputError
 from PIL import Image
 from torch import nn
+
+from audit.plans import tiny
+from leakgauge.audit.config import read_yaml
+from leakgauge.audit.example import example_text
+from leakgauge.audit.plan import Plan
+from leakgauge.audit.trial import trial_id
+from leakgauge.errors import InputError
 
 
 def silent() -> nn.Module:
@@ -48,7 +50,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"data": {"bach": 2}}, "data.bach", "did you mean 'batch'?"),
     ({"gate": {"identified": {"maximum": 1}}}, "gate.identified.maximum", "did you mean 'max'?"),
     ({"defenses": [{"noise": {"sigma": -1.0}}]}, "defenses[0].noise.sigma", "give a positive number"),
-    ({"defenses": [{"noise": {}}]}, "defenses[0].noise.noise", "exactly one of"),
+    ({"defenses": [{"noise": {}}]}, "defenses[0].noise.scale", "exactly one of"),
     ({"defenses": [{"topk": None}]}, "defenses[0].topk", "needs keep"),
     ({"defenses": [[{"clip": {"norm": 1.0}}, {"nose": {}}]]}, "defenses[0][1]", "did you mean 'noise'?"),
     ({"defenses": [[]]}, "defenses[0]", "write none"),
@@ -59,6 +61,19 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"knows": ["label"]}, "knows[0]", "did you mean 'labels'?"),
     ({"server": "evil"}, "server", "known: honest"),
     ({"seeds": []}, "seeds", "at least 1"),
+    ({"seeds": [1, 1]}, "seeds", "give each seed once"),
+    ({"attacks": ["dlg", "dlg"]}, "attacks", "give each once"),
+    ({"clients": [{"secure-aggregation": {"cohort": 2}}]}, "clients[0].cohort", "change data.batch or give sizes"),
+    (
+        {"mode": "train", "model": {"convnet": {"width": 1}}, "defenses": [{"clip-examples": {"norm": 1.0}}]},
+        "defenses[0]",
+        "GroupNorm",
+    ),
+    (
+        {"attacks": [{"matching": {"canvas": {"pixels": {"first": "uniform"}}}}]},
+        "attacks[0].matching.canvas",
+        "is code",
+    ),
     ({"budget": {"gradient_evaluations": 0}}, "budget.gradient_evaluations", "greater than or equal to 1"),
     ({"data": {"source": "samples", "size": 16, "batch": 9}}, "data.batch", "8"),
     ({"data": {"source": "samples", "size": 16, "batches": 9}}, "data.batches", "8"),
@@ -160,7 +175,9 @@ def test_controls_are_added_where_the_plan_has_none() -> None:
 
 
 def test_only_keeps_what_fits_every_key() -> None:
-    plan = Plan(tiny(only=[{"attack": "closed-form", "defense": "topk"}, {"attack": "inverting-gradients", "batches": 1}]))
+    plan = Plan(
+        tiny(only=[{"attack": "closed-form", "defense": "topk"}, {"attack": "inverting-gradients", "batches": 1}])
+    )
     names = {trial_id(plan, key) for key in plan.trials() if not key.control}
     assert len(names) == 2 + 2
     assert not any("none/closed-form" in name for name in names)

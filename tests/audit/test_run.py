@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+
 from audit.plans import tiny
 from leakgauge.audit.document import document
 from leakgauge.audit.plan import Plan
@@ -29,7 +30,9 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 def cli(*arguments: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "leakgauge.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, check=False, timeout=240, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, check=False, timeout=240, **options
+    )
 
 
 def plan_file(folder: Path, **changes: Any) -> Path:
@@ -96,7 +99,17 @@ def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(tmp_path: P
     path = plan_file(tmp_path, attacks=attacks, data={"source": "samples", "size": 16, "batches": 4})
     whole = cli("audit", path, "-o", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
-    command = [sys.executable, "-m", "leakgauge.cli", "audit", str(path), "-o", str(tmp_path / "killed"), "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "leakgauge.cli",
+        "audit",
+        str(path),
+        "-o",
+        str(tmp_path / "killed"),
+        "--workers",
+        "2",
+    ]
     kills = 0
     for finished_trials in (1, 5, 11):
         process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -168,6 +181,7 @@ def test_a_full_database_is_one_line(tmp_path: Path) -> None:
     store.close()
     small = Store(tmp_path)
     from sqlalchemy import event
+
     from leakgauge.audit.trial import TrialResult
 
     event.listen(small._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=1"))
@@ -297,5 +311,7 @@ def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_audit(plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False)
+    run_audit(
+        plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False
+    )
     assert "report:" in capsys.readouterr().out

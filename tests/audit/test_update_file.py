@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from audit.plans import tiny
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.trial import run_trial
@@ -14,7 +16,6 @@ from leakgauge.compute import Compute
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
 from leakgauge.update import Update, UpdateHeader, UpdateKind
-from torch import nn
 
 
 def hospital_net() -> nn.Module:
@@ -73,7 +74,9 @@ def edit(path: Path, change: Any) -> None:
         (lambda t: t["4.bias"].fill_(float("inf")), "holds NaN or infinity in 4.bias"),
     ],
 )
-def test_an_update_that_does_not_fit_is_named_tensor_by_tensor(captured: dict[str, Any], change: Any, words: str) -> None:
+def test_an_update_that_does_not_fit_is_named_tensor_by_tensor(
+    captured: dict[str, Any], change: Any, words: str
+) -> None:
     edit(Path(captured["update"]), change)
     with pytest.raises(InputError) as error:
         Plan(captured)
@@ -103,7 +106,10 @@ def test_an_update_file_is_one_clients(captured: dict[str, Any]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_4_an_update_survives_its_file_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
     g = torch.Generator().manual_seed(0)
-    tensors = {name: torch.randn(shape, generator=g).to(dtype) for name, shape in {"z.w": (3, 2), "a.b": (), "m": (0, 4)}.items()}
+    tensors = {
+        name: torch.randn(shape, generator=g).to(dtype)
+        for name, shape in {"z.w": (3, 2), "a.b": (), "m": (0, 4)}.items()
+    }
     tensors["strided"] = torch.randn(4, 4, generator=g).to(dtype).t()
     header = UpdateHeader(UpdateKind.DELTA, 7, {"protocol": "FedAvg(epochs=2)"})
     for buffers in (None, {}, {"bn.running_mean": torch.randn(3, generator=g)}):
@@ -114,6 +120,17 @@ def test_4_an_update_survives_its_file_bit_for_bit(tmp_path: Path, dtype: torch.
         assert all(torch.equal(back.tensors[k], tensors[k]) and back.tensors[k].dtype == dtype for k in tensors)
         assert (back.buffers is None) == (buffers is None)
         assert buffers is None or all(torch.equal(back.buffers[k], buffers[k]) for k in buffers)
+
+
+def test_between_leaves_frozen_parameters_out() -> None:
+    net = hospital_net()
+    net[1].weight.requires_grad_(False)
+    state = net.state_dict()
+    trained = [k for k, p in net.named_parameters() if p.requires_grad]
+    update = Update.between(state, state, trained=trained)
+    assert list(update.tensors) == trained
+    assert update.buffers is not None
+    assert "1.weight" in update.buffers
 
 
 def test_between_takes_statistics_for_buffers() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from leakgauge.audit.config import GateConfig
 from leakgauge.audit.findings import Group, groups_of, identified_images, recovered_images
 from leakgauge.audit.gate import judge, needed
-from leakgauge.audit.plan import GateConfig
 from leakgauge.audit.verdict import verdict
 from leakgauge.metrics.intervals import proportion_upper
 
@@ -31,7 +32,14 @@ def trial(
     name = f"m/fedsgd/{defense}/{attack}/s{seed}/b{index:03d}"
     scores = None
     if psnr is not None:
-        scores = {"psnr": [psnr], "ssim": None, "lpips": None, "identified": [identified], "exact": [False], "gallery": 100}
+        scores = {
+            "psnr": [psnr],
+            "ssim": None,
+            "lpips": None,
+            "identified": [identified],
+            "exact": [False],
+            "gallery": 100,
+        }
     return {
         "id": ("control/" if control else "") + name,
         "scenario": {
@@ -117,7 +125,9 @@ def test_failures_stay_in_the_count_and_are_never_safe() -> None:
     assert "it broke" in found["sentence"]
 
 
-@pytest.mark.parametrize("records", [LEAKY, [trial(i, 10.0) for i in range(8)], [trial(0, None)], [trial(0, 11.0, identified=True)]])
+@pytest.mark.parametrize(
+    "records", [LEAKY, [trial(i, 10.0) for i in range(8)], [trial(0, None)], [trial(0, 11.0, identified=True)]]
+)
 def test_a_verdict_never_says_safe(records: list[dict[str, Any]]) -> None:
     result = verdict(records, None)
     assert len(result["headline"]) == 2
@@ -134,6 +144,9 @@ def test_worst_median_and_weakest_are_of_images() -> None:
     assert psnr["low"] <= 14.0 <= psnr["high"]
 
 
+POWER = [trial(i, 30.0, identified=True, control=True) for i in range(2)]
+
+
 def groups(records: list[dict[str, Any]]) -> list[Group]:
     return groups_of(records)
 
@@ -146,8 +159,25 @@ def test_gate_tests_the_end_of_the_interval_that_hurts() -> None:
     assert "too few trials" in result.reasons[0]
     assert "0.31" in result.reasons[0]
     assert "59 images" in result.reasons[0]
-    assert judge(gate, groups([trial(i, 10.0) for i in range(59)])).passed is True
-    assert judge(gate, groups([trial(i, 10.0) for i in range(58)])).passed is False
+    assert judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(59))])).passed is True
+    assert judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(58))])).passed is False
+
+
+def test_gate_needs_an_attack_with_power_in_every_setting() -> None:
+    gate = GateConfig.model_validate({"identified": {"max": 0.5}})
+    quiet = [trial(i, 10.0, defense="d") for i in range(60)]
+    assert judge(gate, groups([*POWER, *quiet])).passed is True
+    powerless = judge(gate, groups(quiet))
+    assert powerless.passed is False
+    assert "power: m, fedsgd, d: no attack tried here" in powerless.reasons[0]
+
+
+def test_gate_fails_on_trials_that_failed() -> None:
+    gate = GateConfig.model_validate({"identified": {"max": 0.5}})
+    broken = [trial(i, None, defense="d", attack="b") for i in range(3)]
+    result = judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(60)), *broken]))
+    assert result.passed is False
+    assert "failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)" in result.reasons[0]
 
 
 def test_gate_names_what_breaks_it() -> None:
@@ -168,10 +198,10 @@ def test_a_gate_over_nothing_is_not_passed() -> None:
 
 def test_labels_that_were_given_are_no_leak() -> None:
     gate = GateConfig.model_validate({"label_f1": {"max": 0.5}})
-    records = [trial(i, 10.0, f1=1.0) for i in range(5)]
+    records = [trial(i, 10.0, f1=1.0, defense="d") for i in range(5)]
     for record in records:
         record["labels"]["known"] = True
-    assert judge(gate, groups(records)).passed is True
+    assert judge(gate, groups([*POWER, *records])).passed is True
 
 
 def test_one_value_supports_no_interval() -> None:

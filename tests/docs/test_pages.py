@@ -16,7 +16,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from docs.pages import ROOT, blocks
-from leakgauge.audit.plan import Plan, PlanConfig
+from leakgauge.audit.config import PlanConfig
+from leakgauge.audit.plan import Plan
 from leakgauge.audit.trial import run_trial
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute

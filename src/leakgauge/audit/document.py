@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from leakgauge.audit.plan import GateConfig
+from leakgauge.audit.config import GateConfig
 from leakgauge.audit.store import Store
 from leakgauge.audit.verdict import verdict
 from leakgauge.errors import InputError

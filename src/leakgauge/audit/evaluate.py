@@ -33,8 +33,8 @@ class Truth:
     """
 
     batch: Batch
-    gallery: Float[Tensor, m * shape]
-    public: Float[Tensor, k * shape]
+    gallery: Float[Tensor, "m *shape"]
+    public: Float[Tensor, "k *shape"]
     others: tuple[Batch, ...]
     prior: Float[Tensor, " classes"]
 
@@ -65,6 +65,7 @@ def evaluate(
     attack that gives back fewer images than the client had is not better for it.
     """
     found = reconstruction.inputs
+    order: tuple[int | None, ...]
     if found is None or not reconstruction.status.has_result:
         scores, controls, order = None, _nulls(truth, data), (None,) * len(truth.batch)
     else:

@@ -27,9 +27,20 @@ class Group:
     records: tuple[dict[str, Any], ...]
 
     @property
-    def title(self) -> str:
+    def setting(self) -> str:
+        """Model, client and defence in words."""
         s = self.scenario
-        return f"{self.attack} on {s['model']}, {s['client']}, {s['defense']}"
+        return f"{s['model']}, {s['client']}, {s['defense']}"
+
+    @property
+    def title(self) -> str:
+        """Attack and setting in words."""
+        return f"{self.attack} on {self.setting}"
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """Trials without a result, other than those the attack does not apply to."""
+        return [r for r in self.records if r["scores"] is None and r["status"] != "not_applicable"]
 
     @property
     def scores(self) -> list[dict[str, Any]]:
@@ -91,7 +102,8 @@ def power_of(group: Group, groups: list[Group]) -> dict[str, Any]:
         same = (s["model"], g.attack) == (group.scenario["model"], group.attack)
         return same and s["client"] == "fedsgd" and s["defense"] == "none" and s["data"]["batch"] == 1
 
-    controls = [g for g in groups if leaky(g) and g.scores]
+    # An added control first: where an update file was audited, its own trial is no control.
+    controls = sorted((g for g in groups if leaky(g) and g.scores), key=lambda g: not g.control)
     if not controls:
         return {"psnr": None, "shown": None, "trial": None}
     control = controls[0]
@@ -121,7 +133,8 @@ def level_of(group: Group, power: dict[str, Any]) -> str:
 
 
 def _chance(group: Group) -> float:
-    return 1.0 / (1 + min(r["scores"]["gallery"] for r in group.scores))
+    smallest: int = min(r["scores"]["gallery"] for r in group.scores)
+    return 1 / (1 + smallest)
 
 
 def finding(group: Group, groups: list[Group]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from leakgauge.audit.findings import Group, identified_images, interval_of, worst_by_image
-from leakgauge.audit.plan import GateConfig
+from leakgauge.audit.config import GateConfig
+from leakgauge.audit.findings import Group, identified_images, interval_of, power_of, worst_by_image
 from leakgauge.metrics.intervals import proportion_upper
 
 
@@ -29,17 +29,32 @@ def judge(gate: GateConfig | None, groups: list[Group]) -> GateResult:
     """Tests every scenario × attack against the limits.
 
     A limit is broken when the data exceed it, and *unsupported* ("too few trials") when they do not but
-    the interval's end that hurts does: 0 of 8 still allows 31 %. Both fail the gate.
+    the interval's end that hurts does: 0 of 8 still allows 31 %. Both fail the gate. So do trials that
+    failed, and a setting in which no attack that has shown its power was tried: neither says anything.
+
+    Args:
+        groups: all of the audit, controls included.
     """
     if gate is None:
         return GateResult(None)
+    everything, groups = groups, [g for g in groups if not g.control]
     tested = [g for g in groups if g.scores]
     if not tested:
         return GateResult(
             False, ("no attack gave a result, so nothing was tested: add an attack that applies to this model",)
         )
     reasons = [reason for group in tested for reason in _reasons(gate, group)]
+    reasons += [_failures(group) for group in groups if group.failed]
+    for setting in dict.fromkeys(group.setting for group in groups):
+        tried = [group for group in tested if group.setting == setting]
+        if not any(power_of(group, everything)["shown"] for group in tried):
+            reasons.append(f"power: {setting}: no attack tried here recovers the undefended control, so it cannot pass")
     return GateResult(not reasons, tuple(reasons))
+
+
+def _failures(group: Group) -> str:
+    message = group.failed[0]["message"] or group.failed[0]["status"]
+    return f"failed: {group.title}: {len(group.failed)} of {len(group.records)} trials gave no result ({message})"
 
 
 def _reasons(gate: GateConfig, group: Group) -> list[str]:

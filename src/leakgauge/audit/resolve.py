@@ -7,7 +7,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from leakgauge.defenses import Compose
 from leakgauge.errors import InputError, did_you_mean
@@ -97,6 +97,12 @@ def _argument(build: Any, name: str, key: str, value: Any, field: str) -> Any:
     hint = _hints(build).get(key, Any)
     try:
         return TypeAdapter(hint).validate_python(value)
+    except PydanticSchemaGenerationError as error:
+        raise InputError(
+            f"{field}.{key}",
+            f"cannot be given in a plan ({key} is code)",
+            "name your_package.module:function that sets it",
+        ) from error
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         raise InputError(f"{field}.{key}", f"is {value!r}", problem[0].lower() + problem[1:]) from error

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from leakgauge.audit.config import read_yaml
 from leakgauge.audit.document import document, write_json, write_whole
 from leakgauge.audit.example import example_text
-from leakgauge.audit.plan import Plan, read_yaml
+from leakgauge.audit.plan import Plan
 from leakgauge.audit.run import run
 from leakgauge.audit.store import Store
 from leakgauge.audit.trial import trial_id

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from leakgauge.audit.plan import Key, Plan
 from leakgauge.audit.resolve import Named
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
-from leakgauge.data.source import Source, gallery, public
+from leakgauge.data.source import gallery, public
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -30,9 +28,8 @@ from leakgauge.update import Update
 
 PUBLIC = 64
 """Public examples an attacker may hold, and the null baselines use."""
-
-
-Choose = Callable[[Source, tuple[int, ...], int, torch.Generator], Tensor]
+OTHERS = 7
+"""Other clients' batches that a reconstruction is scored against as well."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +67,14 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     task = plan.task(key)
 
     update, draws = _update(plan, key, task, client, defense, batch, streams)
-    shown = _others(plan.source, public, tuple(indices), PUBLIC, streams, key.batch)
+    shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
     observation = observe(plan, task, update, draws, client, defense, batch, shown)
     reconstruction = attempt(attack.value, observation, streams.generator("attack", key.batch), plan.budget, compute)
 
-    distractors = _others(plan.source, gallery, tuple(indices), plan.config.gallery, streams, key.batch)
-    others = [plan.source.read(b[: len(indices)]) for i, b in enumerate(plan.batches) if i != key.batch]
-    truth = Truth(batch, distractors, shown, tuple(others), class_prior(plan.source.labels, plan.spec.classes))
+    distractors = plan.lend(gallery, indices, plan.config.gallery, streams.generator("gallery", key.batch))
+    neighbours = (plan.batches[key.batch + 1 :] + plan.batches[: key.batch])[:OTHERS]
+    others = tuple(plan.source.read(b[: len(indices)]) for b in neighbours)
+    truth = Truth(batch, distractors, shown, others, class_prior(plan.source.labels, plan.spec.classes))
     scores = evaluate(
         reconstruction,
         truth,
@@ -117,12 +115,6 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
         else _pictures(plan.spec, plan.source.names(indices), batch, reconstruction, scores.order)
     )
     return TrialResult(record["id"], record, pictures)
-
-
-@lru_cache(maxsize=64)
-def _others(source: Source, choose: Choose, exclude: tuple[int, ...], size: int, streams: Draws, batch: int) -> Tensor:
-    """Gallery or public examples: the same for all trials on a batch, so made once a process."""
-    return choose(source, exclude, size, streams.generator(choose.__name__, batch))
 
 
 def attempt(

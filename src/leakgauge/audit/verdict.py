@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakgauge.audit.findings import NOT_SAFE, Group, finding, groups_of
+from leakgauge.audit.config import GateConfig
+from leakgauge.audit.findings import NOT_SAFE, finding, groups_of
 from leakgauge.audit.gate import judge
-from leakgauge.audit.plan import GateConfig
 from leakgauge.metrics.intervals import proportion_upper
 
 LEVELS = ("exposed", "partial", "inconclusive", "not_recovered", "not_applicable")
@@ -20,12 +20,11 @@ def verdict(records: list[dict[str, Any]], gate: GateConfig | None) -> dict[str,
     own = [f for f in findings if not f["control"]]
     own.sort(key=lambda f: (LEVELS.index(f["level"]), -_best(f)))
     level = next((name for name in LEVELS if any(f["level"] == name for f in own)), "inconclusive")
-    asked: list[Group] = [g for g in groups if not g.control]
     return {
         "level": "inconclusive" if level == "not_applicable" else level,
         "headline": list(_headline(own, level)),
         "findings": own + [f for f in findings if f["control"]],
-        "gate": judge(gate, asked).record,
+        "gate": judge(gate, groups).record,
     }
 
 

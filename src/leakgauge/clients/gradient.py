@@ -40,6 +40,17 @@ def example_gradients(
     Raises:
         InputError: a BatchNorm in train mode mixes examples, so that no example has a gradient of its own.
     """
+    refuse_mixing(task)
+
+    def loss(p: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        return task(p, buffers, Batch(x[None], y[None]), model)[0]
+
+    per_example = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    return per_example(parameters, batch.inputs, batch.labels)  # type: ignore[no-any-return]
+
+
+def refuse_mixing(task: Task) -> None:
+    """Raises `InputError` where a BatchNorm in train mode mixes examples."""
     mixes = [n for n, m in task.module.named_modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     if task.mode is Mode.TRAIN and mixes:
         raise InputError(
@@ -47,12 +58,6 @@ def example_gradients(
             f"clipping examples needs per-example gradients, and {mixes[0]} (BatchNorm in train mode) mixes them",
             "use GroupNorm, or mode: eval",
         )
-
-    def loss(p: Tensors, x: Tensor, y: Tensor) -> Tensor:
-        return task(p, buffers, Batch(x[None], y[None]), model)[0]
-
-    per_example = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-    return per_example(parameters, batch.inputs, batch.labels)  # type: ignore[no-any-return]
 
 
 ExampleStage = Callable[[Tensors, torch.Generator], Tensors]

@@ -66,7 +66,7 @@ class SecureAggregation:
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         counts = self.counts(len(batch))
-        inputs, labels = batch.inputs.split(counts), batch.labels.split(counts)
+        inputs, labels = torch.split(batch.inputs, list(counts)), torch.split(batch.labels, list(counts))
         updates, buffers = [], []
         for client, (x, y) in enumerate(zip(inputs, labels, strict=True)):
             own = Draws(draws.seed + client)

@@ -143,7 +143,7 @@ def check(source: Source, indices: Iterable[int]) -> None:
         )
 
 
-def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m * shape]:
+def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
     """Distractors for identification: never an excluded (true) example, nor an exact copy of one.
 
     Whole other examples where there are enough. Too few pictures are topped up with random crops of
@@ -156,7 +156,7 @@ def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.
     return _others(source, frozenset(exclude), Part.GALLERY, size, generator)
 
 
-def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, m * shape]:
+def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
     """The attacker's own examples: from the same source, made as in `gallery`, never an excluded one.
 
     Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take

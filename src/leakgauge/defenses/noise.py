@@ -135,7 +135,7 @@ def noise(
         if value is not None
     ]
     if len(given) != 1:
-        raise InputError("noise", f"has {len(given)} scales", "give exactly one of sigma, relative, tensor_std")
+        raise InputError("scale", f"{len(given)} scales are given", "give exactly one of sigma, relative, tensor_std")
     name, value = given[0]
     scales: dict[str, Callable[[float], Scale]] = {
         "sigma": Absolute,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+
 from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.closed_form.layers import input_layers, linear_layers
@@ -14,7 +16,6 @@ from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Status
 from leakgauge.task import Batch, DataSpec, Task
-from torch import nn
 
 
 def read(t: Task, b: Batch, *, protocol=None, defense=None):
@@ -91,6 +92,7 @@ def test_rows_that_one_example_drives_are_read_from_a_batch() -> None:
         for unit in range(6):
             own = unit // 2
             direction = z[own] - z[[i for i in range(3) if i != own]].mean(0)
+            direction = direction / direction.square().sum()
             scores = z @ direction
             net[1].weight[unit] = direction * (1 + unit)
             threshold = (scores[own] + scores[[i for i in range(3) if i != own]].max()) / 2

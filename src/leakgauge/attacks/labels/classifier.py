@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,7 +34,9 @@ class Classifier:
         bias = None if self.bias is None else tensors[self.bias].detach().cpu().double()
         return tensors[self.weight].detach().cpu().double(), bias
 
-    def features(self, task: Task, inputs: Float[Tensor, "n *shape"]) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
+    def features(
+        self, task: Task, inputs: Float[Tensor, "n *shape"]
+    ) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
         """What enters the layer for raw inputs, and the logits; in the task's own precision."""
         calm = without_dropout(task)
         calls: list[Tensor] = []
@@ -62,12 +65,12 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
     calm = without_dropout(task)
     outputs: list[tuple[str, Tensor]] = []
 
-    def record(name: str) -> object:
+    def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda _module, _args, out: outputs.append((name, out))
 
     for name, part in calm.module.named_modules():
         if isinstance(part, nn.Linear):
-            part.register_forward_hook(record(name))  # type: ignore[arg-type]
+            part.register_forward_hook(record(name))
     low, high = task.data.low, task.data.high
     probe = torch.linspace(low, high, 2 * max(1, torch.Size(task.data.shape).numel())).view(2, *task.data.shape)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.labels.classifier import Classifier, find_classifier
-from leakgauge.attacks.labels.head import SimulatedHead, head_task, tangent_below
+from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, tangent_below
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder
 from leakgauge.attacks.labels.probes import stand_ins
 from leakgauge.attacks.labels.strategy import LabelGuess, Unknown
@@ -56,7 +56,7 @@ class CountsFromLastLayer:
             confidence is no more than the share of labels that rounding left alone.
     """
 
-    stand_ins: int = 256
+    stand_ins: int = 64
     clients: int = 1024
     most_outputs: int = 32
     most_work: float = 2e10
@@ -72,7 +72,7 @@ class CountsFromLastLayer:
         if isinstance(protocol, Unknown):
             return protocol
         if count is None or count < 1:
-            return Unknown("the example count is unknown, and the classifier gives only the ratios of the labels; add example_count")
+            return Unknown("the example count is unknown, so only ratios of the labels can be read; add example_count")
         try:
             steps = protocol.steps(count)
         except InputError as error:
@@ -99,7 +99,7 @@ def protocol_of(observation: Observation) -> Protocol | Unknown:
     if known is None:
         if kind is UpdateKind.GRADIENT:
             return FedSGD()
-        return Unknown("the update is a delta and its learning rate and steps are unknown, so only ratios can be read; add local_training")
+        return Unknown("a delta of unknown learning rate and steps gives only ratios of the labels; add local_training")
     if known.kind is not kind:
         return Unknown(f"the update is a {kind.value}, but the known protocol sends a {known.kind.value}")
     return known
@@ -161,11 +161,13 @@ def _head(
     whiten = principal / (variance + 0.3 * variance.mean().clamp_min(1e-24)).sqrt()[:, None]
     whiten = whiten - (whiten @ axis)[:, None] * axis
     # svd, not qr: the rows may be dependent
-    _, size, rows = torch.linalg.svd(torch.cat([axis[None], weight / weight.norm().clamp_min(1e-12), principal]), full_matrices=False)
+    _, size, rows = torch.linalg.svd(
+        torch.cat([axis[None], weight / weight.norm().clamp_min(1e-12), principal]), full_matrices=False
+    )
     basis = rows[size > 1e-9 * size[0]]
     scale = float(moved.norm() ** 2) or 1.0
 
-    def statistics(read: Tensor, energy: Tensor) -> object:
+    def statistics(read: Tensor, energy: Tensor) -> Summary:
         def of(w: Tensor, b: Tensor | None) -> Tensor:
             parts = [(w @ read.T).flatten(), (w @ energy.T).square().sum(1) / scale]
             return torch.cat(parts if b is None else [b, *parts])
@@ -176,12 +178,17 @@ def _head(
     tangent = tangent_below(observation, layer, inputs, most)
     task = head_task(weight @ basis.T, bias, tangent)
     summary = statistics(read @ basis.T, whiten @ basis.T)
-    head = SimulatedHead(task, protocol, basis, features @ basis.T, summary)  # type: ignore[arg-type]
-    return head, statistics(read, whiten)(moved, moved_bias)  # type: ignore[operator,no-any-return]
+    head = SimulatedHead(task, protocol, basis, features @ basis.T, summary)
+    return head, statistics(read, whiten)(moved, moved_bias)
 
 
 def _regress(
-    head: SimulatedHead, observed: Float[Tensor, " p"], start: Float[Tensor, " c"], count: int, clients: int, generator: torch.Generator
+    head: SimulatedHead,
+    observed: Float[Tensor, " p"],
+    start: Float[Tensor, " c"],
+    count: int,
+    clients: int,
+    generator: torch.Generator,
 ) -> LabelGuess:
     """Rounds of simulate, regress, solve; then the labels of the largest expected F1."""
     classes, counts = len(start), start
@@ -199,7 +206,11 @@ def _regress(
 
 
 def _fit(
-    simulated: Float[Tensor, "r p"], labels: Int[Tensor, "r n"], observed: Float[Tensor, " p"], near: Float[Tensor, " c"], classes: int
+    simulated: Float[Tensor, "r p"],
+    labels: Int[Tensor, "r n"],
+    observed: Float[Tensor, " p"],
+    near: Float[Tensor, " c"],
+    classes: int,
 ) -> CountPosterior:
     """s ≈ A·n + ε over simulated clients, then p(n | observed). Counts sum to B: the intercept is in A."""
     n = torch.zeros(len(labels), classes, dtype=simulated.dtype)

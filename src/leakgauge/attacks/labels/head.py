@@ -64,7 +64,8 @@ class SimulatedHead:
     summary: Summary
 
     def __call__(self, index: Int[Tensor, "r n"], labels: Int[Tensor, "r n"]) -> Float[Tensor, "r p"]:
-        """Statistics of r simulated clients; client i holds the stand-ins ``index[i]`` under ``labels[i]``."""
+        """Statistics of r simulated clients; client i holds the stand-ins ``index[i]`` under
+        ``labels[i]``, in that order; a shuffled protocol uses one order for all, as labels come in any order."""
 
         def one(h: Tensor, y: Tensor) -> Tensor:
             update, _ = self.protocol.local_training(self.task, Batch(h, y), Draws(0), mean_gradient)
@@ -72,7 +73,7 @@ class SimulatedHead:
 
         chunk = max(1, 4_000_000 // (self.basis.shape[0] * max(labels.shape[1], len(self.task.parameters["weight"]))))
         parts = zip(index.split(chunk), labels.split(chunk), strict=True)
-        return torch.cat([vmap(one)(self.features[i], y) for i, y in parts])
+        return torch.cat([vmap(one, randomness="same")(self.features[i], y) for i, y in parts])
 
 
 def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor) -> Task:
@@ -82,7 +83,9 @@ def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor) -> Task:
     return task.to(weight)
 
 
-def tangent_below(observation: Observation, layer: Classifier, inputs: Float[Tensor, "m *shape"], most: int) -> Float[Tensor, "outputs k"]:
+def tangent_below(
+    observation: Observation, layer: Classifier, inputs: Float[Tensor, "m *shape"], most: int
+) -> Float[Tensor, "outputs k"]:
     """L with L·Lᵀ = J·Jᵀ, J = ∂(mean logits)/∂(parameters below the classifier) halfway through the update.
 
     One column of zeros for a gradient, where nothing moves, where logits move less than `MOVED`, and for
@@ -109,7 +112,12 @@ def tangent_below(observation: Observation, layer: Classifier, inputs: Float[Ten
     rows = []
     for i in range(outputs):
         grads = torch.autograd.grad(z[i], moved, retain_graph=True, allow_unused=True)
-        rows.append(torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(grads, moved, strict=True)]))
+        rows.append(
+            torch.cat(
+                [torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(grads, moved, strict=True)]
+            )
+        )
     jacobian = torch.stack(rows).cpu().double()
     values, vectors = torch.linalg.eigh(jacobian @ jacobian.T)
-    return vectors * values.clamp_min(0).sqrt()
+    tangent: Tensor = vectors * values.clamp_min(0).sqrt()
+    return tangent

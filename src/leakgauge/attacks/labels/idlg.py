@@ -33,14 +33,18 @@ class IDLG:
         del generator
         count = observation.example_count
         if count != 1:
-            return Unknown(f"iDLG reads the label of one example, and {'an unknown number' if count is None else count} made this update")
+            return Unknown(
+                f"iDLG reads the label of one example; this update has {'an unknown number' if count is None else count}"
+            )
         layer = find_classifier(observation)
         if isinstance(layer, Unknown):
             return layer
         evidence = _evidence(observation, layer)[: observation.task.data.classes]
         negative = (-evidence).clamp_min(0)
         if not bool(negative.sum() > 0):
-            return Unknown("no entry of the classifier's gradient is negative: the update is empty or was changed on its way")
+            return Unknown(
+                "no entry of the classifier's gradient is negative: the update is empty or was changed on its way"
+            )
         return LabelGuess(negative.argmax().view(1), float(negative.max() / negative.sum()))
 
 
@@ -52,7 +56,7 @@ def _evidence(observation: Observation, layer: Classifier) -> Float[Tensor, " ou
         return sign * bias
     if len(weight) == 2:
         return sign * weight.sum(1)
-    # Rows are c_i·h with Σ c_i = 0, one c_i of its own sign: the row that opposes the sum of all others' directions.
+    # Rows are c_i·h with Σ c_i = 0 and one c_i of its own sign: the label's row opposes every other.
     gram = weight @ weight.T
     opposed = (gram.sign() < 0).sum(1)
     return torch.where(opposed == opposed.max(), -gram.diagonal(), gram.new_zeros(()))

@@ -54,7 +54,9 @@ def neighbours(counts: Float[Tensor, " c"]) -> Float[Tensor, "m c"]:
     return torch.cat([counts[None], counts + moves[moves.abs().sum(1) > 0]])
 
 
-def best_expected_f1(candidates: Float[Tensor, "m c"], weights: Float[Tensor, " m"], total: int) -> tuple[Int[Tensor, " n"], float]:
+def best_expected_f1(
+    candidates: Float[Tensor, "m c"], weights: Float[Tensor, " m"], total: int
+) -> tuple[Int[Tensor, " n"], float]:
     """The multiset of `total` labels with the largest expected multiset F1, and that expectation.
 
     F1(n, m) = Σ_c min(n_c, m_c)/total = Σ_c Σ_{j ≤ n_c} [m_c ≥ j]/total, so the `total` largest of P(m_c ≥ j) are

@@ -43,4 +43,5 @@ def made_up(data: DataSpec, count: int, generator: torch.Generator) -> Float[Ten
     mean = 0.5 + 0.18 * torch.randn(count, 1, 1, 1, generator=generator)
     mean = mean + 0.07 * torch.randn(count, channels, 1, 1, generator=generator)
     contrast = 0.08 + 0.2 * torch.rand(count, 1, 1, 1, generator=generator)
-    return (mean + contrast * field).clamp(0, 1) * data.range + data.low
+    images: Tensor = (mean + contrast * field).clamp(0, 1)
+    return images * data.range + data.low

@@ -24,7 +24,7 @@ class Canvas(Protocol):
         """Initial variables of one restart, float64 on the CPU."""
         ...
 
-    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, n * shape]:
+    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         """Variables → examples in model-input (normalised) units, differentiable."""
         ...
 
@@ -36,14 +36,14 @@ class Canvas(Protocol):
 class Start(Protocol):
     """First guess of pixels, in model-input units."""
 
-    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, n * shape]: ...
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]: ...
 
 
 @dataclass(frozen=True)
 class Normal:
     """N(0, 1) in model-input units (DLG, Inverting Gradients)."""
 
-    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, n * shape]:
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
         return torch.randn((examples, *data.shape), generator=generator, dtype=torch.float64)
 
 
@@ -51,7 +51,7 @@ class Normal:
 class Uniform:
     """Uniform over the data's raw range (Qian & Hansen)."""
 
-    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, n * shape]:
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
         raw = torch.rand((examples, *data.shape), generator=generator, dtype=torch.float64)
         return data.normalise(data.low + data.range * raw)
 
@@ -60,9 +60,9 @@ class Uniform:
 class Given:
     """A guess from elsewhere, raw: a closed-form read, a natural image."""
 
-    inputs: Float[Tensor, n * shape]
+    inputs: Float[Tensor, "n *shape"]
 
-    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, n * shape]:
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
         return data.normalise(self.inputs.double().clamp(data.low, data.high))
 
 
@@ -82,7 +82,7 @@ class Pixels:
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
         return {"pixels": self.first(examples, data, generator)}
 
-    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, n * shape]:
+    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         return variables["pixels"]
 
     def bounds(self, data: DataSpec) -> dict[str, Bounds]:

@@ -15,7 +15,7 @@ from leakgauge.registry import PRIORS
 class Prior(Protocol):
     """Weighted penalty on a batch in model-input (normalised) units → scalar, usable under vmap."""
 
-    def __call__(self, z: Float[Tensor, n * shape]) -> Float[Tensor, ""]: ...
+    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]: ...
 
 
 @PRIORS.register("none")
@@ -23,7 +23,7 @@ class Prior(Protocol):
 class NoPrior:
     """No penalty."""
 
-    def __call__(self, z: Float[Tensor, n * shape]) -> Float[Tensor, ""]:
+    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         return z.new_zeros(())
 
 

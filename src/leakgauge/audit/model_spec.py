@@ -1,0 +1,55 @@
+"""A model as a plan names it: constructor, arguments, weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakgauge.audit.resolve import resolve
+from leakgauge.errors import InputError, require
+from leakgauge.models.weights import load_weights
+from leakgauge.registry import MODELS
+from leakgauge.task import DataSpec, Mode, Task
+
+
+def model_label(name: str, arguments: dict[str, Any], weights: str | None) -> str:
+    """How reports call a model."""
+    shown = [f"{k}={v}" for k, v in arguments.items()] + ([f"weights={Path(weights).name}"] if weights else [])
+    return f"{name}({', '.join(shown)})" if shown else name
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model's constructor with its arguments, and where its weights come from."""
+
+    build: Any
+    name: str
+    arguments: dict[str, Any]
+    weights: str | None
+    field: str
+
+    def module(self, seed: int) -> nn.Module:
+        """The model; one without weights draws them from `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = resolve(MODELS, {self.name: self.arguments}, self.field).value
+        require(
+            isinstance(module, nn.Module),
+            self.field,
+            f"'{self.name}' gives a {type(module).__name__}",
+            "return a torch.nn.Module",
+        )
+        if self.weights is not None:
+            load_weights(module, Path(self.weights), self.field)
+        return module  # type: ignore[no-any-return]
+
+    def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
+        """Raises `InputError` when model and data do not fit."""
+        try:
+            return Task.of(self.module(seed), data, mode=mode, name=label)
+        except InputError as error:
+            raise InputError(error.field.replace("model", self.field, 1), error.problem, error.mend) from error

@@ -1,0 +1,21 @@
+"""The names the package promises."""
+
+from __future__ import annotations
+
+import leakgauge
+import pytest
+
+
+@pytest.mark.parametrize("name", leakgauge.__all__)
+def test_every_promised_name_is_there(name: str) -> None:
+    assert getattr(leakgauge, name) is not None
+
+
+def test_every_lazy_name_is_promised() -> None:
+    lazy = {name for names in leakgauge._HOMES.values() for name in names}
+    assert lazy | {"__version__"} == set(leakgauge.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = leakgauge.Nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -81,6 +81,7 @@ class Reconstruction:
         return Reconstruction(None, None, Status.NOT_APPLICABLE, message)
 
 
+@runtime_checkable
 class Attack(Protocol):
     """Anything that turns an observation into a reconstruction.
 

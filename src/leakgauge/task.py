@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -102,6 +102,7 @@ class Batch:
         return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches]))
 
 
+@runtime_checkable
 class Loss(Protocol):
     """``(logits, labels) → scalar``; labels are indices or soft."""
 

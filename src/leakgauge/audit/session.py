@@ -21,6 +21,9 @@ from leakgauge.audit.trial import trial_id
 from leakgauge.compute import Compute
 from leakgauge.report.html import render
 
+SHOWN = 3
+"""Reasons of a broken gate that the summary prints."""
+
 
 def run_audit(path: Path | None, output: Path, *, workers: int, device: str, counts_only: bool) -> None:
     """Everything behind `leakgauge audit`."""
@@ -44,7 +47,7 @@ def run_audit(path: Path | None, output: Path, *, workers: int, device: str, cou
 
         store = run(plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial)
     html, _ = write_reports(store)
-    _summary(console, document(store))
+    _summary(console, document(store), output)
     console.print(f"report: {html}", soft_wrap=True)
     store.close()
 
@@ -62,32 +65,30 @@ def missing_trials(store: Store) -> int:
     return len({trial_id(plan, key) for key in plan.trials()} - store.finished())
 
 
-def _summary(console: Console, report: dict[str, Any]) -> None:
+def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
     verdict = report["verdict"]
     table = Table(title=f"{report['config'].get('name', 'audit')}: {verdict['level'].replace('_', ' ')}")
-    for column in ("setting", "attack", "level", "identified", "PSNR [95 %]", "worst image", "public picture"):
-        table.add_column(column)
+    for column in ("setting", "attack", "verdict", "identified [95 %]", "mean, worst"):
+        table.add_column(column, overflow="fold")
     for f in verdict["findings"]:
         if f["control"]:
             continue
         s, psnr, rate = f["scenario"], f["psnr"], f["identified"]
         table.add_row(
             f"{s['model']}, {s['client']}, {s['defense']}",
-            f["attack"],
+            f["attack"].split("(")[0],
             f["level"].replace("_", " "),
             "–" if rate is None else f"{rate['count']}/{rate['n']} [{rate['low']:.2f}, {rate['high']:.2f}]",
-            "–" if psnr is None else f"{psnr['mean']:.1f} {_ends(psnr)}",
-            "–" if psnr is None else f"{psnr['best_for_attacker']:.1f} dB",
-            "–" if f["null_psnr"] is None else f"{f['null_psnr']['mean']:.1f} dB",
+            "–" if psnr is None else f"{psnr['mean']:.1f}, {psnr['best_for_attacker']:.1f} dB",
         )
     console.print(table)
     for sentence in verdict["headline"]:
         console.print(sentence)
-    if verdict["gate"]["passed"] is not None:
-        console.print("gate passed" if verdict["gate"]["passed"] else "gate broken:")
-        for reason in verdict["gate"]["reasons"]:
-            console.print(f"  {reason}")
-
-
-def _ends(psnr: dict[str, float | None]) -> str:
-    return "" if psnr["low"] is None else f"[{psnr['low']:.1f}, {psnr['high']:.1f}]"
+    gate = verdict["gate"]
+    if gate["passed"] is None:
+        return
+    console.print("gate passed" if gate["passed"] else "gate broken:")
+    for reason in gate["reasons"][:SHOWN]:
+        console.print(f"  {reason}")
+    if len(gate["reasons"]) > SHOWN:
+        console.print(f"  and {len(gate['reasons']) - SHOWN} more reasons: leakgauge gate {folder}", soft_wrap=True)

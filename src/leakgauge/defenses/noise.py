@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 from leakgauge.update import Update
 
 
+@runtime_checkable
 class Scale(Protocol):
     """How large the noise is: raw update → standard deviation per coordinate of each tensor."""
 

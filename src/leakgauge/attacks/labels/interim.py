@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ class Unknown:
     message: str
 
 
+@runtime_checkable
 class LabelStrategy(Protocol):
     """Finds labels."""
 

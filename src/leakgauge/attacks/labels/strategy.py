@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -33,6 +33,7 @@ class Unknown:
     message: str
 
 
+@runtime_checkable
 class LabelStrategy(Protocol):
     """Finds the labels of a batch.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ Bounds = tuple[Tensor, Tensor]
 """Lower and upper bound of a variable, broadcastable to its shape."""
 
 
+@runtime_checkable
 class Canvas(Protocol):
     """Variables that stand for a batch of examples."""
 
@@ -33,6 +34,7 @@ class Canvas(Protocol):
         ...
 
 
+@runtime_checkable
 class Start(Protocol):
     """First guess of pixels, in model-input units."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
 from leakgauge.attacks.matching.problem import Minimum, Problem
 
 
+@runtime_checkable
 class Minimiser(Protocol):
     """Finds low points of a `Problem` within its meter.
 

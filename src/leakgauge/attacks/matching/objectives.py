@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from leakgauge.registry import OBJECTIVES
 from leakgauge.tensors import Tensors, inner, squared_norm
 
 
+@runtime_checkable
 class Objective(Protocol):
     """``(simulated, observed, view) → scalar``, differentiable in the first, usable under vmap.
 

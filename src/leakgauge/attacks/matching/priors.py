@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,6 +12,7 @@ from leakgauge.errors import require
 from leakgauge.registry import PRIORS
 
 
+@runtime_checkable
 class Prior(Protocol):
     """Weighted penalty on a batch in model-input (normalised) units → scalar, usable under vmap."""
 

@@ -179,20 +179,41 @@ def test_known_labels_are_sorted() -> None:
 @pytest.mark.parametrize("total", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(4))
 def test_posterior_against_brute_force(total: int, seed: int) -> None:
-    """All count vectors of up to 4 examples: same probabilities, same best expected F1."""
+    """All count vectors of up to 4 examples: same probabilities and best expected F1, within sampling."""
     g, classes = torch.Generator().manual_seed(seed), 4
     root = torch.randn(classes, classes, generator=g, dtype=torch.float64)
     posterior = CountPosterior(root @ root.T, torch.randn(classes, generator=g, dtype=torch.float64))
     draws = itertools.combinations_with_replacement(range(classes), total)
     every = torch.stack([torch.bincount(torch.tensor(d), minlength=classes).double() for d in draws])
-    found, weights = posterior.around(every[0])
-    assert len(found) == len(every)
     exact = torch.softmax(-posterior.energy(every), 0)
-    assert torch.allclose(weights.sort().values, exact.sort().values)
+    found = posterior.sample(posterior.mode(every[0]), g)
+    shares = torch.stack([(found == n).all(1).double().mean() for n in every])
+    assert (shares - exact).abs().max() < 0.03
+    weights = torch.full((len(found),), 1 / len(found), dtype=torch.float64)
     labels, expected = best_expected_f1(found, weights, total)
     scores = torch.stack([(torch.minimum(every, n).sum(1) / total * exact).sum() for n in every])
-    assert abs(expected - float(scores.max())) < 1e-9
-    assert len(labels) == total
+    assert abs(expected - float(scores.max())) < 0.03
+    chosen = (torch.minimum(every, torch.bincount(labels, minlength=classes)).sum(1) / total * exact).sum()
+    assert float(scores.max() - chosen) < 0.03
+
+
+def test_confidence_falls_where_the_posterior_is_flat() -> None:
+    """No floor: a truncated neighbourhood of the mode once gave .94 to 64 labels that nothing was known of."""
+    flat = CountPosterior(1e-6 * torch.eye(10).double(), torch.zeros(10).double())
+    draws = flat.sample(torch.tensor([64.0] + [0.0] * 9).double(), torch.Generator().manual_seed(0))
+    _, confidence = best_expected_f1(draws, torch.full((len(draws),), 1 / len(draws)).double(), 64)
+    assert confidence < 0.85
+
+
+def test_a_contradicted_energy_does_not_outvote_the_bias() -> None:
+    """Deep features drift over 32 local steps; their energy once took a right start of 1.0 to an F1 of .14."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        blocks = [m for a, b in ((12, 32), (32, 32), (32, 32)) for m in (nn.Linear(a, b), nn.ReLU())]
+        net = nn.Sequential(*blocks, nn.Linear(32, 10))
+    labels = [0] * 20 + [3] * 30 + [7] * 14
+    observed = observe(net, VECTOR, vectors(labels), FedAvg(batch_size=2, lr=0.05))
+    assert f1(answer(observed).labels, torch.tensor(labels)) >= 0.9
 
 
 def test_helpers() -> None:

@@ -33,9 +33,7 @@ class IDLG:
         del generator
         count = observation.example_count
         if count != 1:
-            return Unknown(
-                f"iDLG reads the label of one example; this update has {'an unknown number' if count is None else count}"
-            )
+            return Unknown(f"iDLG reads the label of one example; this update has {count or 'an unknown number'}")
         layer = find_classifier(observation)
         if isinstance(layer, Unknown):
             return layer

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, Matching, Pixels, TotalVariation, Uniform
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
@@ -54,7 +55,9 @@ def seconds(run: Callable[[], object], repetitions: int = 5) -> float:
 def matching(minimiser: Adam | BoundedLBFGS, restarts: int = 1) -> Matching:
     """The parts that `auto` uses."""
     prior = TotalVariation(1e-3, smoothing=1e-6)
-    return Matching(objective=Cosine(), prior=prior, canvas=Pixels(first=Uniform()), minimiser=minimiser, restarts=restarts)
+    return Matching(
+        objective=Cosine(), prior=prior, canvas=Pixels(first=Uniform()), minimiser=minimiser, restarts=restarts
+    )
 
 
 def measure(name: str) -> dict[str, object]:

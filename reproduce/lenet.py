@@ -74,7 +74,8 @@ def sweep(
     return Row(
         paper="main-job",
         row=row,
-        setting=f"{module.__name__} untrained, first {len(images)} of cifar10-test, {protocol}, labels {'given' if labels else 'unknown'}",
+        setting=f"{module.__name__} untrained, first {len(images)} of cifar10-test, {protocol}, "
+        f"labels {'given' if labels else 'unknown'}",
         attack=repr(attack),
         metric="PSNR per image, dB, data range 1",
         claimed=claimed,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import leakgauge
 import pytest
+
+import leakgauge
 
 
 @pytest.mark.parametrize("name", leakgauge.__all__)

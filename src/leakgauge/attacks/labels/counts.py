@@ -53,7 +53,8 @@ class CountsFromLastLayer:
     Edge cases: unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only ratios could be
     read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
     Known failure: several examples behind clipping or sparsification are read as if there were none (multiset F1
-    .2 to .3 for 8 examples of an untrained LeNet), with confidence 0 where the defence is known. Otherwise see docs/sharp-edges.md.
+    .2 to .3 for 8 examples of an untrained LeNet), with confidence 0 where the defence is known. Others:
+    see docs/sharp-edges.md.
 
     Attributes:
         stand_ins: inputs that features are drawn from; `Knowledge.public_data` where there is enough of it.

@@ -49,6 +49,7 @@ def judge(gate: GateConfig | None, groups: list[Group]) -> GateResult:
         tried = [group for group in tested if group.setting == setting]
         if not any(power_of(group, everything)["shown"] for group in tried):
             reasons.append(f"power: {setting}: no attack tried here recovers the undefended control, so it cannot pass")
+    reasons.sort(key=lambda reason: "too few trials" in reason)  # what is broken before what is unsupported
     return GateResult(not reasons, tuple(reasons))
 
 

@@ -58,6 +58,14 @@ def test_the_layer_is_found_by_what_reaches_it() -> None:
     assert read(t, batch(1, torch.float32)).status is Status.EXACT
 
 
+def test_probing_leaves_no_hook_behind() -> None:
+    """Known defect (breaching): forward hooks pile up over restarts."""
+    t = task("flat")
+    for _ in range(3):
+        input_layers(t, torch.Generator())
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in t.module.modules())
+
+
 def test_a_layer_behind_a_convolution_is_not_taken_for_one() -> None:
     found = read(task("smooth"), batch(1))
     assert found.status is Status.NOT_APPLICABLE

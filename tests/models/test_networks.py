@@ -1,0 +1,80 @@
+"""Networks by parameter count and output shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cases import SPEC
+from leakgauge.attacks.smoothness import is_smooth
+from leakgauge.models import convnet, lenet, mlp, resnet18, resnet20
+from leakgauge.registry import MODELS
+from leakgauge.task import DataSpec, Task
+
+RGB = DataSpec((3, 32, 32), 10)
+
+
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [
+        (lenet, 15_826),
+        (convnet, 2_904_970),
+        (resnet20, 4_327_754),
+        (lambda: resnet20(width=16), 272_474),
+        (resnet18, 11_173_962),
+        (mlp, 197_322),
+    ],
+    ids=["lenet", "convnet-64", "resnet20-4", "resnet20-16", "resnet18", "mlp"],
+)
+def test_parameters_and_outputs(build, count: int) -> None:
+    net = build().eval()
+    assert sum(p.numel() for p in net.parameters()) == count
+    assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("entry", list(MODELS), ids=lambda e: e.name)
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 16), (3, 32)])
+def test_every_model_fits_other_sizes_channels_and_classes(entry, channels: int, size: int) -> None:
+    options = {"classes": 7, "channels": channels, "size": size, "shape": (channels, size, size)}
+    accepted = {k: v for k, v in options.items() if k in entry.parameters}
+    task = Task.of(entry.build(**accepted), DataSpec((channels, size, size), 7))
+    assert task.outputs == 7
+
+
+def test_lenet_is_drawn_uniformly() -> None:
+    torch.manual_seed(0)
+    flat = torch.cat([p.detach().flatten() for p in lenet().parameters()])
+    assert float(flat.abs().max()) <= 0.5
+    assert float(flat.std()) == pytest.approx(3**-0.5 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("build", "smooth"),
+    [
+        (lenet, True),
+        (lambda: lenet(activation="tanh"), True),
+        (lambda: lenet(activation="relu"), False),
+        (lambda: convnet(width=2), False),
+        (lambda: resnet20(width=2), False),
+        (lambda: resnet20(width=2, activation="sigmoid"), True),
+        (mlp, False),
+        (lambda: mlp(activation="sigmoid"), True),
+    ],
+)
+def test_smoothness_is_measured_and_sees_kinks(build, smooth: bool) -> None:
+    torch.manual_seed(0)
+    task = Task.of(build(), RGB)
+    assert all(is_smooth(task, torch.Generator().manual_seed(s)) is smooth for s in range(3))
+
+
+def test_a_kink_in_code_is_seen_too() -> None:
+    class Functional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = torch.nn.Linear(192, 16), torch.nn.Linear(16, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.two(torch.nn.functional.relu(self.one(x.flatten(1))))
+
+    torch.manual_seed(0)
+    assert not is_smooth(Task.of(Functional(), SPEC), torch.Generator().manual_seed(0))

@@ -1,0 +1,51 @@
+"""Results are data: append-only, and the docs page is made from them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from reproduce import rows, table  # noqa: E402
+
+
+def row(**changes) -> rows.Row:
+    plain = {
+        "paper": "p",
+        "row": "r",
+        "setting": "s",
+        "attack": "a",
+        "metric": "m",
+        "claimed": None,
+        "per_image": [[1.0, 3.0], [5.0, 7.0], [3.0, 5.0]],
+        "seeds": [0, 1],
+        "gradient_evaluations": 1,
+        "seconds": 0.1,
+    }
+    return rows.Row(**(plain | changes))
+
+
+def test_a_row_summarises_images_and_not_seeds() -> None:
+    measured = row().record()["measured"]
+    assert measured["mean"] == 4
+    assert measured["by_seed"] == [3, 5]
+    assert measured["std"] == 2
+    assert measured["low"] <= 4 <= measured["high"]
+
+
+def test_results_are_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    first = row().save()
+    text = first.read_text()
+    monkeypatch.setattr(rows.time, "strftime", lambda *_: first.stem.removeprefix("p-r-"))
+    with pytest.raises(FileExistsError):
+        row().save()
+    assert first.read_text() == text
+
+
+def test_the_page_in_the_docs_is_made_from_the_results() -> None:
+    assert (ROOT / "docs" / "measured.md").read_text(encoding="utf-8") == table.page()

@@ -30,7 +30,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "fedavg-4-steps": FedAvg(epochs=1, batch_size=2, lr=0.01),
     "fedavg-5-epochs": FedAvg(epochs=5, lr=0.01),
 }
-SEEDS = range(20)
+SEEDS = range(3000, 3020)  # the method was chosen on lower ones
 
 
 def client(source: Parquet, seed: int) -> Batch:
@@ -69,7 +69,7 @@ def measure(source: Parquet, network: str, protocol: str) -> Row:
         seeds=list(SEEDS),
         gradient_evaluations=0,
         seconds=round((time.perf_counter() - began) / len(SEEDS), 3),
-        doubt=f"mean confidence {sum(confidences) / 20:.3f}; guessing from the class prior {sum(guessed) / 20:.3f}",
+        doubt=f"mean confidence {sum(confidences) / len(SEEDS):.3f}; guessing from the class prior {sum(guessed) / len(SEEDS):.3f}",
     )
 
 

@@ -36,3 +36,12 @@ def test_a_budget_must_be_positive(limits: dict[str, float], field: str) -> None
     with pytest.raises(InputError) as error:
         Budget(**limits)  # type: ignore[arg-type]
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("setting", "field"), [({"device": "tpu9"}, "device"), ({"threads": 0}, "threads"), ({"chunk": 0}, "chunk")]
+)
+def test_settings_that_cannot_work_name_their_field(setting: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError) as error:
+        Compute(**setting)  # type: ignore[arg-type]
+    assert error.value.field == field

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,17 @@ class Compute:
     dtype: torch.dtype = torch.float32
     threads: int = 1
     chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            torch.empty((), device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                "device", f"'{self.device}' cannot be used ({reason})", "give cpu, or a device of this machine"
+            ) from error
+        require(self.threads > 0, "threads", f"is {self.threads}", "give a positive number")
+        require(self.chunk is None or self.chunk > 0, "chunk", f"is {self.chunk}", "give a positive number")
 
     def apply(self) -> None:
         """Sets threads, passive waiting and flush-to-zero for this process. Called by entry points only."""

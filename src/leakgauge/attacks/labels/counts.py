@@ -50,11 +50,16 @@ class CountsFromLastLayer:
     model takes their place, and the answer maximises the expected multiset F1.
     Assumes: soft-max cross-entropy, hard labels; the client's features vary as the stand-ins' do.
     Confidence: expected multiset F1 under the posterior, widened by the misfit of the statistics.
+    It ranks answers and is too high: on untrained networks .93 → F1 .88, .97 → .93, 1.00 → .99; on trained .92 → .80.
+    Measured (8 CIFAR-10 images, repeated labels, 20 seeds; guessing .34): untrained ConvNet-16 1.00 under FedSGD and
+    FedAvg; untrained LeNet .99 under FedSGD.
     Edge cases: unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only ratios could be
     read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
     Known failure: several examples behind clipping or sparsification are read as if there were none (multiset F1
-    .2 to .3 for 8 examples of an untrained LeNet), with confidence 0 where the defence is known. Others:
-    see docs/sharp-edges.md.
+    .2 to .3 for 8 examples of an untrained LeNet), with confidence 0 where the defence is known. Untrained
+    LeNet under FedAvg at lr .01, whose steps overshoot: .91 for minibatches of 2 in unknown order (.86 for 64
+    images), .93 for 5 full steps. Features that depend on the class, which unlabelled stand-ins do not show: .86 and
+    .75 on an MLP after 300 and 1500 steps of training. Noise of relative norm .01 gives .81, of .1 .71.
 
     Attributes:
         stand_ins: inputs that features are drawn from; `Knowledge.public_data` where there is enough of it.

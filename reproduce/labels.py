@@ -7,6 +7,7 @@ batches, untrained networks, labels unknown, example count and local training kn
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +70,8 @@ def measure(source: Parquet, network: str, protocol: str) -> Row:
         seeds=list(SEEDS),
         gradient_evaluations=0,
         seconds=round((time.perf_counter() - began) / len(SEEDS), 3),
-        doubt=f"mean confidence {sum(confidences) / len(SEEDS):.3f}; guessing from the class prior {sum(guessed) / len(SEEDS):.3f}",
+        doubt=f"mean confidence {statistics.fmean(confidences):.3f}; "
+        f"guessing from the class prior {statistics.fmean(guessed):.3f}",
     )
 
 

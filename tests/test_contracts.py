@@ -7,11 +7,12 @@ import torch
 
 from cases import DEFENSES, PROTOCOLS, DefenseCase, batch, task
 from leakgauge.clients import Protocol, client_update, raw_update
-from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, view_of
+from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, noise, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.task import Mode, Task
+from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
+from leakgauge.update import Update
 
 
 def gap(a: Tensors, b: Tensors) -> float:
@@ -126,3 +127,34 @@ def test_dropout_draws_from_the_generator_alone() -> None:
     assert losses[0] == losses[1] != losses[2]
     with pytest.raises(InputError, match="generator"):
         t(t.parameters, t.buffers, b)
+
+
+@pytest.mark.parametrize("case", [c for c in DEFENSES if not c.deterministic], ids=lambda c: repr(c.defense))
+def test_1_a_known_draw_is_repeated_in_another_precision(case: DefenseCase) -> None:
+    draws = Draws(7)
+    update = client_update(
+        task("relu", dtype=torch.float32), PROTOCOLS[0], batch(4, torch.float32), draws, defense=case.defense
+    )
+    cast = Update({k: v.double() for k, v in update.tensors.items()}, update.header)
+    view = view_of(case.defense, cast, draws)
+    precise = task("relu", dtype=torch.float32).to(torch.empty((), dtype=torch.float64))
+    raw = raw_update(
+        precise, PROTOCOLS[0], Batch(batch(4, torch.float32).inputs.double(), batch(4).labels), draws, case.defense
+    )[0]
+    assert gap(view(raw), cast.tensors) <= 1e-3
+
+
+def test_composed_noise_is_still_only_noise() -> None:
+    defense = Compose((noise(sigma=0.1),))
+    update = client_update(task("relu"), PROTOCOLS[0], batch(4), Draws(7), defense=defense)
+    assert view_of(defense, update, None).simulate is None
+
+
+def test_a_cohort_that_changes_each_update_is_refused() -> None:
+    with pytest.raises(InputError, match="secure aggregation does not simulate"):
+        client_update(task("relu"), PROTOCOLS[3], batch(4), Draws(7), defense=noise(sigma=0.1))
+
+
+def test_clipping_examples_with_dropout_is_refused() -> None:
+    with pytest.raises(InputError, match="dropout"):
+        client_update(task("dropped", Mode.TRAIN), PROTOCOLS[0], batch(4), Draws(7), defense=ClipExamples(norm=1.0))

@@ -53,6 +53,7 @@ class _OneLine(click.Group):
 @click.version_option(__version__, prog_name="leakgauge")
 def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
+    sys.path.insert(0, os.getcwd())  # a plan may name modules of the folder it is run from
 
 
 @main.command()
@@ -88,7 +89,6 @@ def audit(plan: Path | None, output: Path, workers: int, device: str, counts_onl
         return
     from leakgauge.audit.session import run_audit
 
-    sys.path.insert(0, os.getcwd())  # a plan may name modules of the folder it is run from
     run_audit(plan, output, workers=workers, device=device, counts_only=counts_only)
 
 
@@ -119,7 +119,7 @@ def gate(folder: Path) -> None:
     reasons = result["reasons"] + ([f"unfinished: {left} trials have not run"] if left else [])
     for reason in reasons:
         click.echo(reason)
-    click.echo("gate broken" if reasons else "gate passed")
+    click.echo("gate failed" if reasons else "gate passed")
     sys.exit(1 if reasons else 0)
 
 

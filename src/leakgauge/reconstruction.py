@@ -60,7 +60,8 @@ class Reconstruction:
 
     Attributes:
         inputs: `None` when the attack has no answer.
-        labels: one a slot; `None` when unknown.
+        labels: one a slot, or a multiset of the batch's (`paired` false); `None` when unknown.
+        paired: whether label i belongs to example i.
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
         trace: (gradient evaluations, objective) as the run went on.
@@ -74,6 +75,7 @@ class Reconstruction:
     label_confidence: float | None = None
     cost: Cost = Cost()
     trace: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+    paired: bool = True
 
     @staticmethod
     def not_applicable(message: str) -> Reconstruction:

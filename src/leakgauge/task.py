@@ -173,9 +173,9 @@ class Task:
         return replace(task, outputs=task._check())
 
     def _check(self) -> int:
-        probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
-        probe = probe.to(next(iter(self.parameters.values())))
         try:
+            probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
+            probe = probe.to(next(iter(self.parameters.values())))
             logits = self.logits(self.parameters, self.buffers, probe)[0]
         except (RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]

@@ -123,3 +123,20 @@ def test_truth_meets_results_in_one_module_only() -> None:
             text = path.read_text(encoding="utf-8")
             assert "leakgauge.audit" not in text, path
             assert "leakgauge.metrics" not in text, path
+
+
+def test_labels_that_belong_to_no_slot_do_not_pair_images() -> None:
+    """A closed form reads images in its own order: a sorted multiset of labels must not force wrong mates."""
+    t = truth()
+    shuffled = t.batch.inputs[[2, 0, 1]]
+    unpaired = Reconstruction(shuffled, t.batch.labels, Status.CONVERGED, paired=False)
+    record = evaluate(unpaired, t, SPEC, labels_known=False).record
+    assert record["scores"]["psnr"] == [300.0] * 3
+    assert record["labels"]["true_counts_f1"] == 1
+
+
+def test_more_answers_than_examples_do_not_help() -> None:
+    t = truth(1)
+    many = torch.cat([pictures(40, 8), t.batch.inputs])
+    record = evaluate(found(many), t, SPEC, labels_known=False).record
+    assert record["scores"]["exact"] == [False]

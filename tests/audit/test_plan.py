@@ -56,11 +56,19 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"defenses": [[]]}, "defenses[0]", "write none"),
     ({"defenses": [3]}, "defenses[0]", "write a name"),
     ({"clients": [{"fedavg": {"lr": -0.1}}]}, "clients[0].fedavg.lr", "positive"),
-    ({"clients": []}, "clients", "at least 1"),
+    ({"clients": []}, "clients", "name at least one"),
     ({"mode": "training"}, "mode", "is 'training'"),
     ({"knows": ["label"]}, "knows[0]", "did you mean 'labels'?"),
     ({"server": "evil"}, "server", "known: honest"),
-    ({"seeds": []}, "seeds", "at least 1"),
+    ({"seeds": []}, "seeds", "name at least one"),
+    ({"seeds": 0}, "seeds", "write a list"),
+    ({"defenses": "none"}, "defenses", "write a list"),
+    ({"gate": {"identified": 0.05}}, "gate.identified", "write a mapping"),
+    ({"gate": {"psnr": {"worst": float("nan")}}}, "gate.psnr.worst", "finite"),
+    ({"defenses": [{"noise": {"sigma": float("nan")}}]}, "defenses[0].noise.sigma", "finite"),
+    ({"data": {"batch": "two"}}, "data.batch", "give a whole number"),
+    ({"data": {"source": "samples", "size": 10**6}}, "model", "set data.size"),
+    ({"attacks": [{"auto": {"restarts": 0}}]}, "attacks[0].auto.restarts", "give a positive number"),
     ({"seeds": [1, 1]}, "seeds", "give each seed once"),
     ({"attacks": ["dlg", "dlg"]}, "attacks", "give each once"),
     ({"clients": [{"secure-aggregation": {"cohort": 2}}]}, "clients[0].cohort", "change data.batch or give sizes"),
@@ -201,5 +209,6 @@ def test_an_attack_may_be_built_from_parts() -> None:
 
 def test_secure_aggregation_takes_its_client_by_name() -> None:
     client = {"secure-aggregation": {"cohort": 2, "client": {"fedavg": {"lr": 0.1}}}}
-    plan = Plan(tiny(clients=[client], data={"source": "samples", "size": 16, "batch": 2, "batches": 2}))
+    data = {"source": "samples", "size": 16, "batch": 2, "batches": 2}
+    plan = Plan(tiny(clients=[client], data=data, defenses=["none"]))
     assert plan.clients[0].value.client.lr == 0.1

@@ -23,6 +23,8 @@ from leakgauge.audit.plan import Plan
 from leakgauge.audit.run import run
 from leakgauge.audit.session import run_audit
 from leakgauge.audit.store import FILE, Store
+from leakgauge.audit.trial import run_trial
+from leakgauge.compute import Compute
 from leakgauge.errors import InputError
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
@@ -315,3 +317,33 @@ def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixt
         plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False
     )
     assert "report:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["shape", "none", "nan"])
+def test_an_attack_that_answers_nonsense_is_a_row(kind: str) -> None:
+    plan = Plan(tiny(attacks=[{"audit.broken:Nonsense": {"kind": kind}}], defenses=["none"]))
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] in ("failed", "non_finite")
+    assert record["scores"] is None
+    assert record["message"]
+
+
+def test_a_client_that_diverges_is_a_row() -> None:
+    clients = [{"fedavg": {"lr": 1e30, "epochs": 5}}]
+    plan = Plan(tiny(clients=clients, attacks=["closed-form"], defenses=["none"]))
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] == "failed"
+    assert "diverged" in record["message"]
+
+
+def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
+    plan = Plan(tiny(attacks=["closed-form"], defenses=["none"]))
+    run(plan, tmp_path, workers=1, counts_only=True).close()
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("delete from trials where id like '%b001'")
+    connection.commit()
+    connection.close()
+    store = run(plan, tmp_path, workers=1)
+    assert len(store.finished()) == 2
+    assert store.pictures() == {}
+    store.close()

@@ -156,9 +156,9 @@ def test_gate_tests_the_end_of_the_interval_that_hurts() -> None:
     gate = GateConfig.model_validate({"identified": {"max": 0.05}})
     result = judge(gate, groups([trial(i, 10.0) for i in range(8)]))
     assert result.passed is False
-    assert "too few trials" in result.reasons[0]
-    assert "0.31" in result.reasons[0]
-    assert "59 images" in result.reasons[0]
+    reason = next(r for r in result.reasons if "too few trials" in r)
+    assert "0.31" in reason
+    assert "59 images" in reason
     assert judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(59))])).passed is True
     assert judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(58))])).passed is False
 
@@ -204,9 +204,31 @@ def test_labels_that_were_given_are_no_leak() -> None:
     assert judge(gate, groups([*POWER, *records])).passed is True
 
 
-def test_one_value_supports_no_interval() -> None:
+@pytest.mark.parametrize("records", [[trial(0, 10.0, f1=0.0, seed=s) for s in range(9)], [trial(0, 10.0, f1=0.2)]])
+def test_few_label_scores_support_no_limit_however_equal(records: list[dict[str, Any]]) -> None:
+    gate = GateConfig.model_validate({"label_f1": {"max": 0.05}})
+    reasons = judge(gate, groups(records)).reasons
+    assert any("label_f1" in reason for reason in reasons)
+
+
+def test_many_label_scores_do() -> None:
     gate = GateConfig.model_validate({"label_f1": {"max": 0.5}})
-    assert "too few trials" in judge(gate, groups([trial(0, 10.0, f1=0.2)])).reasons[0]
+    assert judge(gate, groups([*POWER, *(trial(i, 10.0, f1=0.1, defense="d") for i in range(20))])).passed is True
+
+
+def test_chance_grows_with_seeds_and_with_the_batch() -> None:
+    once = groups([trial(i, 10.0) for i in range(8)])[0]
+    often = groups([trial(i, 10.0, seed=s) for i in range(8) for s in range(10)])[0]
+    first, tenth = (verdict(list(g.records), None)["findings"][0]["identified"]["chance"] for g in (once, often))
+    assert first == pytest.approx(1 / 101, abs=1e-4)
+    assert tenth == pytest.approx(1 - (100 / 101) ** 10, abs=1e-4)
+
+
+def test_failures_beside_results_are_inconclusive() -> None:
+    mixed = [trial(i, 10.0, defense="d") for i in range(8)] + [trial(i, None, defense="d") for i in range(8, 40)]
+    found = next(f for f in verdict([*LEAKY, *mixed], None)["findings"] if f["scenario"]["defense"] == "d")
+    assert found["level"] == "inconclusive"
+    assert "32 of 40 trials gave no result" in found["sentence"]
 
 
 @given(st.integers(1, 95))

@@ -14,7 +14,7 @@ KNOWABLE = ("labels", "example_count", "local_training", "buffers", "defense", "
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class DataConfig(BaseModel):
@@ -118,6 +118,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return dict(loaded)
 
 
+MENDS = {
+    "list_type": "write a list, e.g. [none]",
+    "too_short": "name at least one",
+    "model_type": "write a mapping, e.g. {max: 0.05} in the gate or {source: samples} under data",
+    "int_parsing": "give a whole number",
+    "float_parsing": "give a number",
+    "finite_number": "give a finite number",
+}
+"""What to write instead, where pydantic's own words are about types."""
+
+
 def parse(raw: dict[str, Any]) -> PlanConfig:
     try:
         return PlanConfig.model_validate(raw)
@@ -128,7 +139,7 @@ def parse(raw: dict[str, Any]) -> PlanConfig:
         if first["type"] == "extra_forbidden":
             key, known = str(first["loc"][-1]), _keys_beside(first["loc"])
             raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
-        message = first["msg"].removeprefix("Value error, ")
+        message = MENDS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise InputError(path, f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
 
 

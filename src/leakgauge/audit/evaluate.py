@@ -69,11 +69,15 @@ def evaluate(
     if found is None or not reconstruction.status.has_result:
         scores, controls, order = None, _nulls(truth, data), (None,) * len(truth.batch)
     else:
-        found = found.to(truth.batch.inputs)
+        # An attack that offers more than the client had would get the best of many tries.
+        found = found.to(truth.batch.inputs)[: len(truth.batch)]
+        labels_hat = reconstruction.labels
+        if not reconstruction.paired or (labels_hat is not None and len(labels_hat) != len(found)):
+            labels_hat = None
         mates = assign(
             found,
             truth.batch.inputs,
-            labels_hat=reconstruction.labels,
+            labels_hat=labels_hat,
             labels=truth.batch.labels,
             data_range=data.range,
             low=data.low,

@@ -107,7 +107,9 @@ def power_of(group: Group, groups: list[Group]) -> dict[str, Any]:
     if not controls:
         return {"psnr": None, "shown": None, "trial": None}
     control = controls[0]
-    images = len(by_image(control, "psnr"))
+    images = sum(len(r["controls"]["nearest_public"]["psnr"]) for r in control.records) / len(
+        {r["seed"] for r in control.records}
+    )
     best = max(worst_by_image(control), default=None)
     return {
         "psnr": None if best is None else round(best, 3),
@@ -129,12 +131,16 @@ def level_of(group: Group, power: dict[str, Any]) -> str:
     if n and proportion_lower(count, n, 0.975) > _chance(group):
         return "partial"
     enough = n > 0 and proportion_upper(count, n) < 0.5
-    return "not_recovered" if enough and power["shown"] else "inconclusive"
+    return "not_recovered" if enough and power["shown"] and not group.failed else "inconclusive"
 
 
 def _chance(group: Group) -> float:
+    """Upper bound of the rate at which guesses are identified: in any of the seeds, and with a mate that the
+    assignment may choose among the whole batch."""
     smallest: int = min(r["scores"]["gallery"] for r in group.scores)
-    return 1 / (1 + smallest)
+    tries = len({r["seed"] for r in group.scores}) * max(len(r["scores"]["identified"]) for r in group.scores)
+    chance: float = 1 - (1 - 1 / (1 + smallest)) ** tries
+    return chance
 
 
 def finding(group: Group, groups: list[Group]) -> dict[str, Any]:
@@ -212,18 +218,27 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
+def label_scores(group: Group) -> np.ndarray:
+    """Label F1 of each client whose labels were not given: its mean over the seeds."""
+    by_client: dict[int, list[float]] = defaultdict(list)
+    for r in group.records:
+        if r["labels"] is not None and not r["labels"]["known"]:
+            by_client[r["scenario"]["data"]["index"]].append(r["labels"]["true_counts_f1"])
+    return np.asarray([statistics.fmean(v) for v in by_client.values()], dtype=float)
+
+
 def _label_finding(group: Group) -> dict[str, Any] | None:
     rows = [r["labels"] for r in group.records if r["labels"] is not None and not r["labels"]["known"]]
     if not rows:
         return None
-    f1 = np.asarray([row["true_counts_f1"] for row in rows], dtype=float)
+    f1 = label_scores(group)
     interval = interval_of(f1)
     return {
         "mean": round(float(f1.mean()), 4),
         "low": _rounded(interval.low),
         "high": _rounded(interval.high),
         "baseline": round(statistics.fmean(row["baseline_f1"] for row in rows), 4),
-        "n": len(rows),
+        "n": len(f1),
     }
 
 
@@ -244,6 +259,8 @@ def _sentence(group: Group, base: dict[str, Any], level: str) -> str:
 
 
 def _why(base: dict[str, Any]) -> str:
+    if base["failed"]:
+        return f"{base['failed']} of {base['trials']} trials gave no result"
     if base["power"]["shown"] is None:
         return "no control shows whether the attack has power on this model"
     if not base["power"]["shown"]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakgauge.audit.config import GateConfig
-from leakgauge.audit.findings import Group, identified_images, interval_of, power_of, worst_by_image
+from leakgauge.audit.findings import Group, identified_images, label_scores, power_of, worst_by_image
 from leakgauge.metrics.intervals import proportion_upper
 
 
@@ -73,9 +73,9 @@ def _reasons(gate: GateConfig, group: Group) -> list[str]:
         else:
             found.append(_share(f"psnr above {gate.psnr.worst:g} dB", 0, len(worst), gate.psnr.share, group.title))
     if gate.label_f1 is not None:
-        f1 = [r["labels"]["true_counts_f1"] for r in group.records if r["labels"] and not r["labels"]["known"]]
-        if f1:
-            found.append(_mean("label_f1", np.asarray(f1, dtype=float), gate.label_f1.max, group.title))
+        f1 = label_scores(group)
+        if len(f1):
+            found.append(_mean("label_f1", f1, gate.label_f1.max, group.title))
     return [reason for reason in found if reason]
 
 
@@ -103,13 +103,14 @@ def needed(limit: float, confidence: float = 0.95) -> int | str:
 
 
 def _mean(what: str, values: np.ndarray, limit: float, title: str) -> str:
-    if values.mean() > limit:
-        return f"{what}: {title}: mean {values.mean():.2f}, the gate allows {limit:g}"
-    high = interval_of(values).high
-    if high is None:
-        return f"{what}: {title}: too few trials: one value supports no interval"
+    """Of values in [0, 1]: Hoeffding's bound, which holds for few values and equal ones, where a bootstrap does not."""
+    mean = float(values.mean())
+    if mean > limit:
+        return f"{what}: {title}: mean {mean:.2f}, the gate allows {limit:g}"
+    high = min(1.0, mean + math.sqrt(math.log(1 / 0.05) / (2 * len(values))))
+    if high <= limit:
+        return ""
     return (
-        f"{what}: {title}: too few trials: mean {values.mean():.2f} still allows {high:.2f}, the gate allows {limit:g}"
-        if high > limit
-        else ""
+        f"{what}: {title}: too few trials: mean {mean:.2f} of {len(values)} still allows {high:.2f}, "
+        f"the gate allows {limit:g}"
     )

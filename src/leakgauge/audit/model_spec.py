@@ -36,7 +36,13 @@ class ModelSpec:
         """The model; one without weights draws them from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = resolve(MODELS, {self.name: self.arguments}, self.field).value
+            try:
+                module = resolve(MODELS, {self.name: self.arguments}, self.field).value
+            except (RuntimeError, MemoryError) as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(
+                    self.field, f"cannot be built ({reason})", "set data.size or the model to match"
+                ) from error
         require(
             isinstance(module, nn.Module),
             self.field,

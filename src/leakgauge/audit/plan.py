@@ -18,6 +18,7 @@ from torch import Tensor
 from leakgauge.audit.config import KNOWABLE, DataConfig, OnlyRule, parse
 from leakgauge.audit.model_spec import ModelSpec, model_label
 from leakgauge.audit.resolve import Named, resolve, resolve_defense, split
+from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.gradient import refuse_mixing
 from leakgauge.compute import Budget
 from leakgauge.data import Source, open_source
@@ -155,6 +156,10 @@ class Plan:
         for key in self.trials():
             if not key.control and key.seed == 0 and key.batch == 0:
                 defense = self.defenses[key.defense].value
+                try:
+                    refuse_combination(self.clients[key.client].value, defense)
+                except InputError as error:
+                    raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
                 if defense.acts_on_examples:
                     try:
                         refuse_mixing(defense.on_task(self.task(key)))

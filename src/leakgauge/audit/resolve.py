@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,8 @@ def _argument(build: Any, name: str, key: str, value: Any, field: str) -> Any:
     if key in PARTS:
         return resolve(PARTS[key], value, f"{field}.{key}").value
     hint = _hints(build).get(key, Any)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{field}.{key}", f"is {value}", "give a finite number")
     try:
         return TypeAdapter(hint).validate_python(value)
     except PydanticSchemaGenerationError as error:

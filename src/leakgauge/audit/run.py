@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -41,6 +42,7 @@ _work: tuple[Plan, Work] | None = None
 def _begin(work: Work) -> None:
     """Resolves the plan once per process, and ends the process with its parent."""
     global _work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
     work.compute.apply()
     _work = (Plan(work.raw), work)
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -102,7 +104,8 @@ def run(
         on_trial(len(done), len(keys), "")
     if not left:
         return store
-    work = Work(plan.raw, compute, counts_only)
+    # A folder begun without images stays without, whatever this call says.
+    work = Work(plan.raw, compute, counts_only or store.audit.counts_only)
     # Forked from a server that has imported torch but started no thread: workers share its memory.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["leakgauge.audit.trial"])
@@ -123,6 +126,10 @@ def run(
                 "a worker process died (out of memory?)",
                 "run again with fewer --workers; finished trials are kept",
             ) from error
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     return store

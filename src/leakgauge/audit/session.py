@@ -39,13 +39,17 @@ def run_audit(path: Path | None, output: Path, *, workers: int, device: str, cou
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("trials", total=None)
+    progress = Progress(*columns, console=console)
+    bar = progress.add_task("trials", total=None)
 
-        def on_trial(done: int, total: int, last: str) -> None:
-            progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
+    def on_trial(done: int, total: int, last: str) -> None:
+        progress.start()  # not before the output folder is known to be good
+        progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
 
+    try:
         store = run(plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial)
+    finally:
+        progress.stop()
     html, _ = write_reports(store)
     _summary(console, document(store), output)
     console.print(f"report: {html}", soft_wrap=True)
@@ -87,7 +91,7 @@ def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
     gate = verdict["gate"]
     if gate["passed"] is None:
         return
-    console.print("gate passed" if gate["passed"] else "gate broken:")
+    console.print("gate passed" if gate["passed"] else "gate failed:")
     for reason in gate["reasons"][:SHOWN]:
         console.print(f"  {reason}")
     if len(gate["reasons"]) > SHOWN:

@@ -24,7 +24,7 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
 from leakgauge.report.picture import Picture
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.update import Update
+from leakgauge.update import Update, UpdateHeader
 
 PUBLIC = 64
 """Public examples an attacker may hold, and the null baselines use."""
@@ -68,8 +68,11 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
 
     update, draws = _update(plan, key, task, client, defense, batch, streams)
     shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
-    observation = observe(plan, task, update, draws, client, defense, batch, shown)
-    reconstruction = attempt(attack.value, observation, streams.generator("attack", key.batch), plan.budget, compute)
+    known = observe(plan, task, update, draws, client, defense, batch, shown)
+    if isinstance(known, Observation):
+        reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
+    else:
+        reconstruction = known
 
     distractors = plan.lend(gallery, indices, plan.config.gallery, streams.generator("gallery", key.batch))
     neighbours = (plan.batches[key.batch + 1 :] + plan.batches[: key.batch])[:OTHERS]
@@ -79,7 +82,7 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
         reconstruction,
         truth,
         plan.spec,
-        labels_known=observation.knowledge.labels is not None,
+        labels_known="labels" in plan.config.knows,
         perceptual=plan.perceptual,
     )
     record = {
@@ -122,11 +125,24 @@ def attempt(
 ) -> Reconstruction:
     """Runs an attack, which may be anybody's. What it raises becomes a row with the reason, never a missing row."""
     try:
-        return attack.reconstruct(observation, generator, budget=budget, compute=compute)
+        found = attack.reconstruct(observation, generator, budget=budget, compute=compute)
+        return checked(found, observation.task.data)
     except InputError as error:
         return Reconstruction.not_applicable(str(error))
     except (RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, AttributeError) as error:
         return Reconstruction(None, None, Status.FAILED, f"{type(error).__name__}: {error}")
+
+
+def checked(found: Reconstruction, data: DataSpec) -> Reconstruction:
+    """The reconstruction, or a failure where its parts do not fit together: an attack may be anybody's."""
+    if found.inputs is None:
+        return found
+    if tuple(found.inputs.shape[1:]) != data.shape or not len(found.inputs):
+        problem = f"gave examples of shape {tuple(found.inputs.shape)}, the data have {data.shape}"
+        return Reconstruction(None, None, Status.FAILED, problem, cost=found.cost)
+    if not bool(torch.isfinite(found.inputs).all()):
+        return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=found.cost)
+    return found
 
 
 def _update(
@@ -141,8 +157,11 @@ def _update(
 
 def observe(
     plan: Plan, task: Task, update: Update, draws: Draws, client: Named, defense: Named, batch: Batch, shown: Tensor
-) -> Observation:
-    """What the plan's attacker receives: only the fields that the plan names."""
+) -> Observation | Reconstruction:
+    """What the plan's attacker receives: only the fields that the plan names.
+
+    A simulated client that diverged has sent nothing that could be attacked: a failure, and a row.
+    """
     knows = set(plan.config.knows)
     knowledge = Knowledge(
         labels=batch.labels if "labels" in knows else None,
@@ -153,12 +172,15 @@ def observe(
         draws=draws if "draws" in knows else None,
         public_data=shown if "public_data" in knows else None,
     )
-    header = (
-        update.header
-        if "example_count" in knows
-        else type(update.header)(update.header.kind, None, update.header.protocol)
+    header = UpdateHeader(
+        update.header.kind,
+        update.header.example_count if "example_count" in knows else None,
+        update.header.protocol if "local_training" in knows else {},
     )
-    return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
+    try:
+        return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
+    except InputError as error:
+        return Reconstruction(None, None, Status.FAILED, f"the simulated client diverged ({error.problem})")
 
 
 def _finite(value: float) -> float | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from leakgauge.clients.gradient import example_rule, mean_gradient
 from leakgauge.clients.protocol import Protocol
+from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses.defense import Defense, NoDefense
 from leakgauge.draws import Draws
+from leakgauge.errors import InputError
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateHeader
@@ -18,6 +20,19 @@ def raw_update(task: Task, protocol: Protocol, batch: Batch, draws: Draws, defen
     """
     rule = example_rule(defense.on_example_gradients) if defense.acts_on_examples else mean_gradient
     return protocol.local_training(task, batch, draws, rule)
+
+
+def refuse_combination(protocol: Protocol, defense: Defense) -> None:
+    """Raises `InputError` where each client of a cohort would have to change its own update.
+
+    Applied to the mean instead, noise and top-k would look stronger than they are.
+    """
+    if isinstance(protocol, SecureAggregation) and defense.acts_on_update:
+        raise InputError(
+            "defenses",
+            f"{defense} changes each client's update, which secure aggregation does not simulate yet",
+            "audit the defence with fedsgd or fedavg, or secure aggregation with none",
+        )
 
 
 def client_update(
@@ -37,6 +52,7 @@ def client_update(
         if the protocol sends it.
     """
     defense = defense or NoDefense()
+    refuse_combination(protocol, defense)
     task = defense.on_task(task)
     batch = defense.on_batch(batch, draws.generator("batch"))
     tensors, buffers = raw_update(task, protocol, batch, draws, defense)

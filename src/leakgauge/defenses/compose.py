@@ -32,6 +32,10 @@ class Compose(Defense):
     def acts_on_examples(self) -> bool:
         return any(d.acts_on_examples for d in self.defenses)
 
+    @property
+    def acts_on_update(self) -> bool:
+        return any(d.acts_on_update for d in self.defenses)
+
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         for defense in self.defenses:
             per_example = defense.on_example_gradients(per_example, child_generator(generator))
@@ -62,7 +66,7 @@ class Compose(Defense):
             return raw
 
         return AttackerView(
-            simulate=simulate,
+            simulate=simulate if any(v.simulate is not None for v in views) else None,
             support=map_tensors(lambda *s: torch.stack(s).all(0), *supports) if supports else None,
             noise_scale=_noise_scale(views),
         )

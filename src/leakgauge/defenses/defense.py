@@ -71,6 +71,11 @@ class Defense:
         del generator
         return per_example
 
+    @property
+    def acts_on_update(self) -> bool:
+        """Whether `on_update` is more than the identity."""
+        return type(self).on_update is not Defense.on_update
+
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         """Changes the raw update before it is sent (clip, top-k, noise)."""
         del generator

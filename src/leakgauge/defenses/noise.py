@@ -99,7 +99,8 @@ class GaussianNoise(Defense):
         sigma = self.scale.of(tensors)
 
         def noise(t: Tensor) -> Tensor:
-            return torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device)
+            # Drawn in one precision, so that whoever knows the draw repeats it in any other.
+            return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
 
         return {name: t + sigma[name] * noise(t) for name, t in tensors.items()}
 

@@ -106,10 +106,22 @@ def test_rows_that_one_example_drives_are_read_from_a_batch() -> None:
             threshold = (scores[own] + scores[[i for i in range(3) if i != own]].max()) / 2
             net[1].bias[unit] = -threshold * (1 + unit)
     found = read(Task.of(net, SPEC), b)
-    assert found.status is Status.EXACT
+    assert found.status is Status.CONVERGED
     assert "3 of 3 examples" in found.message
+    assert not found.paired
     gaps = torch.cdist(found.inputs.flatten(1), b.inputs.flatten(1)).min(0).values
     assert float(gaps.max()) < 1e-6
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_agreeing_rows_of_a_batch_are_no_certificate(classes: int) -> None:
+    """Units that the same examples drive in the same proportions agree on a mixture."""
+    torch.manual_seed(0)
+    spec = DataSpec(SPEC.shape, classes)
+    t = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Sigmoid(), nn.Linear(16, classes)).double(), spec)
+    b = batch(4)
+    found = read(t, Batch(b.inputs, torch.ones(4, dtype=torch.long)))
+    assert found.status is not Status.EXACT
 
 
 def test_mixed_rows_are_not_sold_as_images() -> None:

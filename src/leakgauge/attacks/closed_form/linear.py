@@ -34,8 +34,10 @@ class LinearRead:
 
     One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
     known sparsifier sent, and a certificate: the share of ‖∂W‖² that one outer product does not explain.
-    Several examples: rows that agree on a ratio inside the data's range were driven by the same example
-    alone; singletons are kept only where they lie inside the range.
+    Several examples: rows that agree on a ratio inside the data's range are taken for rows that one
+    example drives, then single rows inside the range. Never certified: units that the same examples
+    activate in the same proportions agree on a mixture too (two classes, equal labels). Labels of several
+    examples are a multiset, not paired with the images.
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example.
@@ -75,10 +77,11 @@ class LinearRead:
         if z is None:
             return Reconstruction(None, None, Status.FAILED, message)
         inputs = data.denormalise(z.view(-1, *data.shape))
-        labels, confidence = _labels(observation, generator, len(inputs), examples)
+        labels, confidence = _labels(observation, generator)
         cost = Cost(0, time.perf_counter() - began)
         status = Status.EXACT if certain else Status.CONVERGED
-        return Reconstruction(inputs, labels, status, message, label_confidence=confidence, cost=cost)
+        paired = examples == 1
+        return Reconstruction(inputs, labels, status, message, None, confidence, cost, paired=paired)
 
     def _several(
         self, weight: Float[Tensor, "rows d"], bias: Float[Tensor, " rows"], examples: int, data: DataSpec
@@ -109,8 +112,10 @@ class LinearRead:
         groups = groups[:examples]
         pooled = [(ratios[g] * strength[g, None].square()).sum(0) / strength[g].square().sum() for g in groups]
         agreed = sum(len(g) > 1 for g in groups)
-        message = f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree"
-        return torch.stack(pooled), agreed == len(groups), message
+        message = (
+            f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
+        )
+        return torch.stack(pooled), False, message
 
 
 def _gradients(observation: Observation, layer: LinearLayer) -> tuple[Float[Tensor, "rows d"], Float[Tensor, " rows"]]:
@@ -151,13 +156,10 @@ def _one(
     return x[None], unexplained < 1e-6 and bool(seen.all()), shown
 
 
-def _labels(
-    observation: Observation, generator: torch.Generator, found: int, examples: int
-) -> tuple[Tensor | None, float | None]:
+def _labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:
     if observation.knowledge.labels is not None:
-        known = observation.knowledge.labels
-        return (known, None) if found == examples else (None, None)
+        return observation.knowledge.labels, None
     guess = CountsFromLastLayer().infer(observation, generator)
-    if isinstance(guess, Unknown) or found != examples:
+    if isinstance(guess, Unknown):
         return None, None
     return guess.labels, guess.confidence

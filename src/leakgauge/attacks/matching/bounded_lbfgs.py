@@ -71,7 +71,8 @@ class BoundedLBFGS:
             problem.meter.note(evaluations, float(best.data))
             evaluations += 1
             if not bool(torch.isfinite(at.total)):
-                raise _Over(Status.NON_FINITE)
+                # The line search has left the domain: keep the best point, if there was one.
+                raise _Over(Status.CONVERGED if bool(torch.isfinite(best.total)) else Status.NON_FINITE)
             slope = torch.cat([at.gradient[k].detach().flatten() for k in start]).double().cpu().numpy()
             return self.scale * float(at.total), self.scale * slope
 

@@ -82,6 +82,10 @@ class Matching:
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
 
+        if getattr(self.prior, "needs_images", False) and len(observation.task.data.shape) != 3:
+            return Reconstruction.not_applicable(
+                f"{type(self.prior).__name__} needs two spatial axes, the data have shape {observation.task.data.shape}"
+            )
         like = compute.like(self.minimiser.dtype)
         simulator = Simulator.of(observation, like, generator)
         if not (simulator.scale_known or self.objective.scale_free):
@@ -149,11 +153,18 @@ class Matching:
             minima.append(self.minimiser.minimise(problem.one(index)))
             if minima[-1].status in (Status.STOPPED, Status.TIME_LIMIT):
                 break
+        last = minima[-1].status
+        found = [m for m in minima if m.variables]
+        if not found:
+            return minima[-1]
+        finite = [m for m in found if m.status is not Status.NON_FINITE]
+        minima = found
+        status = last if last is not Status.NON_FINITE else finite[-1].status if finite else last
         return Minimum(
             {k: torch.cat([m.variables[k] for m in minima]) for k in minima[0].variables},
             torch.cat([m.total for m in minima]),
             torch.cat([m.data for m in minima]),
-            minima[-1].status,
+            status,
         )
 
     def _answer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -42,6 +42,8 @@ class TotalVariation:
 
     weight: float
     smoothing: float = 0.0
+
+    needs_images: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")

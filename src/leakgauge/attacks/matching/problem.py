@@ -137,7 +137,8 @@ class Problem:
         What earlier restarts left of the budget is shared equally by those still to come.
         """
         left = self.meter.affordable(1)
-        ceiling = None if left is None else self.meter.spent + left // (self.restarts - index)
+        share = None if left is None else max(left // (self.restarts - index), min(left, self.cost))
+        ceiling = None if share is None else self.meter.spent + share
         start = {k: v[index : index + 1] for k, v in self.start.items()}
         return Problem(self.loss, start, self.bounds, self.meter, self.cost, ceiling=ceiling)
 

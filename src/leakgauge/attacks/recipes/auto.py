@@ -21,6 +21,7 @@ from leakgauge.attacks.matching import (
 from leakgauge.attacks.matching.canvases import Start
 from leakgauge.attacks.smoothness import is_smooth
 from leakgauge.compute import Budget, Compute
+from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -45,6 +46,10 @@ class Auto:
     smooth_steps: int = 600
     rough_steps: int = 2400
 
+    def __post_init__(self) -> None:
+        for name in ("restarts", "smooth_steps", "rough_steps"):
+            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+
     def choice(self, task: Task, generator: torch.Generator, first: Start | None = None) -> Matching:
         """The matching attack for a task, from `first` if something better than a uniform start is at hand."""
         image = task.data.is_image
@@ -68,11 +73,11 @@ class Auto:
         compute: Compute = Compute(),  # noqa: B008 - frozen
         on_step: OnStep | None = None,
     ) -> Reconstruction:
-        """Closed form if it certifies itself, else the search, from what the closed form read of every example."""
+        """Closed form if it certifies itself, else the search; one example starts from what the closed form read."""
         read = LinearRead().reconstruct(observation, generator)
         if read.status is Status.EXACT:
             return read
-        whole = read.inputs is not None and len(read.inputs) == observation.example_count
-        first = Given(read.inputs) if read.inputs is not None and whole else None
+        # Images read from a batch come in no order, so they are no start for labels that have one.
+        first = Given(read.inputs) if read.inputs is not None and observation.example_count == 1 else None
         attack = self.choice(observation.task, generator, first)
         return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

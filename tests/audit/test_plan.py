@@ -141,6 +141,12 @@ def test_a_file_that_is_no_plan(tmp_path: Path, text: str, words: str) -> None:
         read_yaml(tmp_path / "plan.yaml")
 
 
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("gate: {identified: {max: 0.05}}\nmodel: mlp\ngate: {psnr: {worst: 90}}\n")
+    with pytest.raises(InputError, match="gate: stands twice"):
+        read_yaml(tmp_path / "plan.yaml")
+
+
 def test_a_missing_plan_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_yaml(tmp_path / "none.yaml")

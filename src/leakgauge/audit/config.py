@@ -98,6 +98,16 @@ class PlanConfig(_Strict):
         return value
 
 
+class _OneValueAKey(yaml.SafeLoader):
+    """Refuses a key that stands twice: plain YAML would silently keep the last, and with it lose a gate."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        twice = [name for name in names if names.count(name) > 1]
+        require(not twice, str(twice[0]) if twice else "", "stands twice in the plan", "write it once")
+        return dict(super().construct_mapping(node, deep))
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A plan file as a dictionary.
 
@@ -105,7 +115,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         InputError: missing, not YAML, or not a mapping.
     """
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = yaml.load(path.read_text(encoding="utf-8"), _OneValueAKey)
     except OSError as error:
         raise InputError(
             f"plan {path}", f"cannot be read ({error.strerror})", "give the path of a YAML file"

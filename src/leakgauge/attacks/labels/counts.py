@@ -11,7 +11,8 @@ from torch import Tensor
 from leakgauge.attacks.labels.classifier import Classifier, find_classifier
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, tangent_below
 from leakgauge.attacks.labels.idlg import IDLG
-from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder
+from leakgauge.attacks.labels.mean_field import labels_of, mean_field
+from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1
 from leakgauge.attacks.labels.probes import stand_ins
 from leakgauge.attacks.labels.strategy import LabelGuess, Unknown
 from leakgauge.clients.fedsgd import FedSGD
@@ -98,13 +99,13 @@ class CountsFromLastLayer:
             features = layer.features(observation.task, inputs)[0].detach().cpu().double()
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
-        start, confidence = _mean_field(observation, layer, protocol, features, count)
+        start, confidence = mean_field(observation, layer, protocol, features, count)
         outputs = len(observation.task.parameters[layer.weight])
         width = outputs + PRINCIPAL + 1
         work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
         work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
         if outputs > self.most_outputs or work > self.most_work:
-            return _doubted(observation, LabelGuess(_labels(start), confidence))
+            return _doubted(observation, LabelGuess(labels_of(start), confidence))
         head, observed = _head(observation, layer, protocol, features, inputs, self.most_outputs)
         return _doubted(observation, _regress(head, observed, start, count, self.clients, generator))
 
@@ -129,42 +130,6 @@ def protocol_of(observation: Observation) -> Protocol | Unknown:
     if known.kind is not kind:
         return Unknown(f"the update is a {kind.value}, but the known protocol sends a {known.kind.value}")
     return known
-
-
-def _labels(counts: Float[Tensor, " c"]) -> Int[Tensor, " n"]:
-    return torch.repeat_interleave(torch.arange(len(counts)), counts.long())
-
-
-def _mean_field(
-    observation: Observation, layer: Classifier, protocol: Protocol, features: Float[Tensor, "m f"], count: int
-) -> tuple[Float[Tensor, " c"], float]:
-    """Counts if every example had the mean feature: a few fixed-point steps with a simulation each. Any size."""
-    classes = observation.task.data.classes
-    weight, bias = layer.of(observation.task.parameters)
-    moved, moved_bias = layer.of(observation.update.tensors)
-    mean = features.mean(0)
-    length = mean.norm().clamp_min(1e-12)
-    axis = (mean / length)[None]
-    outputs = len(weight)
-
-    def summary(w: Tensor, b: Tensor | None) -> Tensor:
-        return w[:, 0] if b is None else b
-
-    task = head_task(weight @ axis.T, bias, weight.new_zeros(outputs, 1))
-    head = SimulatedHead(task, protocol, axis, length.view(1, 1), summary)
-    observed = summary(moved @ axis.T, moved_bias)
-    index = torch.zeros(1, count, dtype=torch.long)
-    ends = [head(index, torch.full((1, count), c))[0] for c in (0, min(1, classes - 1))]
-    unit = (ends[0] - ends[1])[0] / count
-    if classes < 2 or not bool(unit.abs() > 0):
-        return largest_remainder(weight.new_ones(classes), count), 0.0
-    counts, shares = largest_remainder(weight.new_ones(classes), count), weight.new_ones(classes)
-    for _ in range(6):
-        simulated = head(index, _labels(counts)[None])[0]
-        shares = counts + ((observed - simulated) / unit)[:classes]
-        counts = largest_remainder(shares, count)
-    off = (torch.nan_to_num(shares, posinf=0.0, neginf=0.0) - counts).abs().sum() / 2
-    return counts, float((1 - off / count).clamp(0, 1))
 
 
 def _head(
@@ -220,7 +185,7 @@ def _regress(
     classes, counts, energies = len(start), start, len(head.task.parameters["weight"])
     posterior = CountPosterior(torch.eye(classes).double(), start)
     for share in RELABELLED:
-        labels = _labels(counts).repeat(clients, 1)
+        labels = labels_of(counts).repeat(clients, 1)
         change = torch.rand(labels.shape, generator=generator) < max(share, min(1.0, 1.5 / count))
         labels = torch.where(change, torch.randint(classes, labels.shape, generator=generator), labels)
         labels = labels.gather(1, torch.rand(labels.shape, generator=generator).argsort(1))

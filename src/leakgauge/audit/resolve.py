@@ -83,7 +83,7 @@ def split(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
 
 def label(name: str, arguments: dict[str, Any]) -> str:
     """How reports call it."""
-    shown = ", ".join(f"{k}={v.label if isinstance(v, Named) else v}" for k, v in arguments.items())
+    shown = ", ".join(f"{k}={v}" for k, v in arguments.items())
     return f"{name}({shown})" if shown else name
 
 

@@ -114,6 +114,15 @@ def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[T
     return F.cross_entropy(logits, labels)
 
 
+def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Negative log-likelihood of raw logits, no log-softmax: mean of −logit[label].
+
+    The loss of MKOR's published code. No classifier trains with it (it is unbounded below), so a client
+    that uses it lets the server choose its loss.
+    """
+    return F.nll_loss(logits, labels)
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.

@@ -12,7 +12,19 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from leakgauge.defenses import Compose
 from leakgauge.errors import InputError, did_you_mean
-from leakgauge.registry import CANVASES, CLIENTS, DEFENSES, LABELS, MINIMISERS, OBJECTIVES, PRIORS, Registry
+from leakgauge.registry import (
+    CANVASES,
+    CLIENTS,
+    DEFENSES,
+    HEADS,
+    LABELS,
+    LOSSES,
+    MINIMISERS,
+    OBJECTIVES,
+    PRIORS,
+    TAPS,
+    Registry,
+)
 
 PARTS: dict[str, Registry] = {
     "client": CLIENTS,
@@ -21,6 +33,9 @@ PARTS: dict[str, Registry] = {
     "canvas": CANVASES,
     "minimiser": MINIMISERS,
     "labels": LABELS,
+    "taps": TAPS,
+    "head": HEADS,
+    "loss": LOSSES,
 }
 """Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
 

@@ -23,11 +23,16 @@ KINDS = (
     "models",
     "data",
     "clients",
+    "servers",
     "objectives",
     "priors",
     "canvases",
     "minimisers",
     "labels",
+    "taps",
+    "heads",
+    "losses",
+    "rules",
 )
 
 

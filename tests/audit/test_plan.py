@@ -166,10 +166,10 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_weights_are_loaded(tmp_path: Path) -> None:
     plan = Plan(tiny())
-    module = plan.task(plan.trials()[0]).module
+    module = plan.broadcast(plan.trials()[0]).task.module
     torch.save({k: v + 1 for k, v in module.state_dict().items()}, tmp_path / "m.pt")
     loaded = Plan(tiny(model={"mlp": {"hidden": [8], "weights": str(tmp_path / "m.pt")}}))
-    task = loaded.task(loaded.trials()[0])
+    task = loaded.broadcast(loaded.trials()[0]).task
     assert all(torch.equal(v, module.state_dict()[k] + 1) for k, v in task.module.state_dict().items())
 
 
@@ -199,8 +199,8 @@ def test_only_keeps_what_fits_every_key() -> None:
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others() -> None:
     plan = Plan(tiny(seeds=[0, 1]))
-    by_seed = {key.seed: plan.task(key).parameters["1.weight"] for key in plan.trials()}
-    again = {key.seed: plan.task(key).parameters["1.weight"] for key in plan.trials()}
+    by_seed = {key.seed: plan.broadcast(key).task.parameters["1.weight"] for key in plan.trials()}
+    again = {key.seed: plan.broadcast(key).task.parameters["1.weight"] for key in plan.trials()}
     assert torch.equal(by_seed[0], again[0])
     assert not torch.equal(by_seed[0], by_seed[1])
 

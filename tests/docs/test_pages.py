@@ -92,7 +92,7 @@ def test_a_captured_update_is_what_the_plan_would_simulate(hospital: Path) -> No
     plan = Plan(yaml.safe_load(next(b.text for b in blocks(CHOOSE, "yaml") if "update:" in b.text)))
     key = next(k for k in plan.trials() if not k.control)
     batch = plan.source.read(plan.batches[0])
-    simulated = client_update(plan.task(key), plan.clients[0].value, batch, Draws(0)).tensors
+    simulated = client_update(plan.broadcast(key).task, plan.clients[0].value, batch, Draws(0)).tensors
     captured = Update.load("round-12.safetensors").tensors
     assert list(simulated) == list(captured)
     for name, tensor in simulated.items():

@@ -13,12 +13,17 @@ from leakgauge.registry import (
     CLIENTS,
     DATA,
     DEFENSES,
+    HEADS,
     LABELS,
+    LOSSES,
     METRICS,
     MINIMISERS,
     MODELS,
     OBJECTIVES,
     PRIORS,
+    RULES,
+    SERVERS,
+    TAPS,
     Entry,
     Registry,
 )
@@ -35,6 +40,11 @@ REGISTRIES: dict[str, Registry] = {
     "canvases": CANVASES,
     "minimisers": MINIMISERS,
     "labels": LABELS,
+    "servers": SERVERS,
+    "taps": TAPS,
+    "heads": HEADS,
+    "losses": LOSSES,
+    "rules": RULES,
 }
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakgauge.audit.config import KNOWABLE, DataConfig, OnlyRule, parse
+from leakgauge.attacks.closed_form import ServerRead
+from leakgauge.audit import only
+from leakgauge.audit.config import KNOWABLE, DataConfig, parse
 from leakgauge.audit.model_spec import ModelSpec, model_label
 from leakgauge.audit.resolve import Named, resolve, resolve_defense, split
 from leakgauge.clients.client import refuse_combination
@@ -23,11 +25,13 @@ from leakgauge.clients.gradient import refuse_mixing
 from leakgauge.compute import Budget
 from leakgauge.data import Source, open_source
 from leakgauge.data.source import check, client_batches, spec
+from leakgauge.draws import Draws
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.metrics.lpips import LPIPS
 from leakgauge.metrics.metric import Metric
-from leakgauge.registry import ATTACKS, CLIENTS, MODELS
-from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
+from leakgauge.servers.server import Broadcast, Honest
+from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
 
 Choose = Callable[[Source, list[int], int, torch.Generator], Tensor]
@@ -57,13 +61,13 @@ class Plan:
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
         self._lent: dict[tuple[object, ...], Tensor] = {}
+        self._sent: tuple[tuple[int, int], Broadcast] | None = None
         self.config = config = parse(raw)
         self.mode = Mode(config.mode)
         self.budget = Budget(config.budget.gradient_evaluations, config.budget.seconds)
         for i, field in enumerate(config.knows):
             require(field in KNOWABLE, f"knows[{i}]", f"unknown field '{field}'", did_you_mean(field, KNOWABLE))
-        server, _ = split(config.server, "server")
-        require(server == "honest", "server", f"unknown name '{server}'", "known: honest")
+        self.server = resolve(SERVERS, config.server, "server")
         self.source: Source = self._source()
         self.spec: DataSpec = spec(self.source)
         models = config.model if isinstance(config.model, list) else [config.model]
@@ -71,7 +75,7 @@ class Plan:
         self.clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
         self.defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
         require(len(set(config.seeds)) == len(config.seeds), "seeds", f"{config.seeds} repeat", "give each seed once")
-        self.attacks = [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)]
+        self.attacks = self._attacks()
         for field in ("models", "clients", "defenses", "attacks"):
             labels = [named.label for named in getattr(self, field)]
             twice = [name for name in labels if labels.count(name) > 1]
@@ -79,7 +83,7 @@ class Plan:
         self.batches = self._batches()
         check(self.source, [i for batch in self.batches for i in batch])
         self.perceptual = self._perceptual()
-        self._check_only()
+        only.check(config.only or [], self._parts)
         self._check_update()
         self._check_clients()
 
@@ -102,8 +106,19 @@ class Plan:
         except InputError as error:
             raise error if error.field.startswith("data") else error.within("data") from error
 
-    def _batches(self) -> list[list[int]]:
+    @property
+    def dishonest(self) -> bool:
+        """Whether the server crafts what it broadcasts."""
+        return not isinstance(self.server.value, Honest)
 
+    def _attacks(self) -> list[Named]:
+        """The plan's, and in front of them the read that a dishonest server prepared."""
+        named = [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(self.config.attacks)]
+        if self.dishonest and not any(isinstance(a.value, ServerRead) for a in named):
+            named.insert(0, Named("server-read", ServerRead()))
+        return named
+
+    def _batches(self) -> list[list[int]]:
         return client_batches(self.source, self.config.data.batch, self.config.data.batches, self.config.data.start)
 
     def _model(self, given: Any, field: str) -> Named:
@@ -144,7 +159,13 @@ class Plan:
         }
         for field, count in counts.items():
             require(count == 1, field, f"has {count} entries, and an update file is one client's", "give one")
-        Update.load(self.config.update).check(self.task(self.trials()[0]).parameters)
+        require(
+            not self.dishonest,
+            "server",
+            f"is {self.server.label}, and an update file was made with a model as it came",
+            "use server: honest, and give the received parameters as the model's weights",
+        )
+        Update.load(self.config.update).check(self.broadcast(self.trials()[0]).task.parameters)
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""
@@ -153,6 +174,8 @@ class Plan:
                 client.value.steps(self.config.data.batch)
             except InputError as error:
                 raise error.within(f"clients[{i}]") from error
+        for model in range(len(self.models)):
+            self._check_server(model)
         for key in self.trials():
             if not key.control and key.seed == 0 and key.batch == 0:
                 defense = self.defenses[key.defense].value
@@ -162,37 +185,25 @@ class Plan:
                     raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
                 if defense.acts_on_examples:
                     try:
-                        refuse_mixing(defense.on_task(self.task(key)))
+                        refuse_mixing(defense.on_task(self.broadcast(key).task))
                     except InputError as error:
                         raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
 
-    def _check_only(self) -> None:
-        known = {"model": self.models, "client": self.clients, "defense": self.defenses, "attack": self.attacks}
-        for i, rule in enumerate(self.config.only or []):
-            for key, parts in known.items():
-                labels = {n.label for n in parts} | {n.label.split("(")[0] for n in parts}
-                for name in rule.names(key) or []:
-                    require(
-                        name in labels, f"only[{i}].{key}", f"'{name}' is not in the plan", did_you_mean(name, labels)
-                    )
+    def _check_server(self, model: int) -> None:
+        """A construction that does not fit a model says so before anything runs."""
+        try:
+            self.broadcast(Key(model, 0, 0, 0, 0, 0))
+        except InputError as error:
+            raise error if error.field.startswith(("model", "server")) else error.within("server") from error
 
-    def _kept(self, model: int, client: int, defense: int, attack: int) -> int:
-        """How many batches of a combination the plan asks for."""
-        if self.config.only is None:
-            return len(self.batches)
-        named = {
-            "model": self.models[model].label,
-            "client": self.clients[client].label,
-            "defense": self.defenses[defense].label,
-            "attack": self.attacks[attack].label,
-        }
+    @property
+    def _parts(self) -> dict[str, list[Named]]:
+        return {"model": self.models, "client": self.clients, "defense": self.defenses, "attack": self.attacks}
 
-        def fits(rule: OnlyRule, key: str) -> bool:
-            names = rule.names(key)
-            return names is None or named[key] in names or named[key].split("(")[0] in names
-
-        asked = [rule.batches or len(self.batches) for rule in self.config.only if all(fits(rule, k) for k in named)]
-        return min(max(asked, default=0), len(self.batches))
+    def _kept(self, *combination: int) -> int:
+        """How many batches of a combination, as indices in the order of `_parts`, the plan asks for."""
+        chosen = {key: named[i] for (key, named), i in zip(self._parts.items(), combination, strict=True)}
+        return only.batches(self.config.only, chosen, len(self.batches))
 
     def lend(self, choose: Choose, exclude: list[int], size: int, generator: torch.Generator) -> Tensor:
         """Gallery or public examples: the same for all trials on a batch and seed, so made once a process."""
@@ -201,14 +212,21 @@ class Plan:
             self._lent[key] = choose(self.source, exclude, size, generator)
         return self._lent[key]
 
-    def task(self, key: Key) -> Task:
-        """The undefended task of a trial: its weights depend on the seed alone."""
-        resolver: ModelSpec = self.models[key.model].value
-        return resolver.task(self.config.seeds[key.seed], self.spec, self.mode, self.models[key.model].label)
+    def broadcast(self, key: Key) -> Broadcast:
+        """What the server sends to the clients of a trial: the undefended task, and what was crafted into it.
+
+        Depends on model and seed alone. The last one is kept: crafted networks can be large.
+        """
+        wanted = key.model, key.seed
+        if self._sent is None or self._sent[0] != wanted:
+            seed, resolver = self.config.seeds[key.seed], self.models[key.model].value
+            honest = resolver.task(seed, self.spec, self.mode, self.models[key.model].label)
+            self._sent = wanted, self.server.value.broadcast(honest, Draws(seed).generator("server"))
+        return self._sent[1]
 
     def trials(self) -> list[Key]:
         """All trials, the controls that are not among them included."""
-        sizes = [range(len(x)) for x in (self.models, self.clients, self.defenses, self.attacks)]
+        sizes = [range(len(named)) for named in self._parts.values()]
         kept = {combination: count for combination in itertools.product(*sizes) if (count := self._kept(*combination))}
         require(bool(kept), "only", "keeps no trial", "loosen it")
         seeds = range(len(self.config.seeds))

@@ -23,6 +23,7 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
 from leakgauge.report.picture import Picture
+from leakgauge.servers.server import Crafting
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
 
@@ -64,11 +65,12 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     seed = plan.config.seeds[key.seed]
     streams = Draws(seed)
     batch = plan.source.read(indices)
-    task = plan.task(key)
+    sent = plan.broadcast(key)
+    task = sent.task
 
     update, draws = _update(plan, key, task, client, defense, batch, streams)
     shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
-    known = observe(plan, task, update, draws, client, defense, batch, shown)
+    known = observe(plan, task, update, draws, client, defense, batch, shown, sent.crafting)
     if isinstance(known, Observation):
         reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
     else:
@@ -90,10 +92,11 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
         "scenario": {
             "model": plan.models[key.model].label,
             "mode": plan.mode.value,
-            "server": "honest",
+            "server": plan.server.label,
+            "server_changes": [] if sent.crafting is None else [c.value for c in sent.crafting.changes],
             "client": client.label,
             "defense": defense.label,
-            "knowledge": list(plan.config.knows),
+            "knowledge": [*plan.config.knows, *(["crafting"] if sent.crafting is not None else [])],
             "data": {
                 "source": plan.config.data.source,
                 "size": plan.config.data.size,
@@ -156,7 +159,15 @@ def _update(
 
 
 def observe(
-    plan: Plan, task: Task, update: Update, draws: Draws, client: Named, defense: Named, batch: Batch, shown: Tensor
+    plan: Plan,
+    task: Task,
+    update: Update,
+    draws: Draws,
+    client: Named,
+    defense: Named,
+    batch: Batch,
+    shown: Tensor,
+    crafting: Crafting | None = None,
 ) -> Observation | Reconstruction:
     """What the plan's attacker receives: only the fields that the plan names.
 
@@ -171,6 +182,7 @@ def observe(
         defense=defense.value if "defense" in knows else None,
         draws=draws if "draws" in knows else None,
         public_data=shown if "public_data" in knows else None,
+        crafting=crafting,
     )
     header = UpdateHeader(
         update.header.kind,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +62,27 @@ class Row:
             json.dump(self.record() | {"created_at": stamp}, file, indent=1)
             file.write("\n")
         return path
+
+
+def save_run(paper: str, item: str, rows: Sequence[Row], *, quick: bool) -> Path:
+    """Writes all rows of one run of an item into a new file."""
+    RESULTS.mkdir(exist_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    path = RESULTS / f"{paper}-{item}-{'quick-' if quick else ''}{stamp}.json"
+    run = {"paper": paper, "item": item, "quick": quick, "created_at": stamp, "rows": [row.record() for row in rows]}
+    with path.open("x", encoding="utf-8") as file:
+        json.dump(run, file, indent=1)
+        file.write("\n")
+    return path
+
+
+def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
+    """Rows of the newest full run of an item, of the newest quick one where there is none."""
+    for pattern in (f"{paper}-{item}-2*.json", f"{paper}-{item}-quick-2*.json"):
+        found = sorted(RESULTS.glob(pattern))
+        if found:
+            return list(json.loads(found[-1].read_text(encoding="utf-8"))["rows"])
+    return []
 
 
 def latest(paper: str, row: str) -> dict[str, object] | None:

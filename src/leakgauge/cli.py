@@ -128,6 +128,72 @@ def gate(folder: Path) -> None:
     sys.exit(1 if reasons else 0)
 
 
+@main.command()
+@click.argument("item", required=False)
+@click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the comparison to FILE.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("../shared/data"),
+    show_default=True,
+    help="Folder with the data sets as Parquet files.",
+)
+def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path) -> None:
+    """Runs ITEM, a table or figure of a paper such as mkor/table2, and prints published numbers beside ours.
+
+    Without ITEM it lists them all. Works in a clone of the repository, where results are kept.
+    """
+    import importlib
+
+    from rich.console import Console
+
+    try:
+        command = importlib.import_module("reproduce.command")
+    except ModuleNotFoundError as error:
+        if error.name not in ("reproduce", "reproduce.command"):
+            raise
+        raise InputError("reproduce", "is not in this folder", "run it in a clone of the repository") from error
+    if item is None:
+        command.overview(Console())
+    else:
+        command.reproduce(item, data=data, quick=quick, json_file=json_file, console=Console())
+
+
+@main.group()
+def fit() -> None:
+    """Trains the networks that audits and reproductions use."""
+
+
+@fit.command("classifier")
+@click.argument("model")
+@click.option(
+    "--data", required=True, help="A source as in a plan: folder:PATH, parquet:PATH, or '{source: …, size: 32}'."
+)
+@click.option("--test", "held_out", help="Held-out data, for the accuracy that is written into the file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
+@click.option("--epochs", type=click.IntRange(min=1), default=120, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True)
+@click.option("--lr", type=float, default=0.1, show_default=True)
+@click.option("--weight-decay", type=float, default=5e-4, show_default=True)
+@click.option("--augment/--no-augment", default=True, show_default=True, help="Random crops and flips.")
+@click.option("--bfloat16", is_flag=True, help="Forward passes in bfloat16, faster where the processor has it.")
+@click.option("--half", is_flag=True, help="Keep the weights in half precision: half the size.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def fit_classifier_(model: str, **options: Any) -> None:
+    """Trains MODEL (a name, or '{name: {parameter: value}}') by SGD with Nesterov momentum.
+
+    The learning rate falls to a tenth at 37, 62 and 88 % of the epochs. Stopped and run again, it goes on after
+    the last whole epoch.
+    """
+    from rich.console import Console
+
+    from leakgauge.training.command import fit_classifier
+
+    fit_classifier(model, **options, console=Console(soft_wrap=True))
+
+
 @main.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
 def list_(kind: str) -> None:

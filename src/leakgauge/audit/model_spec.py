@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ def model_label(name: str, arguments: dict[str, Any], weights: str | None) -> st
     """How reports call a model."""
     shown = [f"{k}={v}" for k, v in arguments.items()] + ([f"weights={Path(weights).name}"] if weights else [])
     return f"{name}({', '.join(shown)})" if shown else name
+
+
+def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, Any]:
+    """Those of a constructor's arguments that the data decide, unless somebody gives them."""
+    known: dict[str, Any] = {"classes": data.classes, "shape": data.shape}
+    if data.is_image:
+        known |= {"channels": data.shape[0], "size": data.shape[-1]}
+    return {name: known[name] for name in accepted if name in known}
 
 
 @dataclass(frozen=True)

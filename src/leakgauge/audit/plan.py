@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import inspect
 import itertools
 import json
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.audit import only
 from leakgauge.audit.config import KNOWABLE, DataConfig, parse
-from leakgauge.audit.model_spec import ModelSpec, model_label
+from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
 from leakgauge.audit.resolve import Named, resolve, resolve_defense, split
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.gradient import refuse_mixing
@@ -129,11 +128,7 @@ class Plan:
         except InputError as error:
             raise InputError(field, error.problem, error.mend) from error
         shown = model_label(name, arguments, weights)
-        defaults = {"classes": self.spec.classes, "shape": self.spec.shape}
-        if self.spec.is_image:
-            defaults |= {"channels": self.spec.shape[0], "size": self.spec.shape[-1]}
-        accepted = inspect.signature(entry.build).parameters
-        full = {k: v for k, v in defaults.items() if k in accepted} | arguments
+        full = fitted(entry.parameters, self.spec) | arguments
         resolver = ModelSpec(entry.build, name, full, weights, field)
         resolver.task(0, self.spec, self.mode, shown)
         return Named(shown, resolver)

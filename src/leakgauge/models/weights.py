@@ -29,7 +29,9 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         ) from error
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
         raise InputError(
-            field, f"weights {path.name} cannot be read ({str(error).splitlines()[0]})", "give a state dict"
+            field,
+            f"weights {path.name} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
+            "give a state dict",
         ) from error
     require(
         isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values()),

@@ -1,0 +1,100 @@
+"""`leakgauge fit classifier`: from names on the command line to a weights file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import save_file
+
+from leakgauge.audit.model_spec import fitted
+from leakgauge.audit.resolve import resolve, split
+from leakgauge.compute import Compute
+from leakgauge.data import Source, open_source
+from leakgauge.data.source import spec
+from leakgauge.errors import InputError, require
+from leakgauge.registry import MODELS
+from leakgauge.task import Task
+from leakgauge.training.augment import CropFlip, NoAugmentation
+from leakgauge.training.fit import Epoch, accuracy, fit
+from leakgauge.training.recipe import Recipe
+
+
+def read_option(text: str, field: str) -> Any:
+    """A name or a mapping, written as in a plan."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
+
+
+def source_of(text: str, field: str) -> Source:
+    """``parquet:PATH`` or ``'{source: parquet:PATH, size: 32}'``, as under ``data`` in a plan."""
+    given = read_option(text, field)
+    options = {"source": given} if isinstance(given, str) else given
+    require(isinstance(options, dict) and "source" in options, field, f"cannot read '{text}'", "write {source: …, …}")
+    return open_source(options.pop("source"), **options)
+
+
+def fit_classifier(
+    model: str,
+    *,
+    data: str,
+    held_out: str | None,
+    output: Path,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    weight_decay: float,
+    augment: bool,
+    bfloat16: bool,
+    half: bool,
+    threads: int,
+    seed: int,
+    console: Console,
+) -> None:
+    """Trains, writes the weights, and says how they do on held-out data."""
+    require(output.suffix == ".safetensors", "output", f"is {output}", "name a .safetensors file")
+    Compute(threads=threads).apply()
+    source = source_of(data, "data")
+    tests = None if held_out is None else source_of(held_out, "test")
+    name, arguments = split(read_option(model, "model"), "model")
+    data_spec = spec(source)
+    torch.manual_seed(seed)
+    module = resolve(MODELS, {name: fitted(MODELS[name].parameters, data_spec) | arguments}, "model").value
+    Task.of(module, data_spec)
+    recipe = Recipe(
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        weight_decay=weight_decay,
+        bfloat16=bfloat16,
+        augmentation=CropFlip() if augment else NoAugmentation(),
+    )
+    console.print(f"reading {len(source)} examples", style="dim")
+    examples = source.read(range(len(source)))
+
+    def say(epoch: Epoch) -> None:
+        console.print(
+            f"epoch {epoch.number}/{epochs}  loss {epoch.loss:.3f}  accuracy {epoch.accuracy:.3f}  "
+            f"lr {epoch.rate:g}  {epoch.seconds:.0f} s"
+        )
+
+    checkpoint = output.with_suffix(".checkpoint")
+    fit(module, data_spec, examples, recipe, seed=seed, checkpoint=checkpoint, on_epoch=say)
+    state = {k: v.contiguous() for k, v in module.state_dict().items()}
+    if half:
+        state = {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
+    meta = {"model": f"{name} {arguments}", "recipe": repr(recipe), "seed": str(seed), "data": source.name}
+    if tests is not None:
+        module.load_state_dict(state)
+        score = accuracy(module, data_spec, tests.read(range(len(tests))))
+        meta["accuracy"] = f"{score:.4f}"
+        console.print(f"accuracy on {len(tests)} held-out examples: {score:.4f}")
+    save_file(state, output, meta)
+    os.unlink(checkpoint)
+    console.print(str(output))

@@ -1,0 +1,141 @@
+"""Training, resumable from a checkpoint after any epoch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.errors import InputError, require
+from leakgauge.task import Batch, DataSpec
+from leakgauge.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch gave: mean training loss, training accuracy on augmented images, seconds."""
+
+    number: int
+    loss: float
+    accuracy: float
+    rate: float
+    seconds: float
+
+
+def fit(
+    module: nn.Module,
+    data: DataSpec,
+    examples: Batch,
+    recipe: Recipe,
+    *,
+    seed: int,
+    checkpoint: Path | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> list[Epoch]:
+    """Trains `module` in place on raw examples and leaves it in eval mode.
+
+    Each epoch draws from a generator of its own, so that a run that was stopped and resumed from `checkpoint`
+    gives the same weights as one that was not.
+
+    Raises:
+        InputError: the checkpoint belongs to another run, cannot be read, or training diverged.
+    """
+    require(len(examples) >= recipe.batch_size, "batch_size", f"exceeds the {len(examples)} examples", "lower it")
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = recipe.optimiser(module)
+    identity = f"{recipe} {seed} {len(examples)} {sorted(module.state_dict())}"
+    history = _resume(checkpoint, identity, module, optimiser)
+    for number in range(len(history), recipe.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.rate(number)
+        began = time.perf_counter()
+        generator = torch.Generator().manual_seed(seed * 100_003 + number)
+        loss, hits = _epoch(module, data, examples, recipe, optimiser, generator)
+        require(loss == loss, "lr", f"training diverged in epoch {number + 1}", "lower the learning rate")
+        history.append(Epoch(number + 1, loss, hits, recipe.rate(number), time.perf_counter() - began))
+        if checkpoint is not None:
+            _save(checkpoint, identity, module, optimiser, history)
+        if on_epoch is not None:
+            on_epoch(history[-1])
+    module.eval()
+    return history
+
+
+def _epoch(
+    module: nn.Module,
+    data: DataSpec,
+    examples: Batch,
+    recipe: Recipe,
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
+) -> tuple[float, float]:
+    module.train()
+    # Dropout draws from torch's own generator.
+    torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+    order = torch.randperm(len(examples), generator=generator)
+    whole = len(order) // recipe.batch_size * recipe.batch_size
+    total, hits = 0.0, 0
+    for index in order[:whole].view(-1, recipe.batch_size):
+        labels = examples.labels[index]
+        images = data.normalise(recipe.augmentation(examples.inputs[index], generator))
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            logits = module(images.contiguous(memory_format=torch.channels_last))
+        loss = F.cross_entropy(logits.float(), labels)
+        loss.backward()
+        optimiser.step()
+        total += float(loss.detach()) * len(index)
+        hits += int((logits.argmax(1) == labels).sum())
+    return total / whole, hits / whole
+
+
+@torch.no_grad()
+def accuracy(module: nn.Module, data: DataSpec, examples: Batch, *, chunk: int = 500) -> float:
+    """Share of raw examples that the module, in eval mode, labels right."""
+    module.eval()
+    hits = 0
+    for start in range(0, len(examples), chunk):
+        images, labels = examples.inputs[start : start + chunk], examples.labels[start : start + chunk]
+        hits += int((module(data.normalise(images)).argmax(1) == labels).sum())
+    return hits / len(examples)
+
+
+def _save(path: Path, identity: str, module: nn.Module, optimiser: torch.optim.Optimizer, history: list[Epoch]) -> None:
+    state = {
+        "identity": identity,
+        "module": module.state_dict(),
+        "optimiser": optimiser.state_dict(),
+        "history": [[e.number, e.loss, e.accuracy, e.rate, e.seconds] for e in history],
+    }
+    fresh = path.with_name(path.name + ".new")
+    torch.save(state, fresh)
+    os.replace(fresh, path)
+
+
+def _resume(path: Path | None, identity: str, module: nn.Module, optimiser: torch.optim.Optimizer) -> list[Epoch]:
+    if path is None or not path.exists():
+        return []
+    try:
+        state = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise InputError(
+            "checkpoint",
+            f"{path} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
+            "remove it to start again",
+        ) from error
+    require(
+        isinstance(state, dict) and state.get("identity") == identity,
+        "checkpoint",
+        f"{path} belongs to a run with other settings",
+        "remove it, or give another output",
+    )
+    module.load_state_dict(state["module"])
+    optimiser.load_state_dict(state["optimiser"])
+    return [Epoch(int(n), loss, hits, rate, seconds) for n, loss, hits, rate, seconds in state["history"]]

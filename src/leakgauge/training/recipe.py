@@ -1,0 +1,58 @@
+"""How a classifier is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from leakgauge.errors import require
+from leakgauge.training.augment import Augmentation, CropFlip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """SGD with Nesterov momentum and step decay; defaults are those of Inverting Gradients' trained networks.
+
+    Their 120 epochs drop the learning rate at 44, 74 and 105; here the drops are shares of `epochs`, so that a
+    shorter run keeps the schedule's form.
+
+    Attributes:
+        lr: multiplied by `factor` at each of `drops`.
+        warmup: epochs over which the rate rises linearly from a tenth of `lr`.
+        bfloat16: forward passes in bfloat16 (weights, gradients and statistics stay in float32).
+    """
+
+    epochs: int = 120
+    batch_size: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    drops: tuple[float, ...] = (44 / 120, 74 / 120, 105 / 120)
+    factor: float = 0.1
+    warmup: int = 0
+    bfloat16: bool = False
+    augmentation: Augmentation = field(default_factory=CropFlip)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "lr", "factor"):
+            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+        require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
+        require(self.weight_decay >= 0, "weight_decay", f"is {self.weight_decay}", "give a number ≥ 0")
+        require(self.warmup >= 0, "warmup", f"is {self.warmup}", "give a number ≥ 0")
+        require(all(0 < d < 1 for d in self.drops), "drops", f"are {self.drops}", "give shares of the epochs in (0, 1)")
+
+    def rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 0."""
+        if epoch < self.warmup:
+            return self.lr * (0.1 + 0.9 * epoch / self.warmup)
+        passed = sum(epoch + 1e-9 >= drop * self.epochs for drop in self.drops)
+        return self.lr * self.factor**passed
+
+    def optimiser(self, module: torch.nn.Module) -> torch.optim.SGD:
+        """For the module's trainable parameters."""
+        trained = [p for p in module.parameters() if p.requires_grad]
+        nesterov = self.momentum > 0
+        return torch.optim.SGD(
+            trained, self.lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=nesterov
+        )

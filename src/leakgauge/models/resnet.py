@@ -30,15 +30,45 @@ class BasicBlock(nn.Module):
         return self.act2(out + self.shortcut(x))  # type: ignore[no-any-return]
 
 
-def _resnet(blocks: Sequence[int], width: int, classes: int, channels: int, activation: str) -> nn.Module:
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions, four times as wide at the end, and a shortcut (He et al., 2016)."""
+
+    def __init__(self, before: int, width: int, stride: int, act: type[nn.Module]) -> None:
+        super().__init__()
+        after = 4 * width
+        self.conv1 = nn.Conv2d(before, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.act1 = act()
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.act2 = act()
+        self.conv3 = nn.Conv2d(width, after, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(after)
+        self.act3 = act()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.act1(self.bn1(self.conv1(x)))
+        out = self.bn3(self.conv3(self.act2(self.bn2(self.conv2(out)))))
+        return self.act3(out + self.shortcut(x))  # type: ignore[no-any-return]
+
+
+BLOCKS: dict[type[nn.Module], int] = {BasicBlock: 1, Bottleneck: 4}
+"""Kinds of block, and how many times their width they give out."""
+
+
+def _resnet(
+    blocks: Sequence[int], width: int, classes: int, channels: int, activation: str, block: type[nn.Module] = BasicBlock
+) -> nn.Module:
     act = ACTIVATIONS[activation]
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()]
     before = width
     for stage, count in enumerate(blocks):
-        after = width * 2**stage
-        for block in range(count):
-            layers.append(BasicBlock(before, after, 2 if stage and not block else 1, act))
-            before = after
+        for i in range(count):
+            layers.append(block(before, width * 2**stage, 2 if stage and not i else 1, act))
+            before = width * 2**stage * BLOCKS[block]
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
@@ -52,7 +82,25 @@ def resnet20(*, classes: int = 10, channels: int = 3, width: int = 64, activatio
     return _resnet((3, 3, 3), width, classes, channels, activation)
 
 
+@MODELS.register("resnet32", needs="images")
+def resnet32(*, classes: int = 10, channels: int = 3, width: int = 160, activation: str = "relu") -> nn.Module:
+    """ResNet32-10 of Inverting Gradients: three stages of five blocks, widths 160/320/640, 46.4 M parameters."""
+    return _resnet((5, 5, 5), width, classes, channels, activation)
+
+
 @MODELS.register("resnet18", needs="images")
 def resnet18(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
     """ResNet-18 for 32 px: 3×3 stem without pooling, widths 64–512, 11.17 M parameters, Kaiming fan-out."""
     return _resnet((2, 2, 2, 2), width, classes, channels, activation)
+
+
+@MODELS.register("resnet34", needs="images")
+def resnet34(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
+    """ResNet-34 for 32 px: as `resnet18` with 3, 4, 6 and 3 blocks, 21.28 M parameters."""
+    return _resnet((3, 4, 6, 3), width, classes, channels, activation)
+
+
+@MODELS.register("resnet50", needs="images")
+def resnet50(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
+    """ResNet-50 for 32 px: as `resnet34` with bottleneck blocks, 23.52 M parameters."""
+    return _resnet((3, 4, 6, 3), width, classes, channels, activation, Bottleneck)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from reproduce.command import beside, items, last, measured_text
+from reproduce.item import Item
 from reproduce.rows import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "measured.md"
@@ -27,7 +29,8 @@ def newest() -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        rows[record["row"]] = record
+        if "row" in record:
+            rows[record["row"]] = record
     return [rows[name] for name in sorted(rows)]
 
 
@@ -50,9 +53,27 @@ def line(record: dict[str, Any]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
+def section(item: Item) -> str:
+    """A table or figure of a paper, published numbers beside the newest measured ones."""
+    head = f"\n### {item.paper}/{item.name}: {item.title}\n\n*{item.state.value.capitalize()}.* {item.note}\n\n"
+    records = last(item)
+    rows = beside(item, records)
+    if not rows:
+        return head
+    columns = ("setting", "attack", "metric", "published", "measured [95 %]", "seeds", "seconds", "doubt")
+    table = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
+    for row in rows:
+        seconds = "–" if row["cost"] is None else f"{row['cost']['seconds']:.3g}"
+        seeds = str(len(row["seeds"])) if row["seeds"] else "–"
+        cells = [row["setting"], row["attack"], row["metric"], row["published"], measured_text(row["measured"]), seeds]
+        table += "| " + " | ".join(c.replace("|", "\\|") for c in [*cells, seconds, row["doubt"] or "–"]) + " |\n"
+    return head + table
+
+
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(line(record) for record in newest())
+    papers = "\n## Papers\n\nMade by `leakgauge reproduce PAPER/ITEM`; `leakgauge reproduce` alone lists the items.\n"
+    return HEAD + "".join(line(record) for record in newest()) + papers + "".join(map(section, items().values()))
 
 
 if __name__ == "__main__":

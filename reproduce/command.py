@@ -1,0 +1,118 @@
+"""`leakgauge reproduce PAPER/ITEM`: a table or figure of a paper, published numbers beside ours."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from leakgauge.compute import Compute
+from leakgauge.errors import did_you_mean, require
+from reproduce.item import Inputs, Item, State
+from reproduce.rows import latest_run, save_run
+
+PAPERS = ("mkor",)
+
+
+def items() -> dict[str, Item]:
+    """All items by ``paper/name``."""
+    found = [item for paper in PAPERS for item in importlib.import_module(f"reproduce.{paper}").ITEMS]
+    return {f"{item.paper}/{item.name}": item for item in found}
+
+
+def overview(console: Console) -> None:
+    """Every numbered item: how it stands, and what a full run needs."""
+    table = Table(title="leakgauge reproduce")
+    for column in ("item", "what", "here", "note", "full run"):
+        table.add_column(column, overflow="fold")
+    for name, item in items().items():
+        table.add_row(name, item.title, item.state.value, item.note, item.needs or "–")
+    console.print(table)
+
+
+def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, console: Console) -> None:
+    """Measures an item, keeps the result in reproduce/results, and prints it beside what was published.
+
+    Raises:
+        InputError: unknown item, or the data are not there.
+    """
+    known = items()
+    require(name in known, "reproduce", f"'{name}' is no item", did_you_mean(name, known))
+    item = known[name]
+    records: list[dict[str, Any]] = []
+    if item.measure is not None:
+        require(
+            data.is_dir(),
+            "data",
+            f"{data} is not a folder",
+            "give --data FOLDER with the Parquet files of the data sets",
+        )
+        Compute().apply()
+        rows = list(item.measure(Inputs(data, quick, lambda text: console.print(text, style="dim"))))
+        records = [row.record() for row in rows]
+        console.print(f"kept in {save_run(item.paper, item.name, rows, quick=quick)}", style="dim")
+    console.print(comparison(item, records))
+    if json_file is not None:
+        document = {
+            "item": name,
+            "state": item.state.value,
+            "note": item.note,
+            "quick": quick,
+            "rows": beside(item, records),
+        }
+        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def beside(item: Item, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Published cells with their measurements, then measurements that the paper has no cell for."""
+    left = {(r["setting"], r["attack"], r["metric"]): r for r in records}
+    rows = [_line(c.setting, c.attack, c.metric, c.text, left.pop(c.key, None)) for c in item.cells]
+    for (setting, attack, metric), record in left.items():
+        rows.append(_line(setting, attack, metric, record["claimed"] or "–", record))
+    return rows
+
+
+def _line(setting: str, attack: str, metric: str, claimed: str, record: dict[str, Any] | None) -> dict[str, Any]:
+    names = {"setting": setting, "attack": attack, "metric": metric, "published": claimed}
+    if record is None:
+        return names | {"measured": None, "seeds": [], "cost": None, "doubt": "not measured"}
+    cost = {"gradient_evaluations": record["gradient_evaluations"], "seconds": record["seconds"]}
+    return names | {"measured": record["measured"], "seeds": record["seeds"], "cost": cost, "doubt": record["doubt"]}
+
+
+def measured_text(measured: dict[str, Any] | None) -> str:
+    """``24.2 [23.9, 24.5]``."""
+    if measured is None:
+        return "–"
+    ends = "" if measured["low"] is None else f" [{measured['low']:.3g}, {measured['high']:.3g}]"
+    return f"{measured['mean']:.4g}{ends}"
+
+
+def comparison(item: Item, records: list[dict[str, Any]]) -> Table:
+    """The table that is printed."""
+    title = f"{item.paper}/{item.name}: {item.title}\n{item.state.value}" + (f": {item.note}" if item.note else "")
+    table = Table(title=title)
+    for column in ("setting", "attack", "metric", "published", "measured [95 %]", "seeds", "seconds", "doubt"):
+        table.add_column(column, overflow="fold")
+    for row in beside(item, records):
+        seconds = "–" if row["cost"] is None else f"{row['cost']['seconds']:.3g}"
+        table.add_row(
+            row["setting"],
+            row["attack"],
+            row["metric"],
+            row["published"],
+            measured_text(row["measured"]),
+            str(len(row["seeds"])) if row["seeds"] else "–",
+            seconds,
+            row["doubt"] or "–",
+        )
+    return table
+
+
+def last(item: Item) -> list[dict[str, Any]]:
+    """The newest kept records of an item, a full run before a quick one."""
+    return [] if item.state is State.NOT_RUN else latest_run(item.paper, item.name)

@@ -1,0 +1,104 @@
+"""A numbered table or figure of a paper: what was published, and how it is measured here."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from reproduce.rows import Row
+
+PUBLISHED = Path(__file__).parent / "published"
+
+
+class State(Enum):
+    """How an item stands here."""
+
+    REPRODUCED = "reproduced"
+    REDUCED = "reduced"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One published number. `claimed` is `None` where the paper leaves the cell empty."""
+
+    setting: str
+    attack: str
+    metric: str
+    claimed: float | None
+    spread: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What a measured row must carry to stand beside it."""
+        return self.setting, self.attack, self.metric
+
+    @property
+    def text(self) -> str:
+        """As printed: ``24.14 ± 0.28``."""
+        if self.claimed is None:
+            return "–"
+        return f"{self.claimed:g}" + ("" if self.spread is None else f" ± {self.spread:g}")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a measurement may use. `quick` asks for a run of at most ten minutes on two cores."""
+
+    data: Path
+    quick: bool
+    say: Callable[[str], None]
+
+
+Measure = Callable[[Inputs], Iterator[Row]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A table or figure.
+
+    Attributes:
+        note: what replaced what, or why it is not run.
+        needs: what the full run takes, measured.
+        measure: `None` where nothing is run.
+    """
+
+    paper: str
+    name: str
+    state: State
+    note: str
+    needs: str = ""
+    measure: Measure | None = None
+
+    def __post_init__(self) -> None:
+        if (self.measure is None) != (self.state is State.NOT_RUN):
+            raise ValueError(f"{self.paper}/{self.name} is {self.state.value} but its measure is {self.measure}")
+
+    @property
+    def title(self) -> str:
+        """From the published numbers."""
+        return str(_table(self.paper)[self.name]["title"])
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All published numbers of the item, baselines included."""
+        table = _table(self.paper)[self.name]
+        found = []
+        for row, values in table["rows"].items():
+            setting, attack = (part.strip() for part in row.split("|"))
+            spreads = table.get("spread", {}).get(row, [math.nan] * len(values))
+            for metric, value, spread in zip(table["metrics"], values, spreads, strict=True):
+                found.append(Cell(setting, attack, metric, _known(value), _known(spread)))
+        return found
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _table(paper: str) -> dict[str, dict]:
+    return tomllib.loads((PUBLISHED / f"{paper}.toml").read_text(encoding="utf-8"))

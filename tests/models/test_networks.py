@@ -7,7 +7,22 @@ import torch
 
 from cases import SPEC
 from leakgauge.attacks.smoothness import is_smooth
-from leakgauge.models import convnet, lenet, mlp, resnet18, resnet20
+from leakgauge.models import (
+    convnet,
+    lenet,
+    mlp,
+    one_convolution,
+    one_hidden_layer,
+    resnet18,
+    resnet18_imagenet,
+    resnet20,
+    resnet32,
+    resnet34,
+    resnet50,
+    resnet50_imagenet,
+    resnet152_imagenet,
+    two_convolutions,
+)
 from leakgauge.registry import MODELS
 from leakgauge.task import DataSpec, Task
 
@@ -21,15 +36,54 @@ RGB = DataSpec((3, 32, 32), 10)
         (convnet, 2_904_970),
         (resnet20, 4_327_754),
         (lambda: resnet20(width=16), 272_474),
+        (lambda: resnet32(width=16), 466_906),
         (resnet18, 11_173_962),
+        (resnet34, 21_282_122),
+        (resnet50, 23_520_842),
+        (one_convolution, 12 * 76 + 12 * 256 * 10 + 10),
+        (two_convolutions, 332_778),
         (mlp, 197_322),
     ],
-    ids=["lenet", "convnet-64", "resnet20-4", "resnet20-16", "resnet18", "mlp"],
+    ids=[
+        "lenet",
+        "convnet-64",
+        "resnet20-4",
+        "resnet20-16",
+        "resnet32-16",
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "one-convolution",
+        "two-convolutions",
+        "mlp",
+    ],
 )
 def test_parameters_and_outputs(build, count: int) -> None:
     net = build().eval()
     assert sum(p.numel() for p in net.parameters()) == count
     assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [(resnet18_imagenet, 11_689_512), (resnet50_imagenet, 25_557_032), (resnet152_imagenet, 60_192_808)],
+)
+def test_imagenet_networks_have_the_published_counts_and_names(build, count: int) -> None:
+    with torch.device("meta"):
+        net = build()
+        assert net(torch.empty(1, 3, 224, 224)).shape == (1, 1000)
+    assert sum(p.numel() for p in net.parameters()) == count
+    assert {"conv1.weight", "layer1.0.bn1.weight", "layer2.0.downsample.1.bias", "fc.bias"} <= set(net.state_dict())
+
+
+def test_the_widest_resnet_of_inverting_gradients() -> None:
+    with torch.device("meta"):
+        assert sum(p.numel() for p in resnet32().parameters()) == 46_371_370
+
+
+def test_one_hidden_layer_has_qian_and_hansens_count() -> None:
+    net = one_hidden_layer(units=8)
+    assert sum(p.numel() for p in net.parameters()) == 8 * 1024 + 8 + 10 * 8 + 10
 
 
 @pytest.mark.parametrize("entry", list(MODELS), ids=lambda e: e.name)

@@ -55,6 +55,7 @@ def client_update(
     refuse_combination(protocol, defense)
     task = defense.on_task(task)
     batch = defense.on_batch(batch, draws.generator("batch"))
+    defense = defense.for_batch(task, batch)
     tensors, buffers = raw_update(task, protocol, batch, draws, defense)
     tensors = defense.on_update(map_tensors(lambda t: t.detach(), tensors), draws.generator("update"))
     header = UpdateHeader(protocol.kind, len(batch) if send_example_count else None, {"protocol": repr(protocol)})

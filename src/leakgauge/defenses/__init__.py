@@ -4,7 +4,9 @@ from leakgauge.defenses.clip import Clip, ClipExamples
 from leakgauge.defenses.compose import Compose
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, view_of
 from leakgauge.defenses.noise import Absolute, GaussianNoise, RelativeToNorm, RelativeToTensorStd, noise
+from leakgauge.defenses.soteria import Soteria
 from leakgauge.defenses.topk import TopK
+from leakgauge.defenses.transform import Transform, transform
 
 __all__ = [
     "Absolute",
@@ -17,7 +19,10 @@ __all__ = [
     "NoDefense",
     "RelativeToNorm",
     "RelativeToTensorStd",
+    "Soteria",
     "TopK",
+    "Transform",
     "noise",
+    "transform",
     "view_of",
 ]

@@ -51,6 +51,9 @@ class Compose(Defense):
             batch = defense.on_batch(batch, child_generator(generator))
         return batch
 
+    def for_batch(self, task: Task, batch: Batch) -> Defense:
+        return Compose(tuple(defense.for_batch(task, batch) for defense in self.defenses))
+
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         for defense in self.defenses:
             tensors = defense.on_update(tensors, child_generator(generator))

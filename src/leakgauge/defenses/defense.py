@@ -45,7 +45,7 @@ class AttackerView:
 
 
 class Defense:
-    """A client-side defence: any of four stages, each the identity unless a subclass says otherwise.
+    """A client-side defence: any of five stages, each the identity unless a subclass says otherwise.
 
     Guarantees that tests hold: names, shapes and dtypes are kept; the result is deterministic given
     the generator; `attacker_view` reads the update and nothing else, so it reveals nothing about the
@@ -65,6 +65,15 @@ class Defense:
         """Changes the examples before training (MixUp)."""
         del generator
         return batch
+
+    def for_batch(self, task: Task, batch: Batch) -> Defense:
+        """This defence for one batch, where later stages need to look at the data (Soteria's mask).
+
+        Called by the client alone, after `on_task` and `on_batch`: `batch` is what it trains on. What comes
+        back never leaves the client; attackers know the defence that was asked.
+        """
+        del task, batch
+        return self
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Changes each example's gradient, stacked as ``(n, *shape)``, before they are averaged (DP-SGD)."""

@@ -1,0 +1,162 @@
+"""Evidence for `leakgauge inspect`: `python -m reproduce.inspection calibrate|evaluate|curve --cache DIR`.
+
+`calibrate` judges honest models of the calibration split and writes the limits that ship with the package
+(`reproduce.inspection_limits` says how). `evaluate` judges honest and crafted models of the evaluation split at those
+limits and saves what it found. `curve` draws the last results. Each judged model is a line in the cache, so that all
+go on where they were interrupted; lines of older rules are judged again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from leakgauge.compute import Compute
+from leakgauge.errors import InputError
+from leakgauge.servers.inspection import Limits
+from reproduce import inspection_roc as roc
+from reproduce.crafted import KINDS, available
+from reproduce.inspection_judging import HONEST, Judged, Scenario, judged
+from reproduce.inspection_limits import calibrated
+from reproduce.zoo import Zoo
+from reproduce.zoo_stock import Split, Stock
+
+ROOT = Path(__file__).parents[1]
+LIMITS = ROOT / "src" / "leakgauge" / "servers" / "inspection" / "limits.json"
+PICTURE = ROOT / "docs" / "images" / "inspect-roc.png"
+SCENARIOS = {"tensors": (Scenario.TENSORS,), "whole": (Scenario.WHOLE,), "both": (Scenario.TENSORS, Scenario.WHOLE)}
+
+
+def zoo(arguments: argparse.Namespace, split: Split) -> Zoo:
+    """As the command line says."""
+    pictures = {"pictures": arguments.pictures} if arguments.pictures else {}
+    stock = Stock.load(arguments.data, arguments.cache, **pictures)
+    extra = {"steps": (arguments.steps // 2, arguments.steps)} if arguments.steps else {}
+    return Zoo(
+        split=split, stock=stock, cache=arguments.cache, bases=arguments.bases, weights=arguments.weights, **extra
+    )
+
+
+def calibrate(arguments: argparse.Namespace) -> Limits:
+    """Judges honest models and writes limits; rules for tensors come from both scenarios' lines alike."""
+    lines = _many(zoo(arguments, Split.CALIBRATION), HONEST, arguments.honest, Scenario.WHOLE, arguments)
+    kept = Limits.read(arguments.limits) if arguments.limits.exists() else Limits.packaged()
+    found = calibrated(lines, kept, f"python -m reproduce.inspection calibrate --honest {arguments.honest}")
+    arguments.limits.write_text(found.to_json(), encoding="utf-8")
+    for name, value in sorted(found.limits.items()):
+        seen = sorted((line.statistics[name] for line in lines if name in line.statistics), reverse=True)
+        top = ", ".join(f"{v:.3g}" for v in seen[:4]) or "not measured"
+        print(f"{name:24s} limit {value:<9g} largest honest {top}")
+    return found
+
+
+def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Judges the evaluation split in one or both scenarios and saves a result for each."""
+    own, limits, found = zoo(arguments, Split.EVALUATION), Limits.read(arguments.limits), []
+    for kind in KINDS.keys() - set(available()):
+        print(f"{kind}: its server is not registered; skipped")
+    for scenario in SCENARIOS[arguments.scenario]:
+        honest = _many(own, HONEST, arguments.honest, scenario, arguments)
+        wanted = [kind for kind in available() if not arguments.kinds or kind in arguments.kinds]
+        crafted = {kind: _many(own, kind, arguments.crafted, scenario, arguments) for kind in wanted}
+        result = roc.record(honest, {k: v for k, v in crafted.items() if v}, limits, scenario)
+        print(roc.save(result, arguments.results))
+        print(table(result))
+        found.append(result)
+    return found
+
+
+def _many(own: Zoo, kind: str, count: int, scenario: Scenario, arguments: argparse.Namespace) -> list[Judged]:
+    lines: list[Judged] = []
+    for index in range(count):
+        try:
+            lines += judged(own, kind, [index], scenario, arguments.cache / "judged.jsonl")
+        except InputError as error:
+            print(f"{kind} {index}: {error}")
+        if arguments.verbose and lines:
+            print(f"{scenario.name.lower()} {kind} {index} {lines[-1].seconds} s", flush=True)
+    return lines
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as rows of Markdown."""
+
+    def cell(share: dict[str, Any]) -> str:
+        return f"{share['hits']}/{share['of']} = {share['share']} [{share['low']}, {share['high']}]"
+
+    rows = [
+        f"{result['row']}: {result['seconds_per_model']} s a model",
+        "| kind | at the limits | at 1 % false alarms | area | read, dB (grey) |",
+        "|---|---|---|---|---|",
+        f"| honest | {cell(result['honest'])} | | | |",
+        f"| honest lookalikes | {cell(result['lookalike'])} | | | |",
+    ]
+    for kind, found in result["kinds"].items():
+        quality = found.get("quality")
+        read = f"{quality['psnr']} ({quality['grey']})" if quality else ""
+        rows.append(
+            f"| {kind} | {cell(found['true_positives'])} | {cell(found['at_allowed'])} | {found['area']} | {read} |"
+        )
+    return "\n".join(rows)
+
+
+def curve(arguments: argparse.Namespace) -> Path:
+    """The last result of each scenario as one picture: false-positive rate (logarithmic) against true-positive rate."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [(s, found) for s in Scenario if (found := roc.newest(s, arguments.results)) is not None]
+    figure, axes = pyplot.subplots(1, max(1, len(shown)), figsize=(5.4 * max(1, len(shown)), 4.4), squeeze=False)
+    titles = {Scenario.TENSORS: "tensors only", Scenario.WHOLE: "with model, task and own examples"}
+    for plot, (scenario, found) in zip(axes[0], shown, strict=True):
+        floor = 0.5 / max(1, found["honest"]["of"])
+        for number, (kind, values) in enumerate(found["kinds"].items()):
+            x = [max(floor, point[0]) for point in values["curve"]]
+            style = ("-", "--", ":", "-.")[number // 10 % 4]
+            plot.step(x, [p[1] for p in values["curve"]], style, where="post", label=kind, linewidth=1.3)
+        plot.axvline(roc.ALLOWED, color="0.7", linewidth=0.8)
+        plot.set(xscale="log", xlim=(floor, 1), ylim=(0, 1.02), xlabel="honest models that alarm")
+        plot.set(ylabel="crafted models that alarm", title=f"{titles[scenario]} ({found['honest']['of']} honest)")
+    if shown:
+        axes[0][-1].legend(fontsize=6.5, loc="lower right")
+    figure.tight_layout()
+    arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.picture, dpi=130)
+    pyplot.close(figure)
+    return Path(arguments.picture)
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m reproduce.inspection", description=__doc__)
+    parser.add_argument("action", choices=("calibrate", "evaluate", "curve"))
+    parser.add_argument("--cache", type=Path, required=True, help="folder for trained bases and judged models")
+    parser.add_argument("--data", type=Path, help="folder with cifar10-train.parquet and mnist-test.parquet")
+    parser.add_argument("--weights", type=Path, help="folder with the perceptual metric's pretrained convolutions")
+    parser.add_argument("--honest", type=int, default=400, help="honest models")
+    parser.add_argument("--crafted", type=int, default=60, help="models of each crafted kind")
+    parser.add_argument("--kinds", nargs="*", default=[], help="crafted kinds; all by default")
+    parser.add_argument("--scenario", choices=SCENARIOS, default="both")
+    parser.add_argument("--bases", type=int, default=24, help="trained networks")
+    parser.add_argument("--steps", type=int, default=0, help="most training steps of a base; 0: the zoo's default")
+    parser.add_argument("--pictures", type=int, default=0, help="pictures of each kind; 0: the zoo's default")
+    parser.add_argument("--limits", type=Path, default=LIMITS)
+    parser.add_argument("--results", type=Path, default=roc.FOLDER)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--verbose", action="store_true", help="a line a model")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs one action."""
+    arguments = parsed(words)
+    Compute().apply()
+    {"calibrate": calibrate, "evaluate": evaluate, "curve": curve}[arguments.action](arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Limits of the inspection's rules from honest models alone, for `leakgauge.servers.inspection.limits`.
+
+The inspection alarms when any rule does, so the false alarms of all rules add up at worst. A budget of `RATE` is
+divided equally among the rules; what a rule's limit must exceed is the largest of
+
+1. its floor (`FLOORS`): what the statistic's unit says cannot matter, where honest models nearly all have zero;
+2. `MARGIN` times the largest honest statistic seen;
+3. the statistic that one honest model in rules/`RATE` exceeds, extrapolated from the largest ones.
+
+For 3 the upper tail is taken to fall off as a power of the statistic, P(S > s) ∝ s^(−1/ξ), with Hill's estimate of ξ
+from the k = max(10, 5 %) largest values (Hill, *Annals of Statistics*, 1975). It is cautious where a tail is lighter,
+and at most `REACH` times the largest value: a few models say nothing of what lies farther. Models derived
+from one trained network are alike, so k counts fewer independent ones than it seems. A limit beyond what
+a rule's statistic can reach switches the rule off, which is the right answer to a rule that honest models set off.
+Crafted models have no part in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from leakgauge.errors import require
+from leakgauge.servers.inspection import Limits
+from reproduce.inspection_judging import HONEST, Judged
+
+RATE = 0.004
+"""False alarms of the whole inspection that the limits aim at."""
+MARGIN = 1.25
+REACH = 3.0
+LEAST = 1e-6
+"""A limit must be positive."""
+
+FLOORS: Mapping[str, float] = {
+    "taps": 1.5,
+    "copies": 2.5,
+    "not-finite": 0.5,
+    "capacity": 1.0,
+    "bias-ladder": 5.0,
+    "constant-rows": 8.0,
+    "decoy-class": 2.5,
+    "extreme-bias": 12.0,
+    "huge-weights": 60.0,
+    "low-rank": 2.5,
+    "trap-weights": 8.0,
+    "uneven-classes": 4.0,
+}
+"""Below these a statistic is no sign of anything: two layers' worth of rows with one entry, a weight of 60, …"""
+
+
+def limit(values: Sequence[float], *, share: float, floor: float = LEAST) -> float:
+    """The statistic that a share of at most `share` of honest models should reach; see the module.
+
+    Raises:
+        InputError: fewer than ten values.
+    """
+    require(len(values) >= 10, "values", f"are {len(values)}", "judge at least ten honest models")
+    ordered = sorted(values, reverse=True)
+    largest = ordered[0]
+    if largest <= 0:
+        return max(floor, LEAST)
+    positive = sum(v > 0 for v in ordered)
+    k = min(max(10, math.ceil(0.05 * len(ordered))), len(ordered) - 1, positive - 1)
+    beyond = largest
+    if k >= 3 and ordered[k] > 0:
+        tail = sum(math.log(v / ordered[k]) for v in ordered[:k]) / k
+        beyond = ordered[k] * max(1.0, k / (len(ordered) * share)) ** tail
+    return max(floor, LEAST, MARGIN * largest, min(beyond, REACH * largest))
+
+
+def calibrated(lines: Sequence[Judged], kept: Limits, made_by: str) -> Limits:
+    """Limits of all rules with statistics in `lines`; rules that no line measured keep those of `kept`."""
+    honest = [line for line in lines if line.kind == HONEST]
+    names = sorted({rule for line in honest for rule in line.statistics})
+    share = RATE / max(1, len(names))
+    limits = dict(kept.limits)
+    for name in names:
+        values = [line.statistics[name] for line in honest if name in line.statistics]
+        limits[name] = round_up(limit(values, share=share, floor=FLOORS.get(name, LEAST)))
+    return Limits(limits=limits, made_by=made_by, models=len(honest))
+
+
+def round_up(value: float) -> float:
+    """Three digits, never downwards."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.3g}")

@@ -1,0 +1,183 @@
+"""Bins of brightness: each example that falls alone into one is read off two neighbouring rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from leakgauge.compute import Budget, Compute
+from leakgauge.errors import require
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import OnStep, Reconstruction
+from leakgauge.registry import SERVERS
+from leakgauge.servers.front import fronted
+from leakgauge.servers.relu_pair import relu_pair
+from leakgauge.servers.server import Broadcast, Change
+from leakgauge.servers.slots import Slots, read_slots
+from leakgauge.task import DataSpec, Task
+from leakgauge.update import UpdateKind
+
+ROWS = 0.01
+"""Scale of the rows, undone in the columns. A float32 delta is rounded as the parameter that it moved: small
+biases with large gradients keep its digits."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImprintRead:
+    """Differences of neighbouring rows: Σ over the examples between two thresholds (`leakgauge.servers.slots`).
+
+    Attributes:
+        weight, bias: names of the layer's parameters.
+        thresholds: ascending, in raw brightness; row i is active above the i-th.
+    """
+
+    changes: tuple[Change, ...]
+    weight: str
+    bias: str
+    thresholds: Float[Tensor, " bins"]
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Costs no gradient evaluation. `EXACT` where no bin can have been shared."""
+        del budget, compute, on_step
+        bins, data = len(self.thresholds), observation.task.data
+        weight, bias = (observation.update.tensors[name][:bins] for name in (self.weight, self.bias))
+        # Nothing stands above the last row, so that it is a bin itself.
+        steps = [torch.cat([t[:-1] - t[1:], t[-1:]]) for t in (weight, bias)]
+        floors = [_rounding(observation, name) for name in (self.weight, self.bias)]
+        driven = (steps[0].abs().amax(1) > floors[0]) | (steps[1].abs() > floors[1])
+        low = self.thresholds.to(weight)
+        high = torch.cat([low[1:], low.new_tensor([torch.inf])])
+        slack = 1e-5 * data.range
+
+        def belongs(raw: Float[Tensor, "bins d"]) -> Bool[Tensor, " bins"]:
+            brightness = raw.mean(1)
+            return (brightness >= low - slack) & (brightness <= high + slack)
+
+        return read_slots(Slots(steps[0][:, None], steps[1][:, None], driven, belongs), observation, generator)
+
+
+def _rounding(observation: Observation, name: str) -> float:
+    """What two equal rows may differ by: sums over examples are rounded, and a delta as the parameter that it moved."""
+    update = observation.update.tensors[name]
+    allowed = 256 * float(update.abs().max())
+    if observation.update.header.kind is UpdateKind.DELTA:
+        allowed += 2 * float(observation.task.parameters[name].abs().max())
+    return allowed * torch.finfo(update.dtype).eps
+
+
+@SERVERS.register("imprint", needs="a linear layer with bias that reads the input, then ReLU and a linear layer")
+@dataclass(frozen=True, kw_only=True)
+class Imprint:
+    """Bins in an existing first linear layer: parameters only.
+
+    Source: Fowl et al., *Robbing the Fed*, ICLR 2022. All rows measure the brightness h(x) (mean of the raw data);
+    row i has bias −t_i with thresholds t_i = mean + std·Φ⁻¹(i/bins), so that it is active for h > t_i. The next
+    layer's columns are equal, so that an example sends the same gradient g to each row that it activates, and
+    (W_i − W_{i+1}) ÷ (b_i − b_{i+1}) is the example whose brightness alone lies in (t_i, t_{i+1}]. Signs and sizes of g
+    differ per example under soft-max cross-entropy; the ratio does not depend on them. Entries of the columns are
+    ±c with both signs: g = c·Σ_j s_j·(p_j − y_j) would vanish for equal ones.
+
+    Expected number of n examples alone in k equally likely bins: n·(1 − 1/k)^(n−1) (`expected_alone`).
+    Differs: the lowest threshold lies below all data (k rows make k bins; the paper's lowest bin is not read); the
+    measurement undoes the model's normalisation; brightness is taken as normal, with a generic prior where
+    `mean` and `std` are not given, and bins are then not equally likely.
+    Measured (CIFAR-10, generic prior, FedSGD in float32, 3 batches each): all examples alone in a bin, and those only,
+    above 60 dB; of 64 images 25, 30, 21 in 64 bins (expected 23.7), 52, 56, 38 in 256 (50.0), 60, 62, 48 in 512 (56.6).
+    Over 500 batches of 8, 32 or 64 images and 64 to 512 bins, the mean number alone is within .5 of the expected one.
+    Several local steps move rows and columns: reads are approximate, and say so. Replaces all rows of the first
+    layer below `bins` and the matching columns of the second; the model no longer classifies.
+
+    Attributes:
+        bins: rows used; `None` for all.
+        mean, std: of the brightness over examples, in raw units. `None`: the mean that inputs are normalised by
+            (mid-range where that is none of the data's values), and an eighth of the range.
+        gain: bound on the second layer's answer, roughly.
+    """
+
+    bins: int | None = None
+    mean: float | None = None
+    std: float | None = None
+    gain: float = 1.0
+    changes: ClassVar[tuple[Change, ...]] = (Change.PARAMETERS,)
+
+    def __post_init__(self) -> None:
+        require(self.bins is None or self.bins > 1, "bins", f"is {self.bins}", "give at least 2")
+        require(self.std is None or self.std > 0, "std", f"is {self.std}", "give a positive number")
+        require(self.gain > 0, "gain", f"is {self.gain}", "give a positive number")
+
+    def thresholds(self, data: DataSpec, bins: int) -> Float[Tensor, " bins"]:
+        """Ascending brightness quantiles in float64, the first of them below all data."""
+        usual = sum(data.mean) / len(data.mean)
+        middle = usual if data.low < usual < data.high else (data.low + data.high) / 2
+        mean = middle if self.mean is None else self.mean
+        std = data.range / 8 if self.std is None else self.std
+        shares = torch.arange(bins, dtype=torch.float64) / bins
+        quantiles: Tensor = mean + std * torch.special.ndtri(shares)
+        quantiles[0] = min(data.low - data.range, float(quantiles[1]) - data.range)
+        return quantiles
+
+    def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
+        """Raises `InputError` where no such layers exist, or the first has fewer rows than bins."""
+        first, second = relu_pair(task, generator)
+        assert first.bias is not None
+        weight, after = task.parameters[first.weight].clone(), task.parameters[second.weight].clone()
+        bias = task.parameters[first.bias].clone()
+        bins = len(weight) if self.bins is None else self.bins
+        fits = 1 < bins <= len(weight)
+        require(fits, "bins", f"is {bins}, and '{first.name}' has {len(weight)} rows", "give at most as many, and 2")
+        data, edges = task.data, self.thresholds(task.data, bins)
+        zero = torch.zeros((1, *data.shape), dtype=torch.float64)
+        offset, slope = data.denormalise(zero), data.denormalise(zero + 1) - data.denormalise(zero)
+        weight[:bins] = (ROWS * slope.flatten() / slope.numel()).to(weight)
+        bias[:bins] = (ROWS * (offset.mean() - edges)).to(bias)
+        signs = torch.ones(len(after))
+        signs[torch.randperm(len(after), generator=generator)[: len(after) // 2]] = -1
+        after[:, :bins] = (signs * self.gain / (ROWS * bins * data.range)).to(after)[:, None]
+        crafted = task.with_state({first.weight: weight, first.bias: bias, second.weight: after})
+        return Broadcast(crafted, ImprintRead(self.changes, first.weight, first.bias, edges))
+
+
+@SERVERS.register("imprint-block")
+@dataclass(frozen=True, kw_only=True)
+class ImprintBlock:
+    """Bins in a block of the server's own in front of any model: x + back(relu(first(x))) is passed on.
+
+    Source: the imprint module of Fowl et al., *Robbing the Fed*, ICLR 2022. Values, reader and expected number are
+    those of `Imprint`. Differs: the block is a residual one with a small gain, so the model still classifies.
+    The ratio is exact whatever the model behind is, BatchNorm in train mode included: only the block's own
+    gradient enters.
+
+    Attributes:
+        bins: of the block.
+        mean, std: as in `Imprint`.
+        gain: bound on how far the block moves a normalised pixel, roughly.
+    """
+
+    bins: int = 256
+    mean: float | None = None
+    std: float | None = None
+    gain: float = 0.1
+
+    def __post_init__(self) -> None:
+        Imprint(bins=self.bins, mean=self.mean, std=self.std, gain=self.gain)
+
+    def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
+        wrapped = fronted(task, self.bins, "imprint-block", generator)
+        values = Imprint(bins=self.bins, mean=self.mean, std=self.std, gain=self.gain)
+        crafted = values.broadcast(wrapped, generator)
+        assert isinstance(crafted.crafting, ImprintRead)
+        read = crafted.crafting
+        changes = (Change.ARCHITECTURE,)
+        return Broadcast(crafted.task, ImprintRead(changes, read.weight, read.bias, read.thresholds))

@@ -1,0 +1,56 @@
+"""Everything behind `leakgauge inspect`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from leakgauge.errors import InputError
+from leakgauge.servers.inspection.fingerprint import fingerprint, read_hashes
+from leakgauge.servers.inspection.limits import Limits
+from leakgauge.servers.inspection.load import received
+from leakgauge.servers.inspection.page import render
+from leakgauge.servers.inspection.terminal import show
+from leakgauge.servers.inspection.verdict import inspect
+
+
+def inspect_command(
+    state: Path,
+    *,
+    model: str | None = None,
+    reference: Path | None = None,
+    previous: Path | None = None,
+    data: str | None = None,
+    json_file: Path | None = None,
+    page: Path | None = None,
+    hashes: tuple[str, ...] = (),
+    console: Console | None = None,
+) -> int:
+    """Prints what the rules found and writes what was asked for.
+
+    Returns:
+        0 if no rule reached its limit, else 1.
+
+    Raises:
+        InputError: input that cannot be used; the command line turns it into exit code 2.
+    """
+    others = read_hashes(hashes)
+    for file, option in ((json_file, "--json"), (page, "-o")):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise InputError(option, f"no folder '{file.parent}'", "make it first")
+    found = received(state, model=model, reference=reference, previous=previous, data=data)
+    result = inspect(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
+    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    show(console or Console(), result)
+    code = 1 if result["score"] >= 1 else 0
+    if json_file is None and page is None:
+        return code
+    from leakgauge.audit.document import write_whole  # slow to import, and not needed above
+
+    if json_file is not None:
+        write_whole(json_file, text)
+    if page is not None:
+        write_whole(page, render(result))
+    return code

@@ -1,0 +1,128 @@
+"""A state dict as a list of layers: one matrix each, a row per unit, with its bias where it has one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+TABLE = re.compile(r"(^|[._])(embeds?|embeddings?|emb|wte|wpe|pe|tokens?|pos|position(al)?s?|masks?)([._]|$)|embedding")
+"""Names of tensors whose rows are looked up, not multiplied: their rows may repeat or follow a curve."""
+
+MAPS = re.compile(r"(^|[._])(proj|projection|fc|linear|conv\d*)([._]|$)")
+"""Names inside an embedding that are layers all the same, e.g. ``patch_embed.proj.weight``."""
+
+CHUNK = 1 << 18
+"""Entries that a rule works on at a time: 1 MiB of float32, so that several passes read from the cache."""
+
+WIDE = 1 << 22
+"""The same where a chunk meets a second matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One weight tensor.
+
+    Attributes:
+        name: of the weight.
+        weight: as received, two or more axes, the first one over units.
+        bias_name, bias: of the same units; ``None`` without.
+        depthwise: each unit sees one channel, and the layer is not the network's first.
+    """
+
+    name: str
+    weight: Tensor
+    bias_name: str | None = None
+    bias: Tensor | None = None
+    depthwise: bool = False
+
+    @property
+    def units(self) -> int:
+        return int(self.weight.shape[0])
+
+    @property
+    def inputs(self) -> int:
+        """Entries a unit."""
+        return self.weight.numel() // self.units
+
+    @property
+    def rows(self) -> Float[Tensor, "n k"]:
+        """The matrix, in float32 at least; a view where that needs no copy."""
+        return working(self.weight).reshape(self.units, -1)
+
+    def chunks(self, entries: int = CHUNK) -> Iterator[Float[Tensor, "m k"]]:
+        """The matrix, some rows at a time."""
+        step = max(1, entries // max(1, self.inputs))
+        for start in range(0, self.units, step):
+            part = self.weight[start : start + step]
+            yield working(part).reshape(part.shape[0], -1)
+
+
+def working(tensor: Tensor) -> Tensor:
+    """Values in float32, or float64 where they came so."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def is_table(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor is looked up rather than multiplied, as its name tells."""
+    return name.rpartition(".")[2] == "bias" or (
+        TABLE.search(name.lower()) is not None and MAPS.search(name.lower()) is None and tensor.dim() != 4
+    )
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether every entry is; one pass where it is so."""
+    values = working(tensor)
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+
+
+def layers(state: Mapping[str, Tensor]) -> tuple[list[Layer], list[str]]:
+    """All weight matrices in the order of the state dict, and what could not be judged, with the reason."""
+    found: list[Layer] = []
+    unjudged: list[str] = []
+    for name, tensor in state.items():
+        if tensor.dim() < 2 or not tensor.numel() or tensor.dtype == torch.bool:
+            continue
+        if not tensor.is_floating_point() and not tensor.is_quantized:
+            unjudged.append(f"{name}: integers ({_dtype(tensor)}) without their scale")
+        elif is_table(name, tensor):
+            unjudged.append(f"{name}: a table of rows to look up, not a layer")
+        elif not finite(tensor):
+            unjudged.append(f"{name}: has entries that are not finite")
+        else:
+            bias_name, bias = _bias(name, tensor, state)
+            depthwise = bool(found) and tensor.dim() > 2 and tensor.shape[1] == 1 and tensor.shape[0] > 1
+            found.append(Layer(name, tensor, bias_name, bias, depthwise))
+    return found, unjudged
+
+
+def head(found: list[Layer]) -> Layer | None:
+    """The last matrix of two axes: a classifier's last layer."""
+    return next((layer for layer in reversed(found) if layer.weight.dim() == 2), None)
+
+
+def too_small(layer: Layer, *, units: int, inputs: int) -> str | None:
+    """Why a rule that compares rows does not judge this layer."""
+    if layer.units < units:
+        return f"{layer.name}: {layer.units} unit{'s' if layer.units > 1 else ''}, too few to compare"
+    if layer.inputs < inputs:
+        return f"{layer.name}: rows of {layer.inputs}, too short to tell"
+    return None
+
+
+def _bias(name: str, weight: Tensor, state: Mapping[str, Tensor]) -> tuple[str | None, Tensor | None]:
+    prefix, _, last = name.rpartition(".")
+    other = (prefix + "." if prefix else "") + last.replace("weight", "bias")
+    bias = state.get(other)
+    fits = other != name and bias is not None and bias.shape == weight.shape[:1] and bias.is_floating_point()
+    return (other, bias) if fits and bias is not None and finite(bias) else (None, None)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,128 @@
+"""Rows whose signs are balanced by design: trap weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.registry import RULES
+from leakgauge.servers.inspection.matrices import Layer, head, layers, too_small
+from leakgauge.servers.inspection.rule import Measurement, Part, Received
+
+MIN_UNITS, MIN_INPUTS = 8, 16
+ALIVE = 1e-6
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What the signs of a layer's rows show.
+
+    Attributes:
+        skew: mean over rows of the skewness of their entries, in standard errors of independent entries.
+        unlike: how much more the rows' skewness and size vary than those of independent entries would, at least 1.
+        balanced: share of rows with exactly as many positive as negative entries.
+        chance: the share expected of independent signs.
+        rows: how many rows were judged.
+    """
+
+    skew: float
+    unlike: float
+    balanced: float
+    chance: float
+    rows: int
+
+
+@RULES.register("trap-weights")
+@dataclass(frozen=True)
+class TrapWeights:
+    """Looks for rows in which one sign outweighs the other by construction.
+
+    Statistic: max over layers of two numbers, in standard errors of independent entries.
+
+    1. |s|/u²: s is the mean over rows of the skewness about the row's mean, which scaling one sign changes and a
+       shift, as early training makes one, does not; u ≥ 1 is how many times more the rows' skewness and size
+       vary than independent entries allow, since training makes rows unlike.
+    2. The excess of rows with exactly as many positive as negative entries, expected √(2/πk) of rows.
+
+    The last linear layer is left out: training skews it. Invariant under a factor of the layer.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "Rows whose negative half is scaled up are silent for most inputs, so a unit that wakes holds a single "
+        "example (trap weights). Honest reasons: none known to us for large values."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        scored: list[tuple[float, Layer, Signs]] = []
+        last = head(found)
+        for layer in found:
+            reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
+            if layer is last and len(found) > 1:
+                reason = f"{layer.name}: the last layer, which training skews"
+            if reason:
+                unjudged.append(reason)
+            elif signs := _signs(layer):
+                scored.append((_score(signs), layer, signs))
+        if not scored:
+            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
+        scored.sort(key=lambda s: -s[0])
+        top, layer, signs = scored[0]
+        evidence = (
+            f"Rows of {layer.name} are skewed by {signs.skew:+.1f} standard errors (and vary {signs.unlike:.1f} times "
+            f"as much as fresh ones); {signs.balanced:.0%} of them have as many positive as negative entries, by "
+            f"chance {signs.chance:.1%} would."
+        )
+        return Measurement(
+            top, tuple(s[1].name for s in scored if s[0] >= max(4.0, top / 3)), evidence, tuple(unjudged)
+        )
+
+
+def _signs(layer: Layer) -> Signs | None:
+    """`None` where too few rows are alive."""
+    scale = max(float(part.abs().max()) for part in layer.chunks())
+    if scale == 0:
+        return None
+    found = [_moments(part / scale) for part in layer.chunks()]
+    energy, m2, m3, m4, m6, even, count = (torch.cat(column) for column in zip(*found, strict=True))
+    live = (energy > ALIVE**2 * energy.max()) & (count >= MIN_INPUTS) & (m2 > 1e-9 * energy)
+    rows = int(live.sum())
+    if rows < MIN_UNITS:
+        return None
+    energy, m2, m3, m4, m6, count = (x[live].double() for x in (energy, m2, m3, m4, m6, count))
+    skews = m3 / m2**1.5
+    # Sampling error of a row's skewness, and of its energy, for independent entries of these moments.
+    error = ((m6 - 6 * m4 * m2 + 9 * m2**3) / m2**3).clamp_min(1e-6).mean() / layer.inputs
+    size_error = (m4 - m2**2).clamp_min(1e-12).mean() / m2.mean() ** 2 / layer.inputs
+    slack = 1 + 2 / math.sqrt(2 * rows)
+    unlike = max(float((skews.var() / error).sqrt()), float((m2.var() / m2.mean() ** 2 / size_error).sqrt())) / slack
+    return Signs(
+        skew=float(skews.mean() / (error / rows).sqrt()),
+        unlike=max(1.0, unlike),
+        balanced=float(even[live].double().mean()),
+        chance=min(1.0, float((2 / math.pi / count).sqrt().mean())),
+        rows=rows,
+    )
+
+
+def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
+    """Of each row: mean square, central moments 2, 3, 4 and 6, whether its signs are even, and non-zero entries."""
+    energy = part.square().mean(1)
+    sign = part.sign()
+    even, count = sign.sum(1) == 0, sign.abs_().sum(1)
+    centred = part - part.mean(1, keepdim=True)
+    square = centred.square()
+    m2, m3 = square.mean(1), centred.mul_(square).mean(1)
+    m6 = centred.square_().mean(1)
+    return energy, m2, m3, square.square_().mean(1), m6, even, count
+
+
+def _score(signs: Signs) -> float:
+    chance = max(signs.chance, 1e-9)
+    spread = math.sqrt(chance * max(1 - chance, 0.01) / signs.rows + 1 / signs.rows**2)
+    return max(0.0, abs(signs.skew) / signs.unlike**2, (signs.balanced - chance) / spread)

@@ -1,0 +1,77 @@
+"""Parts of a model that serve one example each, looked for with made-up pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.registry import RULES
+from leakgauge.servers.inspection.drives import drives
+from leakgauge.servers.inspection.rows import driven
+from leakgauge.servers.inspection.rule import Measurement, Part, Received
+from leakgauge.task import Batch, Task
+
+PICTURES = 16
+
+
+def pictures(task: Task, number: int, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
+    """Probe examples in the data's range that differ in brightness, shape and detail."""
+    shape = task.data.shape
+    noise = torch.rand((number, *shape), generator=generator, dtype=torch.float64)
+    rough = torch.randn((number, *shape), generator=generator, dtype=torch.float64)
+    for axis in range(2, rough.ndim):
+        rough = rough.cumsum(axis)
+    flat = rough.flatten(1)
+    smooth = ((flat - flat.mean(1, keepdim=True)) / flat.std(1, keepdim=True).clamp_min(1e-12)).view_as(rough)
+    level = torch.rand((number, *[1] * len(shape)), generator=generator, dtype=torch.float64)
+    mixed = 0.2 + 0.6 * level + 0.15 * smooth + 0.2 * (noise - 0.5)
+    return task.data.low + task.data.range * mixed.clamp(0, 1)
+
+
+@RULES.register("sub-models", needs="the task: architecture, values and data format")
+@dataclass(frozen=True)
+class SubModels:
+    """Parts of the model that one probe example alone drives.
+
+    Statistic in [0, 1): the larger of two shares over sixteen made-up pictures with made-up labels. Of the layers below
+    the answering one, those that exactly one picture drives, in (layers + 2). Of the rows of each linear layer,
+    those that one picture drives, in (driven rows + 2); the first linear layer counts. A client's own batch
+    (`example-rows`) is the better test.
+    """
+
+    needs: tuple[Part, ...] = (Part.TASK,)
+    meaning: str = (
+        "A part that serves one example has that example's gradient alone (routed sub-models, bins, trap weights). "
+        "Honest reasons: a mixture of many experts; a layer with very sparse activations."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        assert received.task is not None
+        task = received.task
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.arange(PICTURES) % task.data.classes
+        found = drives(task, Batch(pictures(task, PICTURES, generator), labels))
+        if not found.hidden or int(found.erring.sum()) < PICTURES // 2:
+            reason = "model: has no watched layer below the one that answers, or does not err on made-up pictures"
+            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+        private = []
+        for layer in found.hidden:
+            gain = layer.gain[found.erring].double()
+            if int((gain > 1e-6 * gain.max()).sum()) == 1:
+                private.append(layer.name)
+        layers_share = len(private) / (len(found.hidden) + 2)
+        rows_share, rows_name = 0.0, ""
+        for layer in [layer for layer in found.hidden if layer.linear][:1]:
+            on = driven(layer.rows[found.erring].double())
+            share = float((on.sum(0) == 1).sum()) / (float(on.any(0).sum()) + 2)
+            if share > rows_share:
+                rows_share, rows_name = share, layer.name
+        where = (*private, *([rows_name] if rows_name and rows_share >= layers_share else []))
+        evidence = (
+            f"Of {len(found.hidden)} layers, {len(private)} are driven by one of {PICTURES} probe pictures only"
+            + (f"; of the rows of {rows_name}, {rows_share:.0%}." if rows_name else ".")
+        )
+        return Measurement(max(layers_share, rows_share), where, evidence, found.remarks)

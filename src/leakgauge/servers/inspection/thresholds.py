@@ -1,0 +1,67 @@
+"""Biases that decide a unit's state whatever the input is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.registry import RULES
+from leakgauge.servers.inspection.matrices import Layer, finite, layers, working
+from leakgauge.servers.inspection.rule import Measurement, Part, Received
+
+CAP = 1e6
+
+
+@RULES.register("extreme-bias")
+@dataclass(frozen=True)
+class ExtremeBias:
+    """Compares biases with what the unit's weights can add up to, and with the other biases of the layer.
+
+    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s) with s the layer's median ‖w‖₁, so
+    that q > 1 means that no input in [−1, 1] changes the unit's sign; z = |b|/(first quartile of |b| + 10⁻³·s).
+    A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where the median row is zero s is 1.
+    Invariant under a common factor of a linear layer's weights and biases.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "A huge bias on one class silences the loss of all others, and very negative ones put units to sleep, so "
+        "that only the units of the server's choice answer. Honest reasons: rare classes, folded normalisation."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        scored: list[tuple[float, str, float, float, int]] = []
+        for name, bias, sums in _pairs(found, received.state):
+            typical = float(sums.median()) or 1.0
+            calm = float(bias.abs().sort().values[(len(bias) - 1) // 4]) + 1e-3 * typical
+            share = bias.abs() / sums.clamp_min(typical)
+            values = share * torch.log1p(bias.abs() / calm)
+            at = int(values.argmax())
+            scored.append((min(CAP, float(values[at])), name, float(bias[at]), float(share[at]), at))
+        if not scored:
+            return Measurement(0.0, (), "No layer has biases.", tuple(unjudged))
+        scored.sort(key=lambda s: -s[0])
+        top, name, value, ratio, at = scored[0]
+        evidence = f"Bias {at} of {name} is {value:.4g}, {ratio:.2g} times what the unit's weights sum to."
+        return Measurement(top, tuple(s[1] for s in scored if s[0] >= max(2.0, top / 3)), evidence, tuple(unjudged))
+
+
+def _pairs(
+    found: list[Layer], state: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Float[Tensor, " n"], Float[Tensor, " n"]]]:
+    """Biases with the scale of each unit."""
+    for layer in found:
+        if layer.bias is not None and layer.bias_name is not None:
+            bias = working(layer.bias)
+            yield layer.bias_name, bias, torch.cat([p.abs().sum(1) for p in layer.chunks()]).to(bias)
+    for name, bias in state.items():
+        gain = state.get(name.removesuffix("bias") + "weight")
+        if not name.endswith("bias") or gain is None or gain.dim() != 1 or bias.shape != gain.shape or not len(bias):
+            continue
+        if bias.is_floating_point() and gain.is_floating_point() and finite(bias) and finite(gain):
+            yield name, working(bias), (4 * working(gain).abs().to(working(bias))).clamp_min(1.0)

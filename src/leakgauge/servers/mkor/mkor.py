@@ -1,0 +1,86 @@
+"""MKOR's dishonest server: crafted layers below, a crafted head, and what is done about the loss."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.registry import SERVERS
+from leakgauge.servers.mkor.heads import Constant
+from leakgauge.servers.mkor.losses import Decoy
+from leakgauge.servers.mkor.parts import FeatureMap, Head, LossTreatment, Taps, Wiring
+from leakgauge.servers.mkor.taps import PublishedTaps
+from leakgauge.servers.server import Broadcast, Change
+from leakgauge.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class MKORCrafting:
+    """The inverse of the crafted layers, and which gradient rows hold which class. No data in it."""
+
+    map: FeatureMap
+    wiring: Wiring
+    changes: tuple[Change, ...]
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """One picture per class that was read, with its label; an average where a class has several examples.
+
+        Costs no gradient evaluation and draws nothing. `CONVERGED`, never certified: the inverse of the pooling is
+        an interpolation. `FAILED` with the reason where no class can be read.
+        """
+        del generator, budget, compute, on_step
+        began = time.perf_counter()
+        reading = self.wiring.read(observation, self.map.positions)
+        if isinstance(reading, str):
+            return Reconstruction(None, None, Status.FAILED, reading, cost=Cost(0, time.perf_counter() - began))
+        features = self.map.rescaled(reading.features) if reading.up_to_scale else reading.features
+        inputs = self.map.images(features)
+        cost = Cost(0, time.perf_counter() - began)
+        if not bool(torch.isfinite(inputs).all()):
+            return Reconstruction(None, None, Status.NON_FINITE, f"not finite; {reading.message}", cost=cost)
+        sure = None if observation.knowledge.labels is not None else 1.0
+        return Reconstruction(inputs, reading.classes, Status.CONVERGED, reading.message, None, sure, cost)
+
+
+@SERVERS.register("mkor", needs="a plain convolutional network with linear layers, and a unit for every class")
+@dataclass(frozen=True, kw_only=True)
+class MKOR:
+    """Maximum Knowledge Orthogonality Reconstruction: one picture per class from a batch of any size.
+
+    Each class drives rows of its own in the first linear layer; their weight gradient divided by their bias gradient is
+    the class's mean feature, and the layers below are crafted so that features can be turned back into a
+    picture. Nothing of the client's data is needed, and no search.
+
+    Differs from the paper in the loss: with soft-max cross-entropy, which real clients use, the published server reads
+    nothing from a batch with every class once. The default `decoy` works with an honest client's loss; `nll-raw` is the
+    published code's, and then the server changes the client's loss too.
+
+    Attributes:
+        taps: the layers below the first linear one.
+        head: the linear layers.
+        loss: what is done about the loss.
+    """
+
+    taps: Taps = field(default_factory=PublishedTaps)
+    head: Head = field(default_factory=Constant)
+    loss: LossTreatment = field(default_factory=Decoy)
+
+    def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
+        """Raises `InputError` where the layers, the head or the loss treatment do not fit the model."""
+        features = self.taps.craft(task, generator)
+        built = self.head.craft(task, features, self.loss, generator)
+        changes = (Change.PARAMETERS,) if built.task.loss is task.loss else (Change.PARAMETERS, Change.LOSS)
+        return Broadcast(built.task, MKORCrafting(features.map, built.wiring, changes))

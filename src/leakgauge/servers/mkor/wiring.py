@@ -1,0 +1,156 @@
+"""Which rows of the first linear layer's gradient belong to which class, and how they are read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.clients.secure_aggregation import SecureAggregation
+from leakgauge.defenses import view_of
+from leakgauge.defenses.defense import AttackerView
+from leakgauge.observation import Observation
+from leakgauge.servers.mkor.parts import ClassReading, LossTreatment
+from leakgauge.update import UpdateKind
+
+CLEAR = 5.0
+"""Standard deviations of the noise by which a class must stand out to be read without known labels."""
+PART = 0.3
+"""Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
+IDLE = 8
+"""Fewer rows without a gradient than this do not tell how large the noise is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Class n drives the rows ``rows[n]`` of the first linear layer and no other class does.
+
+    With δ_kn = ∂L/∂(logit n of example k) and A_kn ≥ 0 the weight of the path from those rows to the logit (constant
+    for ReLUs and without dropout), Σ ΔW[rows] = Σ_k A_kn·δ_kn·z_k and Σ Δb[rows] = Σ_k A_kn·δ_kn. Their ratio, once
+    the loss treatment has taken other classes' examples out, is the mean feature of the class, weighted by A.
+
+    Source: MKOR, Eq. (7). Differs: several rows a class; entries that a sparsifier did not send leave numerator
+    and denominator; presence of a class needs no truth: Δb < 0 beyond rounding, or beyond `CLEAR` standard
+    deviations of noise, whose size comes from the known defence and from `idle` rows.
+    Without a bias, Σ_f ΔW takes its place: features are non-negative, so the answer is right up to scale.
+
+    Attributes:
+        weight, bias: the first linear layer's parameters; `bias` is `None` where it has none.
+        rows: one line a logit, the data's classes first.
+        idle: rows that have no gradient.
+        gain: A where it is one number, else 1.
+        loss: what was done about the loss.
+        lost: chance that dropout silences all paths of a class that one example has.
+        leak: share of another class's total that a head which is not exact lets into a class's rows.
+    """
+
+    weight: str
+    bias: str | None
+    rows: Int[Tensor, "outputs paths"]
+    idle: Int[Tensor, " m"]
+    gain: float
+    loss: LossTreatment
+    lost: float = 0.0
+    leak: float = 0.0
+
+    def read(self, observation: Observation, positions: Int[Tensor, " f"]) -> ClassReading | str:
+        """Class features out of an update, or why there are none.
+
+        Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries not sent are 0.
+        """
+        known = observation.knowledge
+        view = AttackerView() if known.defense is None else view_of(known.defense, observation.update, known.draws)
+        floor = self._floor(observation, view)
+        rows, totals = self._sums(observation, view, positions)
+        if not bool((totals != 0).any()):
+            return "no class can be read: all rows that belong to classes are zero in the update"
+        separated = self.loss.separate(rows, totals, observation)
+        if isinstance(separated, str):
+            return separated
+        rows, totals, readable, remark = separated
+        data = observation.task.data
+        readable = readable & (torch.arange(len(totals)) < data.classes)
+        entries = self.rows.shape[1] * (1 if self.bias is not None else len(positions))
+        floor = math.hypot(floor * entries**0.5 / self.gain, self.leak * float(totals.norm()))
+        if known.labels is not None:
+            readable = readable & torch.isin(torch.arange(len(totals)), known.labels.cpu())
+        else:
+            readable = readable & (-totals > CLEAR * floor)
+            if _steps(observation) > 1 and observation.example_count is not None:
+                counts = -totals * observation.example_count / -totals[readable].sum()
+                readable = readable & (counts > PART)
+        classes = readable.nonzero().flatten()
+        if observation.example_count is not None and len(classes) > observation.example_count:
+            strongest = (-totals[classes]).topk(observation.example_count).indices
+            classes = classes[strongest].sort().values
+        if not len(classes):
+            return f"no class can be read ({remark})" + (_noise_remark(floor, totals) if floor > 0 else "")
+        features = rows[classes] / totals[classes][:, None].to(rows)
+        said = [f"{len(classes)} of {data.classes} classes read", remark]
+        if floor > 0:
+            chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
+            said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
+        said += self._remarks(observation, view)
+        return ClassReading(classes, features, self.bias is None, "; ".join(said))
+
+    def _sums(
+        self, observation: Observation, view: AttackerView, positions: Int[Tensor, " f"]
+    ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
+        """Σ A·δ·z and Σ A·δ per logit, both over `gain`, in the direction of a gradient."""
+        tensors = observation.update.tensors
+        weight = tensors[self.weight]
+        bias = None if self.bias is None else tensors[self.bias].double()
+        sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+        scale = sign / self.gain
+        support = None if view.support is None else view.support[self.weight]
+        rows, totals = weight.new_zeros(len(self.rows), len(positions)), weight.new_zeros(len(self.rows)).double()
+        positions = positions.to(weight.device)
+        for n, own in enumerate(self.rows.to(weight.device)):
+            w = weight[own][:, positions]
+            if bias is None:
+                rows[n] = scale * w.sum(0)
+                totals[n] = rows[n].double().sum()
+                continue
+            total, pulled = bias[own].sum(), w.sum(0)
+            if support is not None:
+                seen = bias[own] @ support[own][:, positions].double()
+                pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), 0.0)
+            rows[n], totals[n] = scale * pulled, scale * total
+        return rows.cpu(), totals.cpu()
+
+    def _floor(self, observation: Observation, view: AttackerView) -> float:
+        """Standard deviation of what is no signal, per entry of Δb (of ΔW without a bias)."""
+        name = self.weight if self.bias is None else self.bias
+        floor = 0.0 if view.noise_scale is None else float(view.noise_scale[name])
+        if len(self.idle) < IDLE:
+            return floor
+        # A few idle rows suffice for a weight's spread, and indexing all of them would copy the layer.
+        idle = self.idle if self.bias is not None else self.idle[:IDLE]
+        return max(floor, float(observation.update.tensors[name][idle].double().square().mean().sqrt()))
+
+    def _remarks(self, observation: Observation, view: AttackerView) -> list[str]:
+        said = []
+        if self.bias is None:
+            said.append("the first linear layer has no bias: features up to scale")
+        if _steps(observation) > 1:
+            said.append("several local steps: the model left the construction after the first, so this is approximate")
+        if view.support is not None:
+            share = float(view.support[self.weight][self.rows[:, 0]].double().mean())
+            said.append(f"{share:.1%} of the entries were sent, the others are 0")
+        if self.lost > 0:
+            said.append(f"dropout silences a class of one example with probability {self.lost:.1e}")
+        return said
+
+
+def _steps(observation: Observation) -> int:
+    """Local steps of a client, 1 where they are not known."""
+    local, examples = observation.knowledge.local_training, observation.example_count
+    local = local.client if isinstance(local, SecureAggregation) else local
+    return 1 if local is None or examples is None else local.steps(examples)
+
+
+def _noise_remark(floor: float, totals: Float[Tensor, " outputs"]) -> str:
+    return f"; the clearest class is {float(-totals.min()) / floor:.1f} standard deviations of the noise"

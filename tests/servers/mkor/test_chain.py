@@ -1,0 +1,169 @@
+"""Convolutional chains as traced: every layer by name, and every misfit named with its reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.errors import InputError
+from leakgauge.models import convnet, lenet, resnet20
+from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.servers.mkor.chain import Chain, chain
+from leakgauge.task import DataSpec, Mode, Task
+
+SPEC = DataSpec((3, 8, 8), 5)
+
+
+def read(module: nn.Module, spec: DataSpec = SPEC, mode: Mode = Mode.EVAL) -> Chain:
+    return chain(Task.of(module, spec, mode=mode))
+
+
+class Functional(nn.Module):
+    """The same network as `modules`, with functions; the linear layer is registered first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6 * 2 * 2, 5)
+        self.second = nn.Conv2d(4, 6, 3, padding="same", padding_mode="replicate")
+        self.first = nn.Conv2d(3, 4, 5, padding=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.first(x)), 2)
+        x = F.dropout(x, 0.25, self.training)
+        x = torch.relu(F.max_pool2d(self.second(x), kernel_size=2, stride=2))
+        x = F.adaptive_avg_pool2d(x, (2, 2))
+        return self.last(x.view(x.size(0), -1))
+
+
+def test_functions_count_as_modules() -> None:
+    found = read(Functional())
+    one, two = found.features
+    assert (one.name, one.weight, one.bias) == ("first", "first.weight", "first.bias")
+    assert (one.inputs, one.outputs, one.kernel, one.size, one.relu, one.pool) == (3, 4, 5, (8, 8), True, 2)
+    assert (two.name, two.padding_mode, two.size, two.relu, two.pool) == ("second", "replicate", (4, 4), True, 2)
+    assert (found.linear, found.flat_shape, found.dropout) == ("last", (6, 2, 2), 0.0)
+
+
+def test_functional_dropout_counts_in_train_mode_alone() -> None:
+    assert [stage.dropout for stage in read(Functional()).features] == [0.0, 0.0]
+    assert [stage.dropout for stage in read(Functional(), mode=Mode.TRAIN).features] == [0.25, 0.0]
+
+
+def test_dropout_modules_count_in_train_mode_alone() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Dropout2d(0.5), nn.Flatten(), nn.Dropout(0.1), nn.Linear(256, 5)
+    )
+    assert read(net).features[0].dropout == read(net).dropout == 0
+    trained = read(net, mode=Mode.TRAIN)
+    assert trained.features[0].dropout == 0.5
+    assert trained.dropout == pytest.approx(0.1)
+
+
+def test_vgg16_is_read_whole() -> None:
+    found = read(vgg16(size=64, width=0.05, hidden=8), DataSpec((3, 64, 64), 10))
+    assert [stage.name for stage in found.features] == [
+        f"features.{i}" for i in (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+    ]
+    assert [i for i, stage in enumerate(found.features, 1) if stage.pool == 2] == [2, 4, 7, 10, 13]
+    assert found.linear == "classifier.0"
+
+
+def test_batch_norm_by_its_names() -> None:
+    net = vgg(blocks=((4,),), hidden=(), batch_norm=True, bias=False)
+    stage = read(net, DataSpec((3, 32, 32), 10)).features[0]
+    assert stage.bias is None
+    assert stage.norm is not None
+    assert (stage.norm.weight, stage.norm.var) == ("features.1.weight", "features.1.running_var")
+    bare = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False, track_running_stats=False), nn.Flatten(), nn.Linear(256, 5)
+    )
+    norm = read(bare).features[0].norm
+    assert norm is not None
+    assert norm.weight is norm.bias is norm.mean is norm.var is None
+
+
+def test_pools_of_other_sides_multiply() -> None:
+    found = read(convnet(width=2), DataSpec((3, 32, 32), 10))
+    assert [stage.pool for stage in found.features] == [1, 1, 1, 1, 1, 3, 1, 3]
+    assert found.flat_shape == (8, 3, 3)
+    twice = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5))
+    assert read(twice).features[0].pool == 4
+
+
+def flat(*layers: nn.Module, units: int) -> nn.Module:
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(units, 5))
+
+
+class Branch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.linear = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), nn.Linear(256, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(F.relu(self.a(x)).maximum(self.b(x)).flatten(1))
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 3, 1), nn.Linear(192, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.conv(self.conv(x).relu()).relu().flatten(1))
+
+
+class Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(192, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(1) if x.mean() > 0 else -x.flatten(1))
+
+
+class Mixed(nn.Module):
+    """Flattens the batch into the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 1), nn.Linear(64, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.conv(x).reshape(x.shape[0], -1, 64)).mean(1)
+
+
+MISFITS = [
+    (lenet(size=8), "layer '0' (Conv2d) has stride (2, 2)"),
+    (flat(nn.Conv2d(3, 4, 3, padding=1), nn.Sigmoid(), units=256), "layer '1' (Sigmoid)"),
+    (flat(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), units=64), "layer '2' (AvgPool2d)"),
+    (flat(nn.Conv2d(3, 4, 3), units=144), "does not keep the spatial size"),
+    (flat(nn.Conv2d(3, 4, (1, 3), padding=(0, 1)), units=256), "no odd square kernel"),
+    (flat(nn.Conv2d(3, 3, 3, padding=1, groups=3), units=192), "grouped"),
+    (flat(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), units=256), "pads with circular"),
+    (flat(nn.Conv2d(3, 4, 1), nn.MaxPool2d(3, 2, 1), units=64), "overlaps, pads or rounds up"),
+    (flat(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(4), units=64), "only the identity"),
+    (flat(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), units=256), "without a ReLU"),
+    (flat(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.BatchNorm2d(4), units=256), "does not directly follow"),
+    (flat(nn.MaxPool2d(2), nn.Conv2d(3, 4, 1), units=64), "before the first convolution"),
+    (flat(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 1)), units=256), ""),
+    (nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), "before the first convolution"),
+    (nn.Sequential(nn.Conv2d(3, 5, 1), nn.AdaptiveMaxPool2d(1), nn.Flatten()), "AdaptiveMaxPool2d"),
+    (nn.Sequential(nn.Conv2d(3, 5, 1), nn.MaxPool2d(8), nn.Flatten()), "has no linear layer"),
+    (Branch(), "does not take the output of the layer before"),
+    (Shared(), "is used twice"),
+    (Untraceable(), "cannot be traced"),
+    (Mixed(), "does not flatten all axes but the first"),
+    (resnet20(width=2), "layer"),
+]
+
+
+@pytest.mark.parametrize(("module", "reason"), MISFITS, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
+def test_misfits_say_where_and_why(module: nn.Module, reason: str) -> None:
+    outputs = 10 if reason == "layer" or "stride" in reason else 5
+    with pytest.raises(InputError) as caught:
+        read(module, DataSpec((3, 8, 8), outputs))
+    assert caught.value.field == "model"
+    assert reason in caught.value.problem
+    assert caught.value.mend

@@ -1,0 +1,104 @@
+"""MKOR's taps in its modified network: one linear layer reads the picture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.models import lenet5, modified_lenet5
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.servers.mkor.heads import Constant
+from leakgauge.servers.mkor.identity import IdentityMap, IdentityTaps
+from leakgauge.servers.mkor.losses import NLLRaw
+from leakgauge.task import Batch, DataSpec, Task
+
+FORMATS = {
+    "grey": DataSpec((1, 12, 9), 4),
+    "normalised": DataSpec((3, 8, 8), 4, low=-2.0, high=3.0, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3)),
+}
+
+
+def network(data: DataSpec) -> Task:
+    torch.manual_seed(0)
+    c, h, w = data.shape
+    net = modified_lenet5(classes=4, channels=c, size=8)
+    net.linear = nn.Linear(c * h * w, 4)
+    return Task.of(net.double(), data)
+
+
+def raw(data: DataSpec, n: int = 4) -> torch.Tensor:
+    g = torch.Generator().manual_seed(1)
+    return data.low + data.range * torch.rand((n, *data.shape), generator=g, dtype=torch.float64)
+
+
+def read(task: Task, b: Batch):
+    generator = torch.Generator().manual_seed(0)
+    made = IdentityTaps().craft(task, generator)
+    built = Constant().craft(task, made, NLLRaw(), generator)
+    update = client_update(built.task, FedSGD(), b, Draws(0))
+    reading = built.wiring.read(Observation(built.task, update, Knowledge(example_count=len(b))), made.map.positions)
+    assert not isinstance(reading, str)
+    return reading.classes, made.map.images(reading.features)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_example_a_class_is_read_exactly(name: str) -> None:
+    data = FORMATS[name]
+    x = raw(data)
+    classes, found = read(network(data), Batch(x, torch.tensor([2, 0, 3, 1])))
+    assert classes.tolist() == [0, 1, 2, 3]
+    assert torch.allclose(found, x[[1, 3, 0, 2]], atol=1e-9)
+
+
+def test_examples_of_one_class_are_averaged() -> None:
+    data = FORMATS["normalised"]
+    x = raw(data)
+    classes, found = read(network(data), Batch(x, torch.tensor([2, 0, 2, 2])))
+    assert classes.tolist() == [0, 2]
+    assert torch.allclose(found[1], x[[0, 2, 3]].mean(0), atol=1e-9)
+
+
+def test_an_all_black_image_has_no_gradient() -> None:
+    """The ReLU behind the last layer, as released: its example does not enter its class's mean."""
+    data = FORMATS["grey"]
+    x = raw(data)
+    x[0] = data.low
+    classes, found = read(network(data), Batch(x, torch.tensor([0, 1, 1, 2])))
+    assert classes.tolist() == [1, 2]
+    x[1] = data.low
+    classes, found = read(network(data), Batch(x, torch.tensor([0, 1, 1, 2])))
+    assert torch.allclose(found[0], x[2], atol=1e-9)
+
+
+def test_the_map_is_its_own_inverse_and_clamps() -> None:
+    data = FORMATS["normalised"]
+    found, x = IdentityMap(data), raw(data)
+    assert torch.allclose(found.images(found.features(x)), x)
+    assert float(found.features(x).min()) >= 0
+    assert float(found.features(x).max()) <= 1
+    assert float(found.images(torch.full((1, 192), 7.0)).max()) == data.high
+    x[:, 0, 0, 0] = data.high
+    factors = torch.tensor([[0.01], [1.0], [5.0], [50.0]], dtype=torch.float64)
+    assert torch.allclose(found.rescaled(factors * found.features(x)), found.features(x))
+    assert bool(torch.isfinite(found.rescaled(torch.zeros(1, 192))).all())
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (lambda: lenet5(), "something else between its convolutions and layer 'fc1'"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "no convolution"),
+        (
+            lambda: nn.Sequential(nn.Conv2d(1, 1, 5, stride=2, padding=2), nn.Flatten(), nn.Linear(196, 10)),
+            "'0' is no plain 5×5",
+        ),
+        (lambda: nn.Sequential(nn.Conv2d(1, 1, 5), nn.Flatten(), nn.Linear(576, 10)), "something else"),
+    ],
+)
+def test_other_networks_are_refused(module, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        IdentityTaps().craft(Task.of(module(), DataSpec((1, 28, 28), 10)), torch.Generator())

@@ -1,0 +1,249 @@
+"""MKOR's taps in LeNet-5: features against the real network, and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.data import Parquet
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.metrics import PSNRPeak, SSIMCropped
+from leakgauge.models import lenet, lenet5, modified_lenet5
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.servers.mkor.heads import Constant
+from leakgauge.servers.mkor.lenet5 import LeNet5Map, LeNet5Taps, blurred
+from leakgauge.servers.mkor.losses import NLLRaw
+from leakgauge.task import Batch, DataSpec, Task
+
+GREY = DataSpec((1, 28, 28), 10)
+FORMATS = {
+    "mnist": GREY,
+    "normalised": DataSpec((1, 28, 28), 10, mean=(0.1307,), std=(0.3081,)),
+    "bytes": DataSpec((1, 28, 28), 10, low=0.0, high=255.0, mean=(33.0,), std=(78.0,)),
+    "colour": DataSpec((3, 32, 32), 10, low=-1.0, high=1.0, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)),
+    "oblong": DataSpec((1, 24, 37), 10),
+}
+
+
+class Oblong(nn.Module):
+    """LeNet-5's convolutions for any shape, as code rather than modules."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(16 * ((rows // 2 - 4) // 2) * ((columns // 2 - 4) // 2), 10)
+        self.deep, self.shallow = nn.Conv2d(6, 16, 5), nn.Conv2d(1, 6, 5, padding=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.avg_pool2d(torch.sigmoid(self.shallow(x)), 2)
+        return self.head(F.avg_pool2d(torch.sigmoid(self.deep(x)), 2).flatten(1))
+
+
+def network(data: DataSpec, **options) -> Task:
+    torch.manual_seed(0)
+    channels, rows, columns = data.shape
+    if rows != columns:
+        return Task.of(Oblong(rows, columns).double(), data)
+    return Task.of(
+        lenet5(channels=channels, size=rows, filters=(6 * channels, 18 * channels), **options).double(), data
+    )
+
+
+def craft(task: Task, **options):
+    return LeNet5Taps(**options).craft(task, torch.Generator().manual_seed(3))
+
+
+def raw(data: DataSpec, n: int = 3) -> torch.Tensor:
+    g = torch.Generator().manual_seed(1)
+    return data.low + data.range * torch.rand((n, *data.shape), generator=g, dtype=torch.float64)
+
+
+def into(task: Task, layer: str, inputs: torch.Tensor) -> torch.Tensor:
+    seen = []
+    handle = task.module.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    task.logits(task.parameters, task.buffers, inputs)
+    handle.remove()
+    return seen[0].detach()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_shortcut_is_what_reaches_the_linear_layer(name: str) -> None:
+    data = FORMATS[name]
+    task = network(data)
+    made, x = craft(task), raw(data)
+    got = into(task.with_state(made.state), "head" if name == "oblong" else "fc1", x)[:, made.map.positions]
+    expected = made.map.features(x)
+    assert float(((got - expected) / expected).abs().max()) < 1e-12
+    single = task.to(torch.empty(0))
+    got = into(single.with_state(made.state), "head" if name == "oblong" else "fc1", x.float())[:, made.map.positions]
+    assert float(((got - expected) / expected).abs().max()) < 1e-6
+
+
+def test_padding_is_never_read() -> None:
+    task = network(GREY)
+    replicate = network(GREY, padding_mode="replicate")
+    x = raw(GREY)
+    one, two = (into(t.with_state(craft(task).state), "fc1", x)[:, :400] for t in (task, replicate))
+    assert torch.equal(one, two)
+
+
+def test_a_feature_is_the_nested_mean_of_one_window() -> None:
+    """The published position: direction d₁ + 4·d₂ of cell (h, w) is written to one pixel, two in from its window."""
+    found, x = LeNet5Map(GREY), raw(GREY, 1)
+    features = found.features(x)[0].view(16, 5, 5)
+    canvas = found.images(features.view(1, -1))[0, 0]
+    u, seen = x[0, 0], set()
+    for d1 in range(4):
+        for d2 in range(4):
+            for h in range(5):
+                for w in range(5):
+                    row = 4 * h + 6 - d1 // 2 + 2 * (d2 // 2)
+                    column = 4 * w + 6 - d1 % 2 + 2 * (d2 % 2)
+                    seen.add((row, column))
+                    window = u[row - 2 : row + 2, column - 2 : column + 2].sigmoid()
+                    nested = window.view(2, 2, 2, 2).mean((1, 3)).sigmoid().mean()
+                    assert float(features[d1 + 4 * d2, h, w]) == pytest.approx(float(nested), rel=1e-12)
+                    value = torch.logit(torch.logit(nested))
+                    assert float(canvas[row, column]) == pytest.approx(float(value), rel=1e-9)
+    assert seen == {(r, c) for r in range(5, 25) for c in range(5, 25)}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_blocks_come_back_exactly_where_a_window_lies_in_one(name: str) -> None:
+    data = FORMATS[name]
+    found = LeNet5Map(data)
+    rows, columns = data.shape[1:]
+    blocks = raw(data)[:, :, : rows // 4 + 1, : columns // 4 + 1]
+    x = blocks.repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, :rows, :columns]
+    back = found.images(found.features(x))
+    m, n = found.cells
+    inside = (slice(None), slice(None), slice(6, 4 * m + 5, 4), slice(6, 4 * n + 5, 4))
+    assert torch.allclose(back[inside], x[inside], atol=1e-9 * data.range)
+    assert not torch.allclose(back[:, :, 5 : 4 * m + 5, 5 : 4 * n + 5], x[:, :, 5 : 4 * m + 5, 5 : 4 * n + 5], atol=0.1)
+    level = torch.full((1, *data.shape), data.low + 0.7 * data.range, dtype=torch.float64)
+    flat = found.images(found.features(level))
+    assert torch.allclose(flat[:, :, 5 : 4 * m + 5, 5 : 4 * n + 5], level[:, :, 5 : 4 * m + 5, 5 : 4 * n + 5])
+    assert bool((flat[:, :, :5] == data.low).all())
+    assert bool((flat[:, :, :, 4 * n + 5 :] == data.low).all())
+
+
+def test_noise_grows_nineteen_times() -> None:
+    found = LeNet5Map(GREY)
+    features = found.features(torch.full((1, *GREY.shape), 0.5, dtype=torch.float64))
+    moved = found.images(features + 1e-6) - found.images(features)
+    assert float(moved[0, 0, 5:25, 5:25].mean() / 1e-6) == pytest.approx(19, abs=0.6)
+
+
+def test_features_that_were_pruned_read_as_black_and_stay_finite() -> None:
+    found = LeNet5Map(GREY)
+    back = found.images(torch.tensor([[0.0], [1.0], [-3.0], [9.0]]).expand(4, 400))
+    assert bool(torch.isfinite(back).all())
+    assert back[:, 0, 10, 10].tolist() == [0, 1, 0, 1]
+
+
+def test_smoothing_is_a_normalised_gaussian_and_only_for_loud_noise() -> None:
+    x = raw(GREY, 1)
+    weights = torch.tensor([[math.exp(-(i * i + j * j) / 200) for j in range(-2, 3)] for i in range(-2, 3)])
+    inside = float((x[0, 0, 8:13, 9:14] * weights / weights.sum()).sum())
+    assert float(blurred(x)[0, 0, 10, 11]) == pytest.approx(inside)
+    assert torch.allclose(blurred(torch.full_like(x, 0.4)), torch.full_like(x, 0.4))
+    assert float(blurred(x)[0, 0, 0, 0]) == pytest.approx(
+        float((F.pad(x, (2, 2, 2, 2), mode="replicate")[0, 0, :5, :5] * weights / weights.sum()).sum())
+    )
+    task = network(GREY)
+    assert [craft(task, noise=s).map.smooth for s in (0.0, 0.01, 0.1)] == [False, False, True]
+
+
+def test_rescaled_undoes_a_factor_where_black_is_seen() -> None:
+    found, x = LeNet5Map(GREY), raw(GREY)
+    x[:, :, 8:14, 8:14] = 0
+    features = found.features(x)
+    factors = torch.tensor([[0.01], [1.0], [50.0]], dtype=torch.float64)
+    assert torch.allclose(found.rescaled(factors * features), features)
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "said"),
+    [
+        (lambda: lenet(channels=1, size=28), GREY, "3 convolutions"),
+        (lambda: modified_lenet5(), GREY, "fewer colour channels|filters"),
+        (lambda: lenet5(channels=3, size=32), DataSpec((3, 32, 32), 10), "'conv1' has 6 filters and 12"),
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 16, 5), nn.Flatten(), nn.Linear(16 * 576, 10)
+            ),
+            GREY,
+            "'0' is no plain 5×5",
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(1, 6, 5, padding=2),
+                nn.ReLU(),
+                nn.AvgPool2d(2),
+                nn.Conv2d(6, 16, 5),
+                nn.ReLU(),
+                nn.AvgPool2d(2),
+                nn.Flatten(),
+                nn.Linear(400, 10),
+            ),
+            GREY,
+            "something else between its convolutions and layer '7'",
+        ),
+        (lambda: nn.Sequential(nn.Conv2d(1, 10, 28), nn.Flatten()), GREY, "no linear layer"),
+    ],
+)
+def test_other_networks_are_refused_with_the_layer(module, data: DataSpec, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        craft(Task.of(module(), data))
+
+
+def test_the_normalisation_needs_a_bias() -> None:
+    net = lenet5()
+    net.conv1.register_parameter("bias", None)
+    assert craft(Task.of(net, GREY)).state.keys() == {"conv1.weight", "conv2.weight", "conv2.bias"}
+    with pytest.raises(InputError, match="'conv1' has no bias"):
+        craft(Task.of(net, FORMATS["normalised"]))
+
+
+def test_no_data_and_no_honest_value_is_touched() -> None:
+    task = network(GREY)
+    before = {k: v.clone() for k, v in task.parameters.items()}
+    state = craft(task).state
+    assert all(torch.equal(task.parameters[k], v) for k, v in before.items())
+    assert torch.equal(state["conv1.weight"][4:], before["conv1.weight"][4:])
+    assert torch.equal(state["conv1.bias"][4:], before["conv1.bias"][4:])
+    assert not any(module._forward_pre_hooks for module in task.module.modules())
+
+
+def test_class_means_of_mnist_come_out_of_a_real_gradient(shared) -> None:
+    """One random batch of 100: published averages .27 and 12.79 dB over ten; single batches spread by ±.02 and ±.4."""
+    source = Parquet(path=str(shared / "data" / "mnist-test.parquet"), channels=1)
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[:100].tolist()
+    b = source.read(order)
+    b = Batch(b.inputs.double(), b.labels)
+    torch.manual_seed(0)
+    honest = Task.of(lenet5().double(), GREY)
+    generator = torch.Generator().manual_seed(0)
+    made = LeNet5Taps().craft(honest, generator)
+    built = Constant().craft(honest, made, NLLRaw(), generator)
+    update = client_update(built.task, FedSGD(), b, Draws(0))
+    reading = built.wiring.read(Observation(built.task, update, Knowledge(example_count=100)), made.map.positions)
+    assert not isinstance(reading, str)
+    features = made.map.features(b.inputs)
+    one = features.mean(1).sigmoid()
+    two = one.sigmoid()
+    slope = (two * (1 - two) * one * (1 - one))[:, None]  # of the head's sigmoids: nearly, not quite, the same for all
+    assert reading.classes.tolist() == list(range(10))
+    for label, row in zip(reading.classes.tolist(), reading.features, strict=True):
+        own = b.labels == label
+        assert torch.allclose(row, (slope * features)[own].sum(0) / slope[own].sum(), rtol=1e-9)
+        assert torch.allclose(row, features[own].mean(0), rtol=1e-4)
+    found = torch.zeros(10, 1, 28, 28, dtype=torch.float64)
+    found[reading.classes] = made.map.images(reading.features)
+    assert float(SSIMCropped()(found[b.labels], b.inputs).mean()) == pytest.approx(0.27, abs=0.04)
+    assert float(PSNRPeak()(found[b.labels], b.inputs).mean()) == pytest.approx(12.8, abs=0.6)

@@ -1,0 +1,203 @@
+"""Features by pooling and images from them: bounds that bound, and the published inversion word by word."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from math import exp
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.servers.mkor.parts import FeatureMap
+from leakgauge.servers.mkor.pooling import PooledMap, smoothed
+from leakgauge.servers.mkor.taps import PublishedTaps, QuietTaps
+from leakgauge.task import DataSpec, Task
+
+
+def feature_map(
+    size: int, *, channels: int = 3, blocks=((24, 24), (24, 24), (96, 96), (384,)), taps=None, **options
+) -> PooledMap:
+    spec = DataSpec((channels, size, size), 3, **options.pop("data", {}))
+    net = vgg(classes=3, channels=channels, size=size, blocks=blocks, hidden=(), **options)
+    found = (taps or PublishedTaps()).craft(Task.of(net, spec), torch.Generator().manual_seed(0)).map
+    assert isinstance(found, PooledMap)
+    return found
+
+
+def raw(found: PooledMap, count: int, seed: int) -> Tensor:
+    """Images of noise, of noise in patches, and of bytes."""
+    g = torch.Generator().manual_seed(seed)
+    shape = (count, *found.data.shape)
+    kinds = [torch.rand(shape, generator=g), torch.randint(256, shape, generator=g) / 255]
+    kinds.append((kinds[0] > 0.9).float())
+    return found.data.low + found.data.range * kinds[seed % 3]
+
+
+MAPS = {
+    "colour": lambda: feature_map(32),
+    "grey": lambda: feature_map(32, channels=1),
+    "odd": lambda: feature_map(23, channels=1),
+    "cut": lambda: feature_map(45),
+    "raw-range": lambda: feature_map(32, data={"low": -2.0, "high": 5.0}),
+    "no-bias": lambda: feature_map(32, bias=False),
+    "no-bias-normalised": lambda: feature_map(32, bias=False, data={"mean": (0.4, 0.5, 0.6), "std": (0.2,)}),
+    "shuffled-scaled": lambda: feature_map(32, taps=QuietTaps(beta=1.0)),
+    "no-directions": lambda: feature_map(32, taps=PublishedTaps(directions=0)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_bounds_hold_for_every_covered_pixel(name: str) -> None:
+    found = MAPS[name]()
+
+    @given(st.integers(0, 2**32))
+    def holds(seed: int) -> None:
+        x = raw(found, 2, seed)
+        u = (x - found.data.low) / found.data.range
+        lower, upper, covered = found.bounds(found.features(x))
+        slack = 2e-6
+        assert (lower <= u + slack)[..., covered > 0].all()
+        assert (u <= upper + slack)[..., covered > 0].all()
+
+    holds()
+    share = float(found.bounds(found.features(raw(found, 1, 0)))[2].mean())
+    assert 0.9 < share < 1 if name in ("odd", "cut") else share == 1
+
+
+def by_brute_force(found: PooledMap, features: Tensor) -> Tensor:
+    """The release's inversion as it is written down, at VGG16's shifts or at any others."""
+    layout = found.layout
+    channels, height, width = found.data.shape
+    _, rows, columns = layout.flat_shape
+    z = features.reshape(-1, rows, columns).tolist()
+    side = height // rows
+    many = layout.directions
+    upper, lower = torch.ones(channels, height, width).tolist(), torch.zeros(channels, height, width).tolist()
+    for ds in product(range(4), repeat=many):
+        down = sum(shift * (d // 2) for shift, d in zip(layout.shifts, ds, strict=True))
+        right = sum(shift * (d % 2) for shift, d in zip(layout.shifts, ds, strict=True))
+        offset = sum(2 * channels * 4**i * d for i, d in enumerate(ds))
+        for c, h, w in product(range(channels), range(rows), range(columns)):
+            most, least = z[offset + c][h][w], 1 - z[offset + channels + c][h][w]
+            for r in range(side * h + down, min(side * (h + 1) + down, height)):
+                for s in range(side * w + right, min(side * (w + 1) + right, width)):
+                    upper[c][r][s] = min(upper[c][r][s], most)
+                    lower[c][r][s] = max(lower[c][r][s], least)
+    middle = ((torch.tensor(upper) + torch.tensor(lower)) / 2).tolist()
+    kernel = [[exp(-(i * i + j * j) / 200) for j in range(-2, 3)] for i in range(-2, 3)]
+    total = sum(map(sum, kernel))
+    out = torch.zeros(channels, height, width).tolist()
+    for c, r, s in product(range(channels), range(height), range(width)):
+        for i, j in product(range(-2, 3), range(-2, 3)):
+            near = middle[c][min(max(r + i, 0), height - 1)][min(max(s + j, 0), width - 1)]
+            out[c][r][s] += kernel[i + 2][j + 2] / total * near
+    return torch.tensor(out).clamp(0, 1)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(16, 3), (32, 1)])
+def test_inversion_is_the_published_one(size: int, channels: int) -> None:
+    found = feature_map(size, channels=channels, blocks=((24, 24), (24, 24), (96, 96), (384, 384)))
+    assert found.layout.directions >= 2
+    x = raw(found, 2, 0)
+    features = found.features(x)
+    got = found.images(features)
+    for image, row in zip(got, features, strict=True):
+        torch.testing.assert_close(image, by_brute_force(found, row), rtol=0, atol=1e-6)
+
+
+def test_vgg16_has_the_published_shifts_and_channels() -> None:
+    with torch.device("meta"):
+        net = vgg16(size=224, hidden=2, classes=2)
+    from leakgauge.servers.mkor.chain import chain
+    from leakgauge.servers.mkor.layout import layout
+
+    task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
+    plan = layout(chain(task), minima=True, directions=None, shuffle=None)
+    assert plan.shifts == (4, 8, 16)
+    assert [i for i, step in enumerate(plan.steps, 1) if step.directions] == [7, 10, 13]
+    assert [len(step.writes) for step in plan.steps] == [6] * 6 + [24] * 3 + [96] * 3 + [384]
+    assert torch.equal(plan.positions, torch.arange(384 * 49))
+
+
+def test_features_are_maxima_and_minima_by_hand() -> None:
+    """One four-direction layer: 4×4 regions, moved by two pixels."""
+    found = feature_map(8, channels=1, blocks=((8, 8), (8, 8)))
+    assert found.layout.shifts == (2,)
+    x = raw(found, 1, 0)
+    z = found.features(x).reshape(4, 2, 2, 2)
+    for d, h, w in product(range(4), range(2), range(2)):
+        top, left = 4 * h + 2 * (d // 2), 4 * w + 2 * (d % 2)
+        region = x[0, 0, top : top + 4, left : left + 4]
+        assert z[d, 0, h, w] == region.max()
+        assert z[d, 1, h, w] == 1 - region.min()
+
+
+def test_flat_images_come_back_but_for_nothing() -> None:
+    found = feature_map(32, data={"low": -2.0, "high": 5.0})
+    x = torch.tensor([-2.0, 0.5, 5.0]).view(3, 1, 1, 1).expand(3, 3, 32, 32)
+    torch.testing.assert_close(found.images(found.features(x)), x, rtol=0, atol=1e-5)
+
+
+def test_no_directions_are_worse_than_some() -> None:
+    g = torch.Generator().manual_seed(0)
+    coarse = torch.rand((4, 3, 5, 5), generator=g)
+    x = torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")
+    errors = []
+    for directions in (0, 1, 2):
+        found = feature_map(32, taps=PublishedTaps(directions=directions))
+        errors.append(float((found.images(found.features(x)) - x).square().mean()))
+    assert errors[0] > errors[1] > errors[2]
+
+
+@pytest.mark.parametrize("name", ["colour", "no-bias", "no-bias-normalised", "shuffled-scaled", "raw-range"])
+def test_a_lost_factor_is_found_by_flat_or_white_regions(name: str) -> None:
+    found = MAPS[name]()
+    x = raw(found, 3, 0)
+    x[:, :, :20, :20] = found.data.low + 0.3 * found.data.range
+    x[:, :, 30:, 30:] = found.data.high
+    features = found.features(x)
+    factors = torch.tensor([[0.01], [1.0], [700.0]])
+    torch.testing.assert_close(found.rescaled(features * factors), features, rtol=1e-4, atol=0)
+
+
+def test_rescaling_silence_stays_finite() -> None:
+    found = MAPS["colour"]()
+    assert found.rescaled(torch.zeros(1, len(found.positions))).isfinite().all()
+
+
+def test_smoothing_is_almost_a_box() -> None:
+    x = torch.zeros(1, 1, 9, 9)
+    x[..., 4, 4] = 25
+    torch.testing.assert_close(smoothed(x)[..., 2:7, 2:7], torch.ones(1, 1, 5, 5), rtol=0.05, atol=0)
+    assert smoothed(torch.full((1, 2, 4, 4), 0.3)).sub(0.3).abs().max() < 1e-6
+
+
+def test_smoothing_can_be_left_out() -> None:
+    found = feature_map(16, channels=1, taps=PublishedTaps(smooth=False))
+    features = found.features(raw(found, 1, 0))
+    lower, upper, _ = found.bounds(features)
+    assert torch.equal(found.images(features), (lower + upper) / 2)
+
+
+def test_it_is_a_feature_map_and_takes_nothing() -> None:
+    found = MAPS["colour"]()
+    assert isinstance(found, FeatureMap)
+    assert found.images(torch.zeros(0, len(found.positions))).shape == (0, 3, 32, 32)
+    assert "no bias" in MAPS["no-bias"]().remark
+    assert not MAPS["no-bias-normalised"]().remark
+
+
+@pytest.mark.slow
+def test_a_hundred_images_at_224_px_take_seconds() -> None:
+    spec = DataSpec((3, 224, 224), 2)
+    task = Task.of(vgg16(size=224, hidden=2, classes=2), spec)
+    found = PublishedTaps().craft(task, torch.Generator()).map
+    features = torch.rand(100, len(found.positions))
+    start = time.perf_counter()
+    found.images(features)
+    assert time.perf_counter() - start < 10  # 2.4 s measured on a quiet core

@@ -1,0 +1,250 @@
+"""Crafted convolutions against the pooling that they stand for, in the real network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakgauge.data.parquet import Parquet
+from leakgauge.data.samples import Samples
+from leakgauge.errors import InputError
+from leakgauge.models import convnet
+from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.registry import TAPS
+from leakgauge.servers.mkor.chain import chain
+from leakgauge.servers.mkor.parts import CraftedFeatures, Taps
+from leakgauge.servers.mkor.taps import BlockTaps, PublishedTaps, QuietTaps, changed_fraction
+from leakgauge.task import DataSpec, Mode, Task
+
+BLOCKS = ((32, 32), (64, 64), (128, 128))
+NORMALISED = {"mean": (0.4, 0.5, 0.6), "std": (0.25, 0.2, 0.3)}
+
+
+def task(size: int = 32, channels: int = 3, mode: Mode = Mode.EVAL, data=None, blocks=BLOCKS, **options) -> Task:
+    torch.manual_seed(0)
+    net = vgg(classes=4, channels=channels, size=size, blocks=blocks, hidden=(8,), **options)
+    return Task.of(net, DataSpec((channels, size, size), 4, **(data or {})), mode=mode)
+
+
+def craft(honest: Task, taps: Taps | None = None, seed: int = 0) -> CraftedFeatures:
+    return (taps or PublishedTaps()).craft(honest, torch.Generator().manual_seed(seed))
+
+
+def images(spec: DataSpec, count: int = 4) -> Tensor:
+    shape = (count, *spec.shape)
+    return spec.low + spec.range * torch.rand(shape, generator=torch.Generator().manual_seed(7))
+
+
+def read(honest: Task, crafted: CraftedFeatures, inputs: Tensor) -> Tensor:
+    """What the client's own network gives its first linear layer, at the positions that are read."""
+    sent = honest.with_state(crafted.state)
+    got: list[Tensor] = []
+    layer = sent.module.get_submodule(chain(honest).linear)
+    handle = layer.register_forward_pre_hook(lambda _, given: got.append(given[0].detach()))
+    with torch.no_grad():
+        sent.logits(sent.parameters, sent.buffers, inputs)
+    handle.remove()
+    return got[0][:, crafted.map.positions]
+
+
+def error(honest: Task, crafted: CraftedFeatures) -> float:
+    """Relative, over all features."""
+    x = images(honest.data)
+    want = crafted.map.features(x).double()
+    return float((read(honest, crafted, x).double() - want).norm() / want.norm())
+
+
+def oblong() -> nn.Module:
+    """Kernels of five on images that are not square."""
+    layers = [nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.Conv2d(32, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 4 * 6, 4))
+
+
+EXACT = {
+    "zeros": lambda: task(),
+    "replicate": lambda: task(padding_mode="replicate"),
+    "grey": lambda: task(channels=1),
+    "64-px": lambda: task(64),
+    "odd": lambda: task(27),
+    "batch-norm": lambda: task(batch_norm=True),
+    "batch-norm-no-bias": lambda: task(batch_norm=True, bias=False),
+    "no-bias": lambda: task(bias=False),
+    "convnet": lambda: Task.of(convnet(width=16), DataSpec((3, 32, 32), 10)),
+    "oblong": lambda: Task.of(oblong(), DataSpec((3, 8, 12), 4)),
+    "double": lambda: task().to(torch.zeros((), dtype=torch.float64)),
+    "low-high": lambda: task(data={"low": -1.0, "high": 3.0}),
+}
+
+
+@pytest.mark.parametrize("taps", [PublishedTaps(), QuietTaps(), PublishedTaps(directions=1)], ids=repr)
+@pytest.mark.parametrize("name", EXACT)
+def test_the_network_computes_the_pooling_bit_by_bit(name: str, taps: Taps) -> None:
+    honest = EXACT[name]()
+    crafted = craft(honest, taps)
+    assert honest.with_state(crafted.state).parameters.keys() == honest.parameters.keys()
+    x = images(honest.data).to(next(iter(honest.parameters.values())))
+    assert torch.equal(read(honest, crafted, x), crafted.map.features(x))
+
+
+@pytest.mark.parametrize("options", [{}, {"padding_mode": "replicate"}, {"batch_norm": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("taps", [PublishedTaps(), QuietTaps(beta=1.0), QuietTaps(beta=30.0)], ids=repr)
+def test_normalisation_and_gains_are_undone(options, taps: Taps) -> None:
+    honest = task(data=NORMALISED | {"low": -0.5, "high": 2.0}, **options)
+    crafted = craft(honest, taps)
+    assert error(honest, crafted) < 1e-6
+    x = images(honest.data)
+    got = crafted.map.images(read(honest, crafted, x))
+    torch.testing.assert_close(got, crafted.map.images(crafted.map.features(x)), rtol=0, atol=1e-5)
+    if options != {"bias": False}:
+        plain = craft(task(data={"low": -0.5, "high": 2.0}, **options))
+        torch.testing.assert_close(got, plain.map.images(plain.map.features(x)), rtol=0, atol=1e-5)
+
+
+def test_batch_norm_is_neutral_whatever_its_history() -> None:
+    honest = task(batch_norm=True)
+    g = torch.Generator().manual_seed(3)
+    history = {k: torch.rand(v.shape, generator=g) + 0.1 for k, v in honest.buffers.items() if v.is_floating_point()}
+    history |= {k: torch.rand(v.shape, generator=g) for k, v in honest.parameters.items() if v.ndim == 1}
+    honest = honest.with_state(history)
+    x = images(honest.data)
+    crafted = craft(honest)
+    assert torch.equal(read(honest, crafted, x), crafted.map.features(x))
+
+
+def test_batch_norm_without_parameters_shifts_by_its_mean() -> None:
+    layers = [nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.MaxPool2d(2)]
+    honest = Task.of(nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 4)), DataSpec((3, 4, 4), 4))
+    crafted = craft(honest)
+    x = images(honest.data)
+    assert "only maxima" not in crafted.map.remark
+    assert torch.equal(read(honest, crafted, x), crafted.map.features(x))
+    with pytest.raises(InputError, match="no weight and bias"):
+        craft(Task.of(honest.module, honest.data, mode=Mode.TRAIN))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_train_mode_is_calibrated_and_says_so(bias: bool) -> None:
+    honest = task(mode=Mode.TRAIN, batch_norm=True, bias=bias, data=NORMALISED)
+    crafted = craft(honest)
+    assert "approximate" in crafted.map.remark
+    x = Samples(size=32).read(range(8)).inputs
+    want, got = (
+        z.unflatten(1, (96, -1)).transpose(0, 1).flatten(1) for z in (crafted.map.features(x), read(honest, crafted, x))
+    )
+    # A channel is distorted by a gain and an offset, those of the batch against those of the generated images.
+    each = torch.stack([torch.corrcoef(torch.stack(pair))[0, 1] for pair in zip(want, got, strict=True)])
+    assert each.min() > 0.95
+    baseline = (x - x.mean()).square().mean()
+    assert (crafted.map.images(read(honest, crafted, x)) - x).square().mean() < baseline
+
+
+def test_the_equation_leaks_what_the_release_does_not() -> None:
+    honest = task()
+    assert error(honest, craft(honest, PublishedTaps())) == 0
+    assert 0.05 < error(honest, craft(honest, BlockTaps())) < 1
+
+
+def test_noise_degrades_steadily() -> None:
+    honest = task()
+    errors = [error(honest, craft(honest, QuietTaps(noise=s))) for s in (0.0, 0.01, 0.1)]
+    assert errors[0] == 0
+    assert errors[2] > 3 * errors[1] > 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_what_is_not_written_stays(noise: float) -> None:
+    honest = task(batch_norm=True)
+    crafted = craft(honest, QuietTaps(noise=noise, beta=1.0))
+    for step in crafted.map.layout.steps:
+        norm = step.stage.norm
+        assert norm is not None
+        rest = torch.ones(step.stage.outputs, dtype=torch.bool)
+        rest[step.writes] = False
+        for name in (step.stage.weight, step.stage.bias, norm.weight, norm.bias, norm.mean, norm.var):
+            before = {**honest.parameters, **honest.buffers}[name]
+            assert torch.equal(before[rest], crafted.state[name][rest])
+
+
+def test_quiet_taps_are_of_ordinary_size_and_in_no_order() -> None:
+    honest = task(batch_norm=False)
+    crafted = craft(honest, QuietTaps(beta=1.0, noise=0.05))
+    one, two = (craft(honest, QuietTaps(), seed).map.positions for seed in (0, 1))
+    assert not torch.equal(one, two)
+    assert not torch.equal(one, one.sort().values)
+    for step in crafted.map.layout.steps:
+        name = step.stage.weight
+        largest = float(honest.parameters[name].abs().max())
+        assert float(crafted.state[name].abs().max()) == pytest.approx(largest, rel=1e-6)
+        assert bool((crafted.state[name] != 0).all())
+
+
+def test_crafting_is_pure_and_reproducible() -> None:
+    honest = task()
+    before = {k: v.clone() for k, v in honest.parameters.items()}
+    one, two = (craft(honest, QuietTaps(noise=0.1)) for _ in range(2))
+    assert all(torch.equal(v, honest.parameters[k]) for k, v in before.items())
+    assert all(torch.equal(v, two.state[k]) for k, v in one.state.items())
+    assert one.state.keys() <= honest.parameters.keys()
+
+
+def test_small_gains_and_noise_do_not_go_together() -> None:
+    honest = task()
+    assert error(honest, craft(honest, QuietTaps(beta=1.0, noise=0.01))) > 1
+
+
+def test_vgg16_changes_as_many_parameters_as_measured() -> None:
+    torch.manual_seed(0)
+    honest = Task.of(vgg16(size=32, hidden=2, classes=2), DataSpec((3, 32, 32), 2))
+    convolutions = {k: v for k, v in honest.parameters.items() if k.startswith("features.")}
+    crafted = craft(honest, PublishedTaps(directions=3))
+    assert changed_fraction(convolutions, crafted.state) == pytest.approx(0.228, abs=5e-4)
+    last = {"features.28.weight": convolutions["features.28.weight"]}
+    assert changed_fraction(last, crafted.state) == pytest.approx(0.75, abs=1e-3)
+    blocks = craft(honest, BlockTaps(directions=3)).state
+    # Only C_in·C_out blocks: 96·384 of 512·512 in the last layer.
+    assert changed_fraction(last, blocks) == pytest.approx(96 * 384 / 512**2, rel=1e-3)
+
+
+def test_changed_fraction_by_hand() -> None:
+    a = {"w": torch.tensor([1.0, 2.0, 3.0]), "b": torch.zeros(1)}
+    assert changed_fraction(a, {"w": torch.tensor([1.0, 0.0, 3.0])}) == 0.25
+    assert changed_fraction({}, {}) == 0
+
+
+def test_narrow_layers_give_up_minima_then_refuse() -> None:
+    maxima = craft(task(size=8, blocks=((4, 5),)))
+    assert "too narrow" in maxima.map.remark
+    assert maxima.map.layout.sources == 3
+    with pytest.raises(InputError, match=r"features\.2' has 2 channels"):
+        craft(task(size=8, blocks=((4, 2),)))
+    with pytest.raises(InputError, match="room for 2"):
+        craft(task(), PublishedTaps(directions=3))
+    with pytest.raises(InputError, match="beta"):
+        QuietTaps(beta=-1.0)
+
+
+def test_dropout_on_features_is_refused_in_train_mode() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(128, 4))
+    spec = DataSpec((3, 4, 4), 4)
+    assert craft(Task.of(net, spec)).state
+    with pytest.raises(InputError, match="dropout"):
+        craft(Task.of(net, spec, mode=Mode.TRAIN))
+
+
+@pytest.mark.parametrize("name", ["published", "equation-20", "quiet"])
+def test_they_are_registered(name: str) -> None:
+    assert isinstance(TAPS[name].build(), Taps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
+def test_vgg16_on_photos_is_exact(shared: Path, padding_mode: str) -> None:
+    torch.manual_seed(0)
+    net = vgg16(hidden=8, padding_mode=padding_mode)
+    honest = Task.of(net, DataSpec((3, 224, 224), 10))
+    x = Parquet(path=str(shared / "data" / "imagenet-sample-256.parquet"), size=224).read([0, 500]).inputs
+    crafted = craft(honest)
+    assert torch.equal(read(honest, crafted, x), crafted.map.features(x))

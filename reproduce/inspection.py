@@ -40,16 +40,23 @@ def zoo(arguments: argparse.Namespace, split: Split) -> Zoo:
 
 
 def calibrate(arguments: argparse.Namespace) -> Limits:
-    """Judges honest models and writes limits; rules for tensors come from both scenarios' lines alike."""
-    lines = _many(zoo(arguments, Split.CALIBRATION), HONEST, arguments.honest, Scenario.WHOLE, arguments)
+    """Judges honest models and writes limits; rules that were not measured keep theirs."""
+    own, lines = zoo(arguments, Split.CALIBRATION), list[Judged]()
+    for scenario in SCENARIOS[arguments.scenario]:
+        lines += _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
     kept = Limits.read(arguments.limits) if arguments.limits.exists() else Limits.packaged()
-    found = calibrated(lines, kept, f"python -m reproduce.inspection calibrate --honest {arguments.honest}")
+    command = f"python -m reproduce.inspection calibrate --honest {arguments.honest} --whole {arguments.whole}"
+    found = calibrated(lines, kept, command)
     arguments.limits.write_text(found.to_json(), encoding="utf-8")
     for name, value in sorted(found.limits.items()):
-        seen = sorted((line.statistics[name] for line in lines if name in line.statistics), reverse=True)
-        top = ", ".join(f"{v:.3g}" for v in seen[:4]) or "not measured"
-        print(f"{name:24s} limit {value:<9g} largest honest {top}")
+        seen = {line.index: line.statistics[name] for line in lines if name in line.statistics}
+        top = ", ".join(f"{v:.3g}" for v in sorted(seen.values(), reverse=True)[:4]) or "not measured"
+        print(f"{name:24s} limit {value:<9g} of {len(seen)} honest the largest {top}")
     return found
+
+
+def _count(arguments: argparse.Namespace, scenario: Scenario) -> int:
+    return int(arguments.whole if scenario is Scenario.WHOLE else arguments.honest)
 
 
 def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -58,7 +65,7 @@ def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for kind in KINDS.keys() - set(available()):
         print(f"{kind}: its server is not registered; skipped")
     for scenario in SCENARIOS[arguments.scenario]:
-        honest = _many(own, HONEST, arguments.honest, scenario, arguments)
+        honest = _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
         wanted = [kind for kind in available() if not arguments.kinds or kind in arguments.kinds]
         crafted = {kind: _many(own, kind, arguments.crafted, scenario, arguments) for kind in wanted}
         result = roc.record(honest, {k: v for k, v in crafted.items() if v}, limits, scenario)
@@ -137,7 +144,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, required=True, help="folder for trained bases and judged models")
     parser.add_argument("--data", type=Path, help="folder with cifar10-train.parquet and mnist-test.parquet")
     parser.add_argument("--weights", type=Path, help="folder with the perceptual metric's pretrained convolutions")
-    parser.add_argument("--honest", type=int, default=400, help="honest models")
+    parser.add_argument("--honest", type=int, default=600, help="honest models, tensors only")
+    parser.add_argument("--whole", type=int, default=320, help="honest models, with model and data")
     parser.add_argument("--crafted", type=int, default=60, help="models of each crafted kind")
     parser.add_argument("--kinds", nargs="*", default=[], help="crafted kinds; all by default")
     parser.add_argument("--scenario", choices=SCENARIOS, default="both")

@@ -71,13 +71,17 @@ def limit(values: Sequence[float], *, share: float, floor: float = LEAST) -> flo
 def calibrated(lines: Sequence[Judged], kept: Limits, made_by: str) -> Limits:
     """Limits of all rules with statistics in `lines`; rules that no line measured keep those of `kept`."""
     honest = [line for line in lines if line.kind == HONEST]
-    names = sorted({rule for line in honest for rule in line.statistics})
+    # A model that was judged in both scenarios counts once a rule.
+    found: dict[str, dict[int, float]] = {}
+    for line in honest:
+        for rule, statistic in line.statistics.items():
+            found.setdefault(rule, {})[line.index] = statistic
+    names = sorted(found)
     share = RATE / max(1, len(names))
     limits = dict(kept.limits)
     for name in names:
-        values = [line.statistics[name] for line in honest if name in line.statistics]
-        limits[name] = round_up(limit(values, share=share, floor=FLOORS.get(name, LEAST)))
-    return Limits(limits=limits, made_by=made_by, models=len(honest))
+        limits[name] = round_up(limit(list(found[name].values()), share=share, floor=FLOORS.get(name, LEAST)))
+    return Limits(limits=limits, made_by=made_by, models=len({line.index for line in honest}))
 
 
 def round_up(value: float) -> float:

@@ -130,7 +130,7 @@ class Zoo:
     def honest(self, index: int) -> ZooModel:
         """The honest model of that number; its kind is `lookalike` where it starts from copies of its input."""
         dice = self.dice("honest", index)
-        if index % 100 == 7:
+        if index % 100 == 57:
             return self._full_vgg16(dice)
         if self.weights is not None and index % 33 == 5:
             return self._pretrained(dice, self.weights)

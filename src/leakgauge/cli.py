@@ -129,6 +129,30 @@ def gate(folder: Path) -> None:
 
 
 @main.command()
+@click.argument("state", type=click.Path(path_type=Path))
+@click.option("--model", help="The architecture: a name, package.module:function, or '{name: {parameter: value}}'.")
+@click.option("--reference", type=click.Path(path_type=Path), help="A model of the same architecture that you trust.")
+@click.option("--previous", type=click.Path(path_type=Path), help="The model of the round before.")
+@click.option("--data", help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model.")
+@click.option("--hash", "hashes", multiple=True, help="A fingerprint that another client saw; may be repeated.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
+@click.option("-o", "--output", "page", type=click.Path(path_type=Path), help="Also write an HTML page.")
+def inspect(state: Path, **options: Any) -> None:
+    """Checks a received model before you train on it: does STATE look crafted to give your data away?
+
+    STATE is a state dict as .safetensors or from torch.save (no code in it is run). Tensors alone are
+    enough for most rules; with --model and --data the rules also watch what the model would do with your
+    examples, which stay here.
+
+    Exit code 0: no rule reached its limit; 1: one did; 2: the input cannot be used. Prints a fingerprint: clients
+    of a round that compare theirs (--hash) notice a server that sends each of them another model.
+    """
+    from leakgauge.servers.inspection.command import inspect_command
+
+    sys.exit(inspect_command(state, **options))
+
+
+@main.command()
 @click.argument("item", required=False)
 @click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the comparison to FILE.")

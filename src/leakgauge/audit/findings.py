@@ -28,9 +28,10 @@ class Group:
 
     @property
     def setting(self) -> str:
-        """Model, client and defence in words."""
+        """Model, client and defence in words, and the server where it is dishonest."""
         s = self.scenario
-        return f"{s['model']}, {s['client']}, {s['defense']}"
+        crafted = "" if s["server"] == "honest" else f", from server {s['server']}"
+        return f"{s['model']}, {s['client']}, {s['defense']}{crafted}"
 
     @property
     def title(self) -> str:

@@ -13,6 +13,7 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from leakgauge.defenses import Compose
 from leakgauge.errors import InputError, did_you_mean
 from leakgauge.registry import (
+    ATTACKS,
     CANVASES,
     CLIENTS,
     DEFENSES,
@@ -22,6 +23,7 @@ from leakgauge.registry import (
     MINIMISERS,
     OBJECTIVES,
     PRIORS,
+    SERVERS,
     TAPS,
     Registry,
 )
@@ -36,6 +38,8 @@ PARTS: dict[str, Registry] = {
     "taps": TAPS,
     "head": HEADS,
     "loss": LOSSES,
+    "then": ATTACKS,
+    "fish": SERVERS,
 }
 """Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
 

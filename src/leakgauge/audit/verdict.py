@@ -40,7 +40,8 @@ def _setting(f: dict[str, Any]) -> tuple[str, ...]:
 def _words(f: dict[str, Any]) -> str:
     s = f["scenario"]
     defense = "no defence" if s["defense"] == "none" else s["defense"]
-    return f"{s['model']} under {s['client']} with {defense}"
+    crafted = "" if s["server"] == "honest" else f", as the dishonest server {s['server']} crafted it,"
+    return f"{s['model']}{crafted} under {s['client']} with {defense}"
 
 
 def _headline(own: list[dict[str, Any]], level: str) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tens
     x is what the model sees (normalised), ‖·‖ Euclidean over all its entries. The model is held in eval
     mode here, so that examples do not mix and nothing is drawn: then one backward pass of Σ_k r_kf gives
     ∂r_kf/∂x_k for all k. As many backward passes as features, in chunks; in double precision, which on CPUs is
-    also the faster one here (400 features of 100 images of 28 px in LeNet-5: 4.5 s of one core).
+    also the faster one here (400 features of 100 images of 28 px in LeNet-5: 4.2 s of one core).
 
     Raises:
         InputError: see `defended_layer`; or the layer's input is not one vector an example.

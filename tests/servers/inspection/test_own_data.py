@@ -328,7 +328,9 @@ def test_measuring_changes_nothing_and_repeats(rule: Rule) -> None:
     before, inputs, drawn = copy.deepcopy(t), b.inputs.clone(), torch.get_rng_state()
     r = Received(state={}, task=t, batch=b)
     first = rule.measure(r)
-    assert rule.measure(r) == first
+    # New objects, or the repeat would be answered from memory.
+    again = Received(state={}, task=copy.deepcopy(t), batch=Batch(b.inputs.clone(), b.labels.clone()))
+    assert rule.measure(again) == first
     assert torch.equal(torch.get_rng_state(), drawn)
     assert torch.equal(b.inputs, inputs)
     assert not b.inputs.requires_grad

@@ -86,6 +86,7 @@ class DecoyClass:
         at = int(away.argmax())
         statistic = min(FAR, float(away[at]) / scale) if scale else 0.0
         evidence = (
-            f"Bias {at} of {layer.bias_name} is {float(bias[at]):.4g}, {statistic:.2g} times the layer's scale off."
+            f"Bias {at} of {layer.bias_name} is {float(bias[at]):.4g} where the median is {float(bias.median()):.4g}: "
+            f"{statistic:.2g} times the layer's scale apart."
         )
         return Measurement(statistic, (layer.bias_name,), evidence, tuple(unjudged))

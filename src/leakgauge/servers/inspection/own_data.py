@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from torch import Tensor
 from leakgauge.registry import RULES
 from leakgauge.servers.inspection.drives import Drives, drives
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
+from leakgauge.task import Batch, Task
 
 OWN: tuple[Part, ...] = (Part.TASK, Part.BATCH)
 NEEDS = "the task (model, data format, loss) and a batch of the client's own examples with labels"
@@ -19,11 +21,20 @@ SILENT = 1e-3
 """Share of the strongest example's gain below which an example counts as silenced."""
 
 
+_MEASURED: WeakKeyDictionary[Batch, tuple[ReferenceType[Task], Drives]] = WeakKeyDictionary()
+"""The last measurement per batch, since several rules ask for it; tasks and batches are never changed."""
+
+
 def own_drives(received: Received) -> Drives:
     """The model's drives on the client's batch; for rules that asked for both."""
-    assert received.task is not None
-    assert received.batch is not None
-    return drives(received.task, received.batch)
+    task, batch = received.task, received.batch
+    assert task is not None
+    assert batch is not None
+    before = _MEASURED.get(batch)
+    if before is None or before[0]() is not task:
+        before = (ref(task), drives(task, batch))
+        _MEASURED[batch] = before
+    return before[1]
 
 
 def gains(found: Drives) -> Float[Tensor, " n"]:

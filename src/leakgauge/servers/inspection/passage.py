@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -165,6 +166,16 @@ def fresh(task: Task, generator: torch.Generator) -> tuple[Task, tuple[str, ...]
     return task.with_state(state), tuple(missed)
 
 
+_SEEN: WeakKeyDictionary[Task, list[View]] = WeakKeyDictionary()
+"""Views of tasks already looked at, since both rules ask for them; tasks are never changed."""
+
+
+def _views(task: Task) -> list[View]:
+    if task not in _SEEN:
+        _SEEN[task] = views(task, torch.Generator().manual_seed(0))
+    return _SEEN[task]
+
+
 NOT_AN_IMAGE = "data: not a picture; models of tables pass inputs on to late layers by design"
 NO_LATE = "model: no linear layer is called behind the first weighted layer"
 
@@ -190,7 +201,7 @@ class InputInDepth:
         assert received.task is not None
         if not received.task.data.is_image:
             return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
-        found = sorted(views(received.task, torch.Generator().manual_seed(0)), key=lambda v: -v.passage)
+        found = sorted(_views(received.task), key=lambda v: -v.passage)
         if not found:
             return Measurement(0.0, (), "Not judged.", (NO_LATE,))
         top = found[0]
@@ -221,7 +232,7 @@ class NarrowedView:
         assert received.task is not None
         if not received.task.data.is_image:
             return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
-        mine = views(received.task, torch.Generator().manual_seed(0))
+        mine = _views(received.task)
         if not mine:
             return Measurement(0.0, (), "Not judged.", (NO_LATE,))
         again, missed = fresh(received.task, torch.Generator().manual_seed(1))

@@ -21,9 +21,9 @@ CAP = 1e6
 class ExtremeBias:
     """Compares biases with what the unit's weights can add up to, and with the other biases of the layer.
 
-    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s) with s the layer's median ‖w‖₁, so
+    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s) with s the median ‖w‖₁ of rows not zero, so
     that q > 1 means that no input in [−1, 1] changes the unit's sign; z = |b|/(first quartile of |b| + 10⁻³·s).
-    A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where the median row is zero s is 1.
+    A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where all rows are zero s is 1.
     Invariant under a common factor of a linear layer's weights and biases.
     """
 
@@ -37,7 +37,7 @@ class ExtremeBias:
         found, unjudged = layers(received.state)
         scored: list[tuple[float, str, float, float, int]] = []
         for name, bias, sums in _pairs(found, received.state):
-            typical = float(sums.median()) or 1.0
+            typical = float(sums[sums > 0].median()) if bool((sums > 0).any()) else 1.0
             calm = float(bias.abs().sort().values[(len(bias) - 1) // 4]) + 1e-3 * typical
             share = bias.abs() / sums.clamp_min(typical)
             values = share * torch.log1p(bias.abs() / calm)

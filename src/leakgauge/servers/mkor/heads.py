@@ -106,12 +106,16 @@ class Constant:
     one layer are dropped; `bias` in the first layer (0 in the release) keeps an all-zero feature vector alive.
     Trivial to detect: all linear layers are overwritten, and all hidden units are alike.
 
+    Measured on layers 25088-4096-4096-100, one batch of 100 synthetic feature vectors, float32: largest relative error
+    3e-8 with nll-raw and decoy, 3e-7 with absent-class; with noise of .1 of each tensor's standard deviation the
+    median is 1.8 %.
+
     Attributes:
         paths: units a class owns in each hidden layer. By default 1, and under dropout as many as fit, 16 at most.
         bias: of the first layer.
         scale: of the first layer's rows, 1/inputs each in the release. Gradients do not depend on it, activations do,
-            and with them how fast local training moves the layers above. Meaningless for absent-class, where
-            steps of the client soon silence units with small activations.
+            and with them how fast local training moves the layers above: see `Decoy`. Leave it at 1 for absent-class
+            and several local steps, which silence units with small activations.
     """
 
     paths: int | None = None
@@ -136,7 +140,8 @@ class Constant:
 class Naive:
     """As `Constant`, but only rows that are read are written: first rows of each hidden layer, and the last layer.
 
-    All other rows stay honest. The same features, and logits that are equal too.
+    All other rows stay honest. The same features, and logits that are equal too. On layers 25088-4096-4096-100 with 100
+    classes 2.8 % of the parameters change.
 
     Attributes:
         paths, bias, scale: as in `Constant`.

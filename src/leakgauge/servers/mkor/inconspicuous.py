@@ -31,7 +31,12 @@ class Inconspicuous:
 
     Source: the idea of MKOR, Eqs. (10)–(13), which as published do not work: they leave row n of the second layer
     honest on the untouched units, so that unit n's input is dominated by a random sum and as often negative as
-    not.
+    not: 50 of 100 classes are read, in the setting below, and none with their σ = 1e-5.
+
+    Measured on layers 25088-4096-4096-100, one batch of 100 synthetic feature vectors, 100 classes, float32, nll-raw:
+    largest relative error 6e-8; with `noise` .01 the median is .3 % and the largest .8 %. 2.8 % of the parameters
+    change, with `asleep` 2.1 %. absent-class: median .4 %, largest 5 %, and 4e-5 and 1e-4 at `beta` .01. Still to be
+    seen: mirrored rows, sparse rows or odd biases, and a gradient in rows of used units alone.
 
     Attributes:
         beta: size of the entries that carry the signal, per layer: 1 gives a used row the norm of an honest one.

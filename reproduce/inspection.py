@@ -18,7 +18,7 @@ from leakgauge.errors import InputError
 from leakgauge.servers.inspection import Limits
 from reproduce import inspection_roc as roc
 from reproduce.crafted import KINDS, available
-from reproduce.inspection_judging import HONEST, Judged, Scenario, judged
+from reproduce.inspection_judging import HONEST, LOOKALIKE, Judged, Scenario, judged
 from reproduce.inspection_limits import calibrated
 from reproduce.zoo import Zoo
 from reproduce.zoo_stock import Split, Stock
@@ -49,7 +49,7 @@ def calibrate(arguments: argparse.Namespace) -> Limits:
     found = calibrated(lines, kept, command)
     arguments.limits.write_text(found.to_json(), encoding="utf-8")
     for name, value in sorted(found.limits.items()):
-        seen = {line.index: line.statistics[name] for line in lines if name in line.statistics}
+        seen = {line.index: line.statistics[name] for line in lines if line.kind == HONEST and name in line.statistics}
         top = ", ".join(f"{v:.3g}" for v in sorted(seen.values(), reverse=True)[:4]) or "not measured"
         print(f"{name:24s} limit {value:<9g} of {len(seen)} honest the largest {top}")
     return found
@@ -66,6 +66,7 @@ def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         print(f"{kind}: its server is not registered; skipped")
     for scenario in SCENARIOS[arguments.scenario]:
         honest = _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
+        honest += _many(own, LOOKALIKE, arguments.crafted, scenario, arguments)
         wanted = [kind for kind in available() if not arguments.kinds or kind in arguments.kinds]
         crafted = {kind: _many(own, kind, arguments.crafted, scenario, arguments) for kind in wanted}
         result = roc.record(honest, {k: v for k, v in crafted.items() if v}, limits, scenario)
@@ -77,13 +78,13 @@ def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _many(own: Zoo, kind: str, count: int, scenario: Scenario, arguments: argparse.Namespace) -> list[Judged]:
     lines: list[Judged] = []
-    for index in range(count):
-        try:
-            lines += judged(own, kind, [index], scenario, arguments.cache / "judged.jsonl")
-        except InputError as error:
-            print(f"{kind} {index}: {error}")
-        if arguments.verbose and lines:
-            print(f"{scenario.name.lower()} {kind} {index} {lines[-1].seconds} s", flush=True)
+    for index, line in judged(own, kind, range(count), scenario, arguments.cache / "judged.jsonl"):
+        if isinstance(line, InputError):
+            print(f"{kind} {index}: {line}")
+            continue
+        lines.append(line)
+        if arguments.verbose:
+            print(f"{scenario.name.lower()} {kind} {index} {line.seconds} s", flush=True)
     return lines
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import torch
 
-import leakgauge.servers.inspection as inspection
-from leakgauge.servers.inspection import Part, measure, rules
+import leakgauge.servers.inspection.rule as rule_contract
+from leakgauge.errors import InputError
+from leakgauge.servers.inspection import measure, rules
 from reproduce.crafted import crafted, quality
 from reproduce.zoo import Zoo, ZooModel
 
@@ -56,22 +59,24 @@ class Judged:
     version: str = ""
 
 
+@cache
 def version() -> str:
-    """A hash of the rules' sources: statistics of older rules are not used."""
-    folder = Path(inspection.__path__[0])
-    text = b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))
-    return hashlib.sha256(text).hexdigest()[:12]
+    """A hash of the rules' sources, of what they import of the package, and of the zoo's: older lines are not used.
 
-
-def tensor_rules() -> frozenset[str]:
-    """Rules that need nothing but tensors."""
-    return frozenset(name for name, rule in rules().items() if set(rule.needs) <= {Part.STATE})
-
-
-def everyday_rules() -> frozenset[str]:
-    """Rules that need no reference and no previous round."""
-    rare = {Part.REFERENCE, Part.PREVIOUS}
-    return frozenset(name for name, rule in rules().items() if not rare & set(rule.needs))
+    After a change in a dishonest server, delete the lines of its kind.
+    """
+    package = rule_contract.__name__.rpartition(".")[0]
+    todo = {type(rule).__module__ for rule in rules().values()}
+    done: set[str] = set()
+    while todo:
+        name = todo.pop()
+        done.add(name)
+        named = (getattr(thing, "__module__", None) for thing in vars(sys.modules[name]).values())
+        todo |= {m for m in named if m and m.startswith(package) and m not in done}
+    here = Path(__file__).parent
+    files = [Path(file) for name in sorted(done) if (file := sys.modules[name].__file__)]
+    files += [*sorted(here.glob("zoo*.py")), here / "crafted.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def judge(
@@ -123,24 +128,32 @@ def read(file: Path) -> dict[Key, Judged]:
     return found
 
 
-def judged(zoo: Zoo, kind: str, indices: Iterable[int], scenario: Scenario, file: Path) -> list[Judged]:
-    """Reads, or generates and judges, the models of a kind; every new one is written at once and then dropped."""
-    done, lines, split = read(file), [], zoo.split.name.lower()
+def judged(
+    zoo: Zoo, kind: str, indices: Iterable[int], scenario: Scenario, file: Path
+) -> Iterator[tuple[int, Judged | InputError]]:
+    """Reads, or generates and judges, the models of a kind; every new one is written at once and then dropped.
+
+    Yields the number and its line, or why the dishonest server found no host for it.
+    """
+    done, split = read(file), zoo.split.name.lower()
+    file.parent.mkdir(parents=True, exist_ok=True)
     for index in indices:
         line = done.get((scenario.name.lower(), split, kind, index))
         if line is None:
-            line = _fresh(zoo, kind, index, scenario)
-            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                line = _fresh(zoo, kind, index, scenario)
+            except InputError as error:
+                yield index, error
+                continue
             with file.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(asdict(line) | {"asked": kind}) + "\n")
-        lines.append(line)
-    return lines
+        yield index, line
 
 
 def _fresh(zoo: Zoo, kind: str, index: int, scenario: Scenario) -> Judged:
     split = zoo.split.name.lower()
-    if kind == HONEST:
-        return judge(zoo.honest(index), split, index, scenario)
+    if kind in (HONEST, LOOKALIKE):
+        return judge(zoo.honest(index) if kind == HONEST else zoo.lookalike(index), split, index, scenario)
     model, host, broadcast = crafted(zoo, kind, index)
     seen = None
     if kind.startswith("mkor") and scenario is Scenario.WHOLE:

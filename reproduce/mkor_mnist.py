@@ -67,7 +67,7 @@ UNDEFENDED = Condition(
 RATIOS = {"LeNet5": 1e-2, "modified": 1e-1}
 NOISY = Condition("table6", {k: noise(tensor_std=v) for k, v in RATIOS.items()}, RATIOS, labels_known=True)
 SOTERIA = Condition(
-    "table7", {n.name: Soteria(prune=30) for n in NETWORKS}, {n.name: 0.0 for n in NETWORKS}, labels_known=False
+    "table7", {n.name: Soteria(prune=30.0) for n in NETWORKS}, {n.name: 0.0 for n in NETWORKS}, labels_known=False
 )
 
 

@@ -8,6 +8,7 @@ two families and two states exist in the evaluation split only. Nothing of it is
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,6 +150,17 @@ class Zoo:
         kind = "lookalike" if alike else "honest"
         return self.wrap(module, data, dice, kind, family, what, "; ".join(filter(None, (note, alike, done))))
 
+    def lookalike(self, index: int) -> ZooModel:
+        """An honest model that starts from copies of its input (`reproduce.zoo_initial.lookalike`)."""
+        dice = self.dice("lookalike", index)
+        while True:
+            family = dice.pick(("mlp", "plain", "vgg", "resnet"))
+            data = drawn_format(dice, family, largest=32)
+            with dice.torch_seeded():
+                module = FAMILIES[family](dice, data)
+            if note := lookalike(module, dice):
+                return self.wrap(module, data, dice, "lookalike", family, "untrained", note)
+
     def base(self, index: int, family: str | None = None) -> ZooModel:
         """A trained network; from the cache where it is there. Families take turns, unless one is given."""
         dice = self.dice(f"base-{family or 'any'}", index)
@@ -158,7 +170,7 @@ class Zoo:
             module = FAMILIES[name](dice, data)
         note = initialise(module, dice)
         regime = Regime.drawn(dice, self.steps)
-        file = self.cache / f"base-{self.split.value}-{family or 'any'}-{index}-{self.steps[1]}.pt"
+        file = self._file(f"base-{family or 'any'}", index, f"{module} {data} {note} {regime}")
         if file.exists():
             saved = torch.load(file, weights_only=True)
         else:
@@ -169,13 +181,17 @@ class Zoo:
         text = f"{note}; trained {regime.describe()}, loss {saved['loss']:.2f}"
         return self.wrap(module, data, self.dice("wrap", index), "honest", name, "trained", text)
 
+    def _file(self, what: str, index: int, made: str) -> Path:
+        """In the cache; a change in how it is made gives another name."""
+        return self.cache / f"{what}-{self.split.value}-{index}-{hashlib.sha256(made.encode()).hexdigest()[:10]}.pt"
+
     def _derived(self, index: int, dice: Dice) -> ZooModel:
         base = self.base(dice.whole(0, self.bases - 1))
         module, data = copy.deepcopy(base.module), base.task.data
         notes, first = [base.description], dice.pick(self.states)
         # A second treatment, as after fine-tuning a pruned model.
         then = dice.pick(("as-is", "as-is", "quantised", "noised"))
-        file = self.cache / f"derived-{self.split.value}-{index}-{self.bases}-{self.steps[1]}.pt"
+        file = self._file("derived", index, f"{base.description} {module} {first}")
         if first in SLOW and file.exists():
             saved = torch.load(file, weights_only=True)
             module.load_state_dict(saved["state"])

@@ -48,7 +48,8 @@ def channels_pruned(module: nn.Module, _: School, dice: Dice) -> str:
         if isinstance(layer, nn.ConvTranspose2d) or len(layer.weight) < 4:
             continue
         norms = layer.weight.data.flatten(1).norm(dim=1)
-        before = (norms > norms.kthvalue(max(1, int(share * len(norms)))).values).to(norms)
+        before = torch.ones_like(norms)
+        before[norms.argsort()[: int(share * len(norms))]] = 0
         layer.weight.data.mul_(before.view(-1, *[1] * (layer.weight.dim() - 1)))
         if layer.bias is not None:
             layer.bias.data.mul_(before)
@@ -97,12 +98,12 @@ def averaged(module: nn.Module, school: School, dice: Dice) -> str:
 
 
 def low_rank(module: nn.Module, _: School, dice: Dice) -> str:
-    """Every matrix and kernel replaced by its best approximation of a tenth to a half of its rank."""
+    """Every matrix and kernel replaced by its best approximation of a tenth to a half of its rank, four at least."""
     share = dice.real(0.1, 0.5)
     for w in _weights(module):
         flat = w.reshape(len(w), -1)
         u, s, v = torch.linalg.svd(flat, full_matrices=False)
-        rank = max(1, int(share * len(s)))
+        rank = max(min(4, len(s)), int(share * len(s)))
         w.copy_(((u[:, :rank] * s[:rank]) @ v[:rank]).view(w.shape))
     return f"rank {share:.0%}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from leakgauge.task import Batch, DataSpec
 from reproduce.zoo_dice import Dice
 
 PICTURES = 6000  # of each kind; half of them a split's
-CELLS = 10  # labels beyond ten split each class into bins of brightness
+CELLS = 10  # with more than ten labels each class is split by brightness
 
 
 class Split(Enum):
@@ -37,6 +38,11 @@ class Shelf:
 
     pictures: Tensor
     labels: Int[Tensor, " n"]
+
+    @cached_property
+    def bins(self) -> Int[Tensor, " n"]:
+        """Tenths of the pictures by brightness, darkest first."""
+        return self.pictures.float().mean((1, 2, 3)).argsort().argsort() * CELLS // len(self.labels)
 
     def half(self, split: Split) -> Shelf:
         """The split's own: even or odd positions."""
@@ -77,8 +83,7 @@ class Stock:
             pictures = F.interpolate(
                 pictures, size=data.shape[1:], mode="bilinear", align_corners=False, antialias=True
             )
-        bins = (pictures.mean((1, 2, 3)) * 1.999 * CELLS).long().clamp(max=CELLS - 1)
-        labels = shelf.labels[index] + 10 * bins if data.classes > 10 else shelf.labels[index]
+        labels = shelf.labels[index] + 10 * shelf.bins[index] if data.classes > 10 else shelf.labels[index]
         return Batch(pictures.clamp(0, 1), labels % data.classes)
 
 

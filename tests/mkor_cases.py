@@ -23,6 +23,10 @@ class FlatMap:
     data: DataSpec
 
     @property
+    def remark(self) -> str:
+        return "flat"
+
+    @property
     def positions(self) -> Tensor:
         return torch.arange(prod(self.data.shape))
 

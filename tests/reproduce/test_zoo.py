@@ -73,7 +73,7 @@ def test_a_model_is_its_number(index: int, stock: Stock, cache: Path) -> None:
 def test_a_cached_base_is_the_trained_one(stock: Stock, tmp_path: Path) -> None:
     own = zoo(Split.CALIBRATION, stock, tmp_path)
     trained = own.base(0)
-    assert list(tmp_path.glob("base-*.pt"))
+    assert len(list(tmp_path.glob("base-*.pt"))) == 1
     assert same(trained.tensors, own.base(0).tensors)
 
 
@@ -197,9 +197,10 @@ def test_a_record_counts_alarms_misses_and_failures() -> None:
 
 def test_lines_of_other_rules_are_judged_again(stock: Stock, tmp_path: Path) -> None:
     own, file = zoo(Split.CALIBRATION, stock, tmp_path), tmp_path / "judged.jsonl"
-    (first,) = judged(own, "honest", [0], Scenario.TENSORS, file)
+    ((_, first),) = judged(own, "honest", [0], Scenario.TENSORS, file)
+    assert isinstance(first, Judged)
     assert first.version == version()
-    judged(own, "honest", [0], Scenario.TENSORS, file)
+    assert [line for _, line in judged(own, "honest", [0], Scenario.TENSORS, file)] == [first]
     assert len(file.read_text().splitlines()) == 1
     with file.open("a") as out:
         out.write('{"torn')

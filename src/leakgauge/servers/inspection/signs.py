@@ -88,8 +88,12 @@ def _signs(layer: Layer) -> Signs | None:
     scale = max(float(part.abs().max()) for part in layer.chunks())
     if scale == 0:
         return None
-    found = [_moments(part / scale) for part in layer.chunks()]
-    energy, m2, m3, m4, m6, even, count = (torch.cat(column) for column in zip(*found, strict=True))
+    found = torch.empty((layer.units, 7))
+    start = 0
+    for part in layer.chunks():
+        found[start : start + len(part)] = torch.stack(_moments(part / scale), 1)
+        start += len(part)
+    energy, m2, m3, m4, m6, even, count = found.unbind(1)
     live = (energy > ALIVE**2 * energy.max()) & (count >= MIN_INPUTS) & (m2 > 1e-9 * energy)
     rows = int(live.sum())
     if rows < MIN_UNITS:
@@ -114,7 +118,7 @@ def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
     """Of each row: mean square, central moments 2, 3, 4 and 6, whether its signs are even, and non-zero entries."""
     energy = part.square().mean(1)
     sign = part.sign()
-    even, count = sign.sum(1) == 0, sign.abs_().sum(1)
+    even, count = (sign.sum(1) == 0).to(part), sign.abs_().sum(1)
     centred = part - part.mean(1, keepdim=True)
     square = centred.square()
     m2, m3 = square.mean(1), centred.mul_(square).mean(1)

@@ -21,10 +21,10 @@ CAP = 1e6
 class ExtremeBias:
     """Compares biases with what the unit's weights can add up to, and with the other biases of the layer.
 
-    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s) with s the median ‖w‖₁ of rows not zero, so
-    that q > 1 means that no input in [−1, 1] changes the unit's sign; z = |b|/(first quartile of |b| + 10⁻³·s).
-    A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where all rows are zero s is 1.
-    Invariant under a common factor of a linear layer's weights and biases.
+    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s), with s the median ‖w‖₁ of rows
+    that are not zero, so that q > 1 means that no input in [−1, 1] changes the unit's sign; z = |b|/(first
+    quartile of |b| + 10⁻³·s). A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where all rows are zero
+    s is 1. Invariant under a common factor of a linear layer's weights and biases.
     """
 
     needs: tuple[Part, ...] = (Part.STATE,)

@@ -26,6 +26,10 @@ class IdentityMap:
     data: DataSpec
 
     @property
+    def remark(self) -> str:
+        return ""
+
+    @property
     def positions(self) -> Int[Tensor, " f"]:
         return torch.arange(prod(self.data.shape))
 

@@ -141,6 +141,10 @@ class LeNet5Map:
     smooth: bool = False
 
     @property
+    def remark(self) -> str:
+        return "the frame of the picture is not seen and is set to the darkest value"
+
+    @property
     def cells(self) -> tuple[int, int]:
         """Rows and columns of each feature map, m."""
         rows, columns = self.data.shape[1:]

@@ -52,7 +52,8 @@ class MKORCrafting:
         if not bool(torch.isfinite(inputs).all()):
             return Reconstruction(None, None, Status.NON_FINITE, f"not finite; {reading.message}", cost=cost)
         sure = None if observation.knowledge.labels is not None else 1.0
-        return Reconstruction(inputs, reading.classes, Status.CONVERGED, reading.message, None, sure, cost)
+        message = "; ".join(part for part in (reading.message, self.map.remark) if part)
+        return Reconstruction(inputs, reading.classes, Status.CONVERGED, message, None, sure, cost)
 
 
 @SERVERS.register("mkor", needs="a plain convolutional network with linear layers, and a unit for every class")

@@ -23,6 +23,11 @@ class FeatureMap(Protocol):
         """Where the features that are read stand in the first linear layer's flat input."""
         ...
 
+    @property
+    def remark(self) -> str:
+        """What the construction loses on this architecture, for the report; empty if nothing."""
+        ...
+
     def features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Those features of raw images, without the network: the test's oracle and the fast path."""
         ...

@@ -15,12 +15,12 @@ from leakgauge.errors import did_you_mean, require
 from reproduce.item import Inputs, Item, State
 from reproduce.rows import latest_run, save_run
 
-PAPERS = ("mkor",)
+PAPERS = ("mkor", "ci-net")
 
 
 def items() -> dict[str, Item]:
     """All items by ``paper/name``."""
-    found = [item for paper in PAPERS for item in importlib.import_module(f"reproduce.{paper}").ITEMS]
+    found = [item for paper in PAPERS for item in importlib.import_module(f"reproduce.{paper.replace('-', '_')}").ITEMS]
     return {f"{item.paper}/{item.name}": item for item in found}
 
 
@@ -96,26 +96,23 @@ def measured_text(measured: dict[str, Any] | None) -> str:
 
 
 def comparison(item: Item, records: list[dict[str, Any]]) -> tuple[Table, list[str]]:
-    """The table that is printed, and the doubts that its last column numbers."""
-    doubts: list[str] = []
+    """The table that is printed, published above measured, and the doubts that its last column numbers."""
     title = f"{item.paper}/{item.name}: {item.title}\n{item.state.value}" + (f": {item.note}" if item.note else "")
-    table = Table(title=title)
-    for column in ("setting", "attack", "metric", "published", "measured [95 %]", "seeds", "seconds", "doubt"):
+    rows = beside(item, records)
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    table, doubts = Table(title=title, show_lines=True, caption="published, then measured [95 %]"), []
+    for column in ("setting", "attack", *metrics, "seeds", "seconds", "doubt"):
         table.add_column(column, overflow="fold")
-    for row in beside(item, records):
-        seconds = "–" if row["cost"] is None else f"{row['cost']['seconds']:.3g}"
-        if row["doubt"] and row["doubt"] not in doubts:
-            doubts.append(row["doubt"])
-        table.add_row(
-            row["setting"],
-            row["attack"],
-            row["metric"],
-            row["published"],
-            measured_text(row["measured"]),
-            str(len(row["seeds"])) if row["seeds"] else "–",
-            seconds,
-            str(doubts.index(row["doubt"]) + 1) if row["doubt"] else "–",
-        )
+    for setting, attack in dict.fromkeys((row["setting"], row["attack"]) for row in rows):
+        own = {row["metric"]: row for row in rows if (row["setting"], row["attack"]) == (setting, attack)}
+        cells = [f"{r['published']}\n{measured_text(r['measured'])}" if (r := own.get(m)) else "" for m in metrics]
+        measured = [row for row in own.values() if row["cost"] is not None]
+        seeds = str(len(measured[0]["seeds"])) if measured else "–"
+        seconds = f"{measured[0]['cost']['seconds']:.3g}" if measured else "–"
+        said = next((row["doubt"] for row in own.values() if row["doubt"]), "")
+        if said and said not in doubts:
+            doubts.append(said)
+        table.add_row(setting, attack, *cells, seeds, seconds, str(doubts.index(said) + 1) if said else "–")
     return table, doubts
 
 

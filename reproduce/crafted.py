@@ -13,17 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakgauge.clients import FedSGD, client_update
-from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
 from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
 from leakgauge.servers import Broadcast, Server
-from leakgauge.task import Batch, DataSpec, Mode, Task
-from reproduce.zoo import FAMILIES, Zoo, ZooModel, drawn_format
+from leakgauge.task import DataSpec, Mode
+from reproduce.zoo import FAMILIES, Zoo, ZooModel
 from reproduce.zoo_dice import Dice
 from reproduce.zoo_families import vgg_of
+from reproduce.zoo_formats import drawn_format
 from reproduce.zoo_initial import initialise
 
 TRIES = 200
@@ -217,39 +214,3 @@ def _modified(zoo: Zoo, dice: Dice) -> ZooModel:
         convolutions += [nn.Conv2d(channels, channels, 5, padding=2), nn.ReLU()]
         module = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(pixels, data.classes), nn.ReLU())
     return _plain_mode(zoo.wrap(module, data, dice, "honest", "modified", "untrained", "torch default"))
-
-
-@dataclass(frozen=True)
-class Quality:
-    """What the server reads from an honest client with one example of each of some classes.
-
-    Attributes:
-        psnr: mean over examples, dB, clamped pictures; unread ones count as the grey picture.
-        grey: the same of the mean picture alone.
-        read: share of examples with an answer of their class.
-    """
-
-    psnr: float
-    grey: float
-    read: float
-
-
-def quality(task: Task, broadcast: Broadcast, batch: Batch, generator: torch.Generator) -> Quality:
-    """Reads one FedSGD update of `batch` cut to one example a class, of at most half of the classes."""
-    labels = batch.labels
-    first = [int((labels == c).nonzero()[0]) for c in labels.unique()][: max(1, task.data.classes // 2)]
-    own = batch.take(torch.tensor(first))
-    update = client_update(broadcast.task, FedSGD(), own, Draws(0))
-    seen = Observation(broadcast.task, update, Knowledge(example_count=len(own), crafting=broadcast.crafting))
-    grey = own.inputs.mean((0, 2, 3), keepdim=True).expand_as(own.inputs).clone()
-    guess, read = grey.clone(), 0
-    assert broadcast.crafting is not None
-    found = broadcast.crafting.reconstruct(seen, generator)
-    if found.inputs is not None and found.labels is not None and bool(torch.isfinite(found.inputs).all()):
-        for picture, label in zip(found.inputs, found.labels, strict=True):
-            at = (own.labels == label).nonzero().flatten()
-            if len(at):
-                guess[at[0]], read = picture.clamp(0, 1).to(grey), read + 1
-    psnr = PSNR()
-    score, base = psnr(guess, own.inputs), psnr(grey, own.inputs)
-    return Quality(float(score.clamp(max=60).mean()), float(base.mean()), read / len(own))

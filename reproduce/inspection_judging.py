@@ -17,7 +17,8 @@ import torch
 import leakgauge.servers.inspection.rule as rule_contract
 from leakgauge.errors import InputError
 from leakgauge.servers.inspection import measure, rules
-from reproduce.crafted import crafted, quality
+from reproduce.crafted import crafted
+from reproduce.crafted_quality import quality
 from reproduce.zoo import Zoo, ZooModel
 
 HONEST, LOOKALIKE = "honest", "lookalike"

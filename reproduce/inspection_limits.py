@@ -4,7 +4,7 @@ The inspection alarms when any rule does, so the false alarms of all rules add u
 divided equally among the rules; what a rule's limit must exceed is the largest of
 
 1. its floor (`FLOORS`): what the statistic's unit says cannot matter, where honest models nearly all have zero;
-2. `MARGIN` times the largest honest statistic seen;
+2. `MARGIN` times the largest honest statistic seen (for shares of 1 see `SHARES`);
 3. the statistic that one honest model in rules/`RATE` exceeds, extrapolated from the largest ones.
 
 For 3 the upper tail is taken to fall off as a power of the statistic, P(S > s) ∝ s^(−1/ξ), with Hill's estimate of ξ
@@ -24,10 +24,10 @@ from leakgauge.errors import require
 from leakgauge.servers.inspection import Limits
 from reproduce.inspection_judging import HONEST, Judged
 
-RATE = 0.004
+RATE = 0.005
 """False alarms of the whole inspection that the limits aim at."""
 MARGIN = 1.25
-REACH = 3.0
+REACH = 2.0
 LEAST = 1e-6
 """A limit must be positive."""
 
@@ -44,8 +44,18 @@ FLOORS: Mapping[str, float] = {
     "low-rank": 2.5,
     "trap-weights": 8.0,
     "uneven-classes": 4.0,
+    "couplings": 1.0,
+    "negative-loss": 0.01,
+    "layers": 0.25,
+    "row-differences": 0.1,
+    "silent-examples": 0.25,
+    "class-rows": 0.1,
+    "example-rows": 0.25,
+    "sub-models": 0.25,
 }
-"""Below these a statistic is no sign of anything: two layers' worth of rows with one entry, a weight of 60, …"""
+"""Below these a statistic is no sign of anything: a few rows with one entry, a weight of 60, one example of twelve."""
+SHARES = ("class-rows", "example-rows", "input-in-depth", "layers", "row-differences", "silent-examples", "sub-models")
+"""Statistics of at most 1: their limit lies at most half-way between the largest honest value and 1."""
 
 
 def limit(values: Sequence[float], *, share: float, floor: float = LEAST) -> float:
@@ -80,7 +90,9 @@ def calibrated(lines: Sequence[Judged], kept: Limits, made_by: str) -> Limits:
     share = RATE / max(1, len(names))
     limits = dict(kept.limits)
     for name in names:
-        limits[name] = round_up(limit(list(found[name].values()), share=share, floor=FLOORS.get(name, LEAST)))
+        values = list(found[name].values())
+        bound = limit(values, share=share, floor=FLOORS.get(name, LEAST))
+        limits[name] = round_up(min(bound, (1 + max(values)) / 2) if name in SHARES else bound)
     return Limits(limits=limits, made_by=made_by, models=len({line.index for line in honest}))
 
 

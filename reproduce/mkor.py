@@ -6,7 +6,7 @@ from reproduce import mkor_defences, mkor_mnist, mkor_vgg
 from reproduce.item import Item, State
 
 BASELINES = (
-    "Baselines: DLG, Inverting Gradients and class fishing, two of the batches, 1 200 evaluations, labels given; iDLG "
+    "Baselines: DLG, Inverting Gradients and class fishing, one of the batches, 300 evaluations, labels given; iDLG "
     "is not run, as it reads one label of one image (with labels given it is DLG without its label variables)."
 )
 

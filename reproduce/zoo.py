@@ -22,6 +22,7 @@ from leakgauge.servers.inspection.rule import Received
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from reproduce.zoo_dice import Dice
 from reproduce.zoo_families import Family, convnet_bn, groupnorm, lenet5, lenet_zhu, mlp, plain, resnet, vgg, vgg_of
+from reproduce.zoo_formats import CLASSES, drawn_format
 from reproduce.zoo_initial import initialise, lookalike
 from reproduce.zoo_modern import densenet, mobile, recurrent, unet, vit, wave
 from reproduce.zoo_pretrained import pretrained
@@ -45,12 +46,10 @@ FAMILIES: Mapping[str, Family] = {
     "densenet": densenet,
     "mobile": mobile,
 }
-SERIES = ("wave", "recurrent")
 EVALUATION_ONLY = ("densenet", "mobile")
 """Families that no limit was calibrated with."""
 STATES_EVALUATION_ONLY = ("averaged", "low-rank")
 """The same of states."""
-CLASSES = (2, 3, 5, 10, 10, 10, 20, 47, 62, 100)
 SLOW = ("fine-tuned", "averaged")
 """States that train, and are therefore kept in the cache."""
 EXAMPLES = 12
@@ -248,17 +247,3 @@ def _save(values: Mapping[str, object], file: Path) -> None:
     part = file.with_suffix(f".{os.getpid()}.part")
     torch.save(values, part)
     part.replace(file)
-
-
-def drawn_format(dice: Dice, family: str, largest: int = 64) -> DataSpec:
-    """Shape, classes and normalisation."""
-    classes = dice.pick(CLASSES)
-    if family in SERIES:
-        return DataSpec(shape=(dice.pick((1, 2, 12)), 128), classes=min(classes, 10))
-    side = min(largest, dice.pick((28, 32, 32, 32, 40, 48, 64)))
-    side = max(side, 32) if family == "vgg" else side
-    channels = dice.pick((1, 3, 3))
-    if dice.chance(0.5):
-        return DataSpec(shape=(channels, side, side), classes=classes)
-    mean, std = ((0.13,), (0.31,)) if channels == 1 else ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262))
-    return DataSpec(shape=(channels, side, side), classes=classes, mean=mean, std=std)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
-from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, TopK, noise
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, Soteria, TopK, noise
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
@@ -90,4 +90,6 @@ DEFENSES: tuple[DefenseCase, ...] = (
     DefenseCase(Compose((noise(relative=0.1), TopK(keep=0.2), Clip(norm=0.05))), deterministic=False),
     DefenseCase(Compose((TopK(keep=0.2), noise(relative=0.1))), deterministic=False),
     DefenseCase(Compose((ClipExamples(norm=0.1), TopK(keep=0.2)))),
+    DefenseCase(Soteria(prune=30.0)),
+    DefenseCase(Compose((Soteria(prune=50.0), TopK(keep=0.2)))),
 )

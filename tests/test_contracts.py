@@ -59,17 +59,14 @@ def test_knowing_the_mechanism_is_not_knowing_the_draw(case: DefenseCase) -> Non
 @pytest.mark.parametrize("fill", ["usual", "zero", "nan"])
 def test_4_a_defense_keeps_names_shapes_and_dtypes(case: DefenseCase, fill: str) -> None:
     for dtype in (torch.float32, torch.float64):
-        tensors = {
-            "w": torch.randn(3, 4, dtype=dtype),
-            "b": torch.randn(3, dtype=dtype),
-            "one": torch.randn(1, dtype=dtype),
-            "none": torch.zeros(0, dtype=dtype),
-        }
+        t, b = task("relu", dtype=dtype), batch(4, dtype)
+        tensors = map_tensors(torch.randn_like, t.parameters)
+        tensors |= {"one": torch.randn(1, dtype=dtype), "none": torch.zeros(0, dtype=dtype)}
         if fill == "zero":
             tensors = map_tensors(torch.zeros_like, tensors)
         if fill == "nan":
-            tensors["w"][0, 0] = float("nan")
-        sent = case.defense.on_update(tensors, torch.Generator().manual_seed(0))
+            tensors["4.weight"][0, 0] = float("nan")
+        sent = case.defense.for_batch(t, b).on_update(tensors, torch.Generator().manual_seed(0))
         assert list(sent) == list(tensors)
         assert [(v.shape, v.dtype) for v in sent.values()] == [(v.shape, v.dtype) for v in tensors.values()]
         if fill != "nan":

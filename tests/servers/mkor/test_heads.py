@@ -319,3 +319,13 @@ def test_frozen_layers_are_refused() -> None:
     net[1].bias.requires_grad_(False)
     with pytest.raises(InputError, match=r"does not train 1\.bias"):
         linear_stack(Task.of(net, DataSpec((1, 6, 6), 5)))
+
+
+def test_an_inconspicuous_head_on_a_zero_initialised_layer_still_reads() -> None:
+    honest = classifier()
+    last = [name for name in honest.parameters if name.endswith("weight")][-1]
+    zeroed = replace(honest, parameters={k: v * (k != last) for k, v in honest.parameters.items()})
+    batch = pictures(honest, REPEATS)
+    found = read(craft(zeroed, Inconspicuous()), batch)
+    assert found.classes.tolist() == sorted(set(REPEATS))
+    assert error(found, batch) < 1e-12

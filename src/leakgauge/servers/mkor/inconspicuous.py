@@ -115,7 +115,9 @@ class Inconspicuous:
         """A layer that reads used units, and the size of the entries that carry the signal."""
         honest = task.parameters[layer.weight]
         weight, rows = honest.clone(), torch.arange(len(honest)) if last else own.flatten()
-        value = self.beta * float(honest.norm()) / (len(honest) * below.shape[1]) ** 0.5
+        # A zero-initialised layer has no size of its own: it gets that of torch's default, rows of norm 3^(−1/2).
+        norm = float(honest.norm()) or (len(honest) / 3) ** 0.5
+        value = self.beta * norm / (len(honest) * below.shape[1]) ** 0.5
         if self.asleep is None:
             weight[rows] *= self.noise
         else:

@@ -15,7 +15,7 @@ from leakgauge.errors import did_you_mean, require
 from reproduce.item import Inputs, Item, State
 from reproduce.rows import latest_run, save_run
 
-PAPERS = ("mkor", "ci-net")
+PAPERS = ("mkor", "ci-net", "qian-hansen")
 
 
 def items() -> dict[str, Item]:
@@ -43,6 +43,8 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
     known = items()
     require(name in known, "reproduce", f"'{name}' is no item", did_you_mean(name, known))
     item = known[name]
+    if json_file is not None:
+        require(json_file.absolute().parent.is_dir(), "--json", f"no folder '{json_file.parent}'", "make it first")
     records: list[dict[str, Any]] = []
     if item.measure is not None:
         require(

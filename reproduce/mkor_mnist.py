@@ -16,6 +16,7 @@ from leakgauge.data import Parquet
 from leakgauge.data.batches import random_batches
 from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
+from leakgauge.errors import InputError
 from leakgauge.models import lenet5, modified_lenet5
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction
@@ -72,9 +73,9 @@ SOTERIA = Condition(
 
 
 def observed(
-    network: Network, server: Server, defense: Defense, batch: Batch, seed: int, *, labels: bool
+    network: Network, server: Server, defense: Defense, batch: Batch, seed: int, *, labels: bool, adapts: bool = True
 ) -> Observation:
-    """One client's update as the server sees it."""
+    """One client's update as the server sees it; one that does not adapt is not told the defence."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         honest = Task.of(network.build(), DATA)
@@ -84,7 +85,7 @@ def observed(
         labels=batch.labels if labels else None,
         example_count=len(batch),
         local_training=FedSGD(),
-        defense=defense,
+        defense=defense if adapts else None,
         crafting=sent.crafting,
     )
     return Observation(sent.task, update, knowledge)
@@ -103,18 +104,22 @@ def batches_of(source: Parquet, seed: int) -> list[Batch]:
 
 
 def mkor_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iterator[Row]:
-    """MKOR under the published loss, and under the cross-entropy of a real client with a decoy class."""
+    """MKOR as published, and under the cross-entropy of a real client; against Soteria also one that adapts."""
     seeds = SEEDS[:1] if inputs.quick else SEEDS
-    losses: tuple[tuple[str, LossTreatment], ...] = (("MKOR", NLLRaw()), ("MKOR, cross-entropy with decoy", Decoy()))
+    attacks: list[tuple[str, LossTreatment, bool]] = [
+        ("MKOR", NLLRaw(), False),
+        ("MKOR, cross-entropy with decoy", Decoy(), False),
+    ]
+    if condition is SOTERIA:
+        attacks.append(("MKOR, unsent features left open", NLLRaw(), True))
     for network in NETWORKS:
-        for name, loss in losses:
+        for name, loss, adapts in attacks:
             tally = Tally("mkor", condition.item, network.name, name, _mkor_doubt(network.name, condition))
             server = MKOR(taps=network.taps(condition.ratio[network.name]), loss=loss)
             for seed in seeds:
                 for batch in batches_of(source, seed):
-                    seen = observed(
-                        network, server, condition.defense[network.name], batch, seed, labels=condition.labels_known
-                    )
+                    defense, labels = condition.defense[network.name], condition.labels_known
+                    seen = observed(network, server, defense, batch, seed, labels=labels, adapts=adapts)
                     found = attacked(seen, seen.knowledge.crafting, seed)
                     tally.add(seed, paper_scores(found, batch) | common_scores(found, batch), found)
             inputs.say(f"{condition.item} {network.name} {name}")
@@ -156,9 +161,13 @@ def baseline_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iter
                 tally.add(0, matched_scores(found, batch), found)
             inputs.say(f"{condition.item} {network.name} {name}")
             yield from tally.rows((0,))
+        try:
+            caught = [fished(network, condition.defense[network.name], batch, steps) for batch in batches]
+        except InputError as error:
+            inputs.say(f"{condition.item} {network.name} class fishing not run: {error}")
+            continue
         tally = Tally("mkor", condition.item, network.name, "class fishing", "one batch, one image")
-        for batch in batches:
-            found, image = fished(network, condition.defense[network.name], batch, steps)
+        for found, image in caught:
             tally.add(0, single_scores(found, image), found)
         yield from tally.rows((0,))
 

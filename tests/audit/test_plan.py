@@ -59,7 +59,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"clients": []}, "clients", "name at least one"),
     ({"mode": "training"}, "mode", "is 'training'"),
     ({"knows": ["label"]}, "knows[0]", "did you mean 'labels'?"),
-    ({"server": "evil"}, "server", "known: honest"),
+    ({"server": "honst"}, "server", "honest"),
     ({"seeds": []}, "seeds", "name at least one"),
     ({"seeds": 0}, "seeds", "write a list"),
     ({"defenses": "none"}, "defenses", "write a list"),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cases import SPEC, task
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
-from leakgauge.defenses import ClipExamples, Defense, noise
+from leakgauge.defenses import ClipExamples, Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
@@ -52,7 +52,7 @@ def cast(server: Server, t: Task, seed: int = 0) -> Broadcast:
 def read(sent: Broadcast, b: Batch, protocol: Protocol | None = None, defense: Defense | None = None) -> Reconstruction:
     protocol = protocol or FedSGD()
     update = client_update(sent.task, protocol, b, Draws(0), defense=defense)
-    known = Knowledge(example_count=len(b), local_training=protocol, defense=defense)
+    known = Knowledge(example_count=len(b), local_training=protocol, defense=defense or NoDefense())
     assert sent.crafting is not None
     return sent.crafting.reconstruct(Observation(sent.task, update, known), torch.Generator().manual_seed(0))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cases import SPEC, task
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
-from leakgauge.defenses import ClipExamples, Defense, noise
+from leakgauge.defenses import ClipExamples, Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
@@ -52,7 +52,7 @@ def cast(server, t: Task, seed: int = 0) -> Broadcast:
 def read(sent: Broadcast, b: Batch, protocol: Protocol | None = None, defense: Defense | None = None) -> Reconstruction:
     protocol = protocol or FedSGD()
     update = client_update(sent.task, protocol, b, Draws(0), defense=defense)
-    known = Knowledge(labels=b.labels, example_count=len(b), local_training=protocol, defense=defense)
+    known = Knowledge(labels=b.labels, example_count=len(b), local_training=protocol, defense=defense or NoDefense())
     assert sent.crafting is not None
     return sent.crafting.reconstruct(Observation(sent.task, update, known), torch.Generator().manual_seed(0))
 
@@ -169,7 +169,8 @@ def test_noise_degrades_the_read_and_never_passes_for_exact() -> None:
     update = client_update(sent.task, FedSGD(), b, Draws(0), defense=noise(relative=1e-3))
     assert sent.crafting is not None
     unaware = sent.crafting.reconstruct(
-        Observation(sent.task, update, Knowledge(labels=b.labels)), torch.Generator().manual_seed(0)
+        Observation(sent.task, update, Knowledge(labels=b.labels, defense=NoDefense())),
+        torch.Generator().manual_seed(0),
     )
     assert unaware.status is Status.CONVERGED
 
@@ -276,7 +277,9 @@ def test_labels_are_read_where_they_are_not_given() -> None:
     sent, b = SERVERS_HERE["classifier-next"](), photos(4, 2)
     update = client_update(sent.task, FedSGD(), b, Draws(0))
     assert sent.crafting is not None
-    found = sent.crafting.reconstruct(Observation(sent.task, update, Knowledge()), torch.Generator().manual_seed(0))
+    found = sent.crafting.reconstruct(
+        Observation(sent.task, update, Knowledge(defense=NoDefense())), torch.Generator().manual_seed(0)
+    )
     assert found.labels is not None
     assert not found.paired
     assert sorted(found.labels.tolist()) == sorted(b.labels.tolist())

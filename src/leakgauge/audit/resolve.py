@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 import typing
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
-
+from leakgauge.arguments import hints, typed
 from leakgauge.defenses import Compose
 from leakgauge.errors import InputError, did_you_mean
 from leakgauge.registry import (
@@ -43,6 +41,9 @@ PARTS: dict[str, Registry] = {
 }
 """Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
 
+WITH_PARTS = (ATTACKS, CLIENTS, SERVERS)
+"""What is made of parts. A model's parameter called `head` is its own."""
+
 
 @dataclass(frozen=True)
 class Named:
@@ -63,7 +64,9 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         entry = registry[name]
     except InputError as error:
         raise InputError(field, error.problem, error.mend) from error
-    arguments = {key: _argument(entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()}
+    arguments = {
+        key: _argument(registry, entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()
+    }
     missing = [
         p.name
         for p in entry.parameters.values()
@@ -106,30 +109,13 @@ def label(name: str, arguments: dict[str, Any]) -> str:
     return f"{name}({shown})" if shown else name
 
 
-def _argument(build: Any, name: str, key: str, value: Any, field: str) -> Any:
+def _argument(registry: Registry, build: Any, name: str, key: str, value: Any, field: str) -> Any:
     parameters = inspect.signature(build).parameters
     if key not in parameters:
         raise InputError(
             field, f"unknown parameter '{key}'", did_you_mean(key, parameters) if parameters else f"{name} takes none"
         )
-    if key in PARTS:
-        return resolve(PARTS[key], value, f"{field}.{key}").value
-    hint = _hints(build).get(key, Any)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{field}.{key}", f"is {value}", "give a finite number")
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except PydanticSchemaGenerationError as error:
-        raise InputError(
-            f"{field}.{key}",
-            f"cannot be given in a plan ({key} is code)",
-            "name your_package.module:function that sets it",
-        ) from error
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"]
-        raise InputError(f"{field}.{key}", f"is {value!r}", problem[0].lower() + problem[1:]) from error
-
-
-def _hints(build: Any) -> dict[str, Any]:
-    module = inspect.getmodule(build)
-    return typing.get_type_hints(build, vars(module) if module else None)
+    if key in PARTS and registry in WITH_PARTS:
+        optional = value is None and type(None) in typing.get_args(hints(build).get(key))
+        return None if optional else resolve(PARTS[key], value, f"{field}.{key}").value
+    return typed(build, key, value, f"{field}.{key}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from leakgauge.arguments import typed
 from leakgauge.data.source import Source
-from leakgauge.errors import InputError, did_you_mean
+from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import DATA
 
 
@@ -18,6 +19,7 @@ def open_source(text: str, **options: Any) -> Source:
     Raises:
         InputError: no such source or option (the mend is the nearest one), or the source's own complaint.
     """
+    require(isinstance(text, str), "data.source", f"is {text!r}", "name a source, e.g. samples or folder:PATH")
     kind, colon, path = text.partition(":")
     entries = {entry.name: entry for entry in DATA}
     if kind in entries:
@@ -32,7 +34,8 @@ def open_source(text: str, **options: Any) -> Source:
         entry = DATA[text]
     else:
         raise InputError("data.source", f"unknown source '{kind}'", did_you_mean(kind, entries))
-    for option in options:
+    for option, value in options.items():
         if option not in entry.parameters:
             raise InputError(f"data.{option}", f"is no option of '{kind}'", did_you_mean(option, entry.parameters))
+        options[option] = typed(entry.build, option, value, f"data.{option}")
     return cast(Source, entry.build(**options))

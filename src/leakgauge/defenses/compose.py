@@ -71,6 +71,7 @@ class Compose(Defense):
         return AttackerView(
             simulate=simulate if any(v.simulate is not None for v in views) else None,
             support=map_tensors(lambda *s: torch.stack(s).all(0), *supports) if supports else None,
+            unsent_small=bool(supports) and all(v.unsent_small for v in views if v.support is not None),
             noise_scale=_noise_scale(views),
         )
 

@@ -27,12 +27,15 @@ class AttackerView:
         simulate: raw update → update as sent, differentiable and usable under vmap; without the noise
             whose draw is unknown.
         support: entries that the client may have sent, name → bool.
+        unsent_small: entries outside the support are no larger than those inside (top-k), so that zero is a good
+            guess of them; otherwise nothing is known of them (pruned columns).
         noise_scale: standard deviation of the noise on each tensor, name → scalar.
         log_likelihood: simulated update → log p(observed | simulated), up to a constant.
     """
 
     simulate: Callable[[Tensors], Tensors] | None = None
     support: Tensors | None = None
+    unsent_small: bool = False
     noise_scale: Tensors | None = None
     log_likelihood: Callable[[Tensors], Tensor] | None = None
 

@@ -49,4 +49,4 @@ class TopK(Defense):
         filled = any(int(m.sum()) > math.ceil(self.keep * m.numel()) for m in sent.values())
         if filled:
             return AttackerView(simulate=lambda raw: self.on_update(raw, None))
-        return AttackerView(support=sent)
+        return AttackerView(support=sent, unsent_small=True)

@@ -27,14 +27,26 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         raise InputError(
             field, f"weights {path.name} hold more than tensors", "save module.state_dict() alone, or use safetensors"
         ) from error
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        # What torch's reader raises on text and on cut files.
+        KeyError,
+        IndexError,
+        AttributeError,
+        TypeError,
+        AssertionError,
+    ) as error:
         raise InputError(
             field,
             f"weights {path.name} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
             "give a state dict",
         ) from error
     require(
-        isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values()),
+        isinstance(state, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()),
         field,
         f"weights {path.name} are not a state dict",
         "save module.state_dict()",

@@ -48,7 +48,7 @@ class FeatureFishing:
     then: Attack = field(default_factory=Auto)
 
     def __post_init__(self) -> None:
-        require(self.sharpness > 0, "sharpness", f"is {self.sharpness}", "give a positive number")
+        require(0 < self.sharpness <= 1e9, "sharpness", f"is {self.sharpness}", "give a number in (0, 1e9]")
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` as `ClassFishing`, and where there is no such feature."""

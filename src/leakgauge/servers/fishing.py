@@ -145,7 +145,7 @@ class ClassFishing:
     then: Attack = field(default_factory=Auto)
 
     def __post_init__(self) -> None:
-        require(self.saturation > 0, "saturation", f"is {self.saturation}", "give a positive number")
+        require(0 < self.saturation <= 1e6, "saturation", f"is {self.saturation}", "give a number in (0, 1e6]")
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the last layer has no bias, the loss is another, or the target is no label."""

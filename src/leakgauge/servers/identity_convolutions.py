@@ -152,6 +152,11 @@ class IdentityConvolutions:
     fish: ClassFishing | None = None
     then: Auto = field(default_factory=Auto)
 
+    def __post_init__(self) -> None:
+        fits = self.fish is None or isinstance(self.fish, ClassFishing)
+        require(fits, "fish", f"is {type(self.fish).__name__}", "give class-fishing")
+        require(isinstance(self.then, Auto), "then", f"is {type(self.then).__name__}", "give auto")
+
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the network is no such chain; names the layer and why."""
         crafted, read = self._crafted(task, generator)

@@ -31,6 +31,5 @@ def sums_gradients(observation: Observation) -> bool:
 
 
 def undefended(observation: Observation) -> bool:
-    """Whether the server knows of no defence. One that it does not know must show in the numbers."""
-    defense = observation.knowledge.defense
-    return defense is None or isinstance(defense, NoDefense)
+    """Whether the server knows that there is no defence. One on the batch would not show in the numbers."""
+    return isinstance(observation.knowledge.defense, NoDefense)

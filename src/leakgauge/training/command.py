@@ -37,7 +37,10 @@ def source_of(text: str, field: str) -> Source:
     given = read_option(text, field)
     options = {"source": given} if isinstance(given, str) else given
     require(isinstance(options, dict) and "source" in options, field, f"cannot read '{text}'", "write {source: …, …}")
-    return open_source(options.pop("source"), **options)
+    try:
+        return open_source(options["source"], **{key: value for key, value in options.items() if key != "source"})
+    except InputError as error:
+        raise InputError(f"--{field}", f"{error.field} {error.problem}", error.mend) from error
 
 
 def fit_classifier(
@@ -59,6 +62,8 @@ def fit_classifier(
 ) -> None:
     """Trains, writes the weights, and says how they do on held-out data."""
     require(output.suffix == ".safetensors", "output", f"is {output}", "name a .safetensors file")
+    require(output.absolute().parent.is_dir(), "output", f"no folder '{output.parent}'", "make it first")
+    require(not output.is_dir(), "output", f"'{output}' is a folder", "name a file")
     Compute(threads=threads).apply()
     source = source_of(data, "data")
     tests = None if held_out is None else source_of(held_out, "test")

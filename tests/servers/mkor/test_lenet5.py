@@ -17,7 +17,7 @@ from leakgauge.metrics import PSNRPeak, SSIMCropped
 from leakgauge.models import lenet, lenet5, modified_lenet5
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.lenet5 import LeNet5Map, LeNet5Taps, blurred
+from leakgauge.servers.mkor.lenet5 import LeNet5Map, LeNet5Taps, blurred, filled
 from leakgauge.servers.mkor.losses import NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 
@@ -247,3 +247,13 @@ def test_class_means_of_mnist_come_out_of_a_real_gradient(shared) -> None:
     found[reading.classes] = made.map.images(reading.features)
     assert float(SSIMCropped()(found[b.labels], b.inputs).mean()) == pytest.approx(0.27, abs=0.04)
     assert float(PSNRPeak()(found[b.labels], b.inputs).mean()) == pytest.approx(12.8, abs=0.6)
+
+
+def test_pixels_that_were_not_seen_are_filled_from_their_neighbours() -> None:
+    image = torch.full((1, 1, 5, 5), 0.25)
+    image[0, 0, 2, 2] = torch.nan
+    assert torch.allclose(filled(image), torch.full_like(image, 0.25))
+    image[0, 0] = torch.nan
+    image[0, 0, 0, 0] = 0.5
+    assert torch.equal(filled(image), torch.full_like(image, 0.5))
+    assert not bool(filled(torch.full((2, 1, 3, 3), torch.nan)).any())

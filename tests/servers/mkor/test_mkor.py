@@ -10,7 +10,7 @@ from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import Clip, ClipExamples, Compose, TopK, noise
+from leakgauge.defenses import Clip, ClipExamples, Compose, Soteria, TopK, noise
 from leakgauge.reconstruction import Attack, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Change, Crafting, Server
@@ -19,7 +19,7 @@ from leakgauge.servers.mkor.inconspicuous import Inconspicuous
 from leakgauge.servers.mkor.losses import AbsentClass, CrossEntropy, Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
-from mkor_cases import FlatTaps, classifier, means, observed, pictures
+from mkor_cases import FlatMap, FlatTaps, classifier, craft, means, observed, pictures, read
 
 REPEATS = [0, 1, 1, 5, 5, 5, 7, 2]
 
@@ -255,3 +255,53 @@ def test_the_default_taps_fit_a_small_convolutional_network(head) -> None:
     assert found.labels.tolist() == [1, 3, 4, 8]
     oracle = sent.crafting.map.images(sent.crafting.map.features(batch.inputs))
     assert torch.allclose(found.inputs, oracle, atol=1e-9)
+
+
+def test_pruned_columns_stay_open_and_small_entries_are_zero() -> None:
+    task = classifier(hidden=(40, 30))
+    sent = craft(task, Constant())
+    batch = pictures(task, [0, 1, 2])
+    positions = FlatMap(task.data).positions
+    for defense, unsent in ((Soteria(prune=40.0), torch.isnan), (TopK(keep=0.5), lambda t: t == 0)):
+        found = sent.wiring.read(observed(sent.task, batch, defense=defense), positions)
+        assert not isinstance(found, str)
+        gone = unsent(found.features)
+        assert 0 < int(gone.sum()) < gone.numel()
+        truth = torch.stack([means(batch)[int(n)] for n in found.classes])
+        assert torch.allclose(found.features[~gone], truth[~gone], atol=1e-6)
+
+
+def test_certain_only_without_noise_and_later_steps() -> None:
+    task = classifier()
+    sent, batch = craft(task, Constant()), pictures(task, [0, 1, 2])
+    cases = (({}, True), ({"protocol": FedAvg(epochs=2, lr=0.01)}, False), ({"defense": noise(relative=1e-4)}, False))
+    for options, certain in cases:
+        found = read(sent, batch, **options)
+        assert not isinstance(found, str)
+        assert found.certain is certain
+
+
+def test_a_cohorts_steps_are_those_of_one_client() -> None:
+    task = classifier()
+    batch = pictures(task, [0, 1, 2, 3, 4, 5, 6, 7])
+    cohort = SecureAggregation(cohort=2, client=FedAvg(epochs=1, batch_size=4, lr=0.01))
+    found = read(craft(task, Constant()), batch, protocol=cohort)
+    assert not isinstance(found, str)
+    assert "several local steps" not in found.message
+    assert found.classes.tolist() == list(range(8))
+
+
+def test_weight_decay_is_said() -> None:
+    task = classifier()
+    found = read(craft(task, Constant()), pictures(task, [0, 1]), protocol=FedAvg(lr=0.01, weight_decay=0.1))
+    assert not isinstance(found, str)
+    assert "weight decay" in found.message
+
+
+def test_every_class_once_under_cross_entropy_is_refused_with_the_reason() -> None:
+    task = classifier(hidden=(40,), classes=8)
+    batch = pictures(task, list(range(8)))
+    for loss in (CrossEntropy(), AbsentClass()):
+        answer = read(craft(task, Constant(), loss), batch)
+        assert isinstance(answer, str)
+        assert answer.startswith("cross-entropy shares only differences between classes")

@@ -201,3 +201,22 @@ def test_a_hundred_images_at_224_px_take_seconds() -> None:
     start = time.perf_counter()
     found.images(features)
     assert time.perf_counter() - start < 10  # 2.2 s measured on one busy core
+
+
+def test_features_that_were_not_seen_bound_nothing() -> None:
+    torch.manual_seed(0)
+    task = Task.of(vgg(classes=4, size=16).double(), DataSpec((3, 16, 16), 4))
+    made = PublishedTaps(smooth=False).craft(task, torch.Generator()).map
+    x = torch.rand((3, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    features = made.features(x)
+    hidden = torch.rand(features.shape, generator=torch.Generator().manual_seed(2)) < 0.3
+    lower, upper, _ = made.bounds(features.masked_fill(hidden, torch.nan))
+    tight_lower, tight_upper, _ = made.bounds(features)
+    assert bool((lower <= x).all())
+    assert bool((x <= upper).all())
+    assert bool((lower <= tight_lower).all())
+    assert bool((upper >= tight_upper).all())
+    everything = made.images(torch.full_like(features, torch.nan))
+    assert torch.equal(everything, torch.full_like(everything, 0.5))
+    as_zero = (made.images(features.masked_fill(hidden, 0.0)) - x).square().mean()
+    assert float((made.images(features.masked_fill(hidden, torch.nan)) - x).square().mean()) < float(as_zero)

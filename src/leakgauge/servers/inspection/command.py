@@ -13,7 +13,7 @@ from leakgauge.servers.inspection.limits import Limits
 from leakgauge.servers.inspection.load import received
 from leakgauge.servers.inspection.page import render
 from leakgauge.servers.inspection.terminal import show
-from leakgauge.servers.inspection.verdict import inspect
+from leakgauge.servers.inspection.verdict import NOT_JUDGED, inspect
 
 
 def inspect_command(
@@ -31,7 +31,7 @@ def inspect_command(
     """Prints what the rules found and writes what was asked for.
 
     Returns:
-        0 if no rule reached its limit, else 1.
+        0 if no rule reached its limit, 1 if one did, 2 if no weight could be judged.
 
     Raises:
         InputError: input that cannot be used; the command line turns it into exit code 2.
@@ -40,11 +40,13 @@ def inspect_command(
     for file, option in ((json_file, "--json"), (page, "-o")):
         if file is not None and not file.absolute().parent.is_dir():
             raise InputError(option, f"no folder '{file.parent}'", "make it first")
+        if file is not None and file.is_dir():
+            raise InputError(option, f"'{file}' is a folder", "name a file")
     found = received(state, model=model, reference=reference, previous=previous, data=data)
     result = inspect(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
     text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     show(console or Console(), result)
-    code = 1 if result["score"] >= 1 else 0
+    code = 1 if result["score"] >= 1 else 2 if result["level"] == NOT_JUDGED else 0
     if json_file is None and page is None:
         return code
     from leakgauge.audit.document import write_whole  # slow to import, and not needed above

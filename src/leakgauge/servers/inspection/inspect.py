@@ -19,13 +19,20 @@ def measure(received: Received) -> dict[str, Measurement]:
     Deterministic; `received` is not changed.
 
     Raises:
-        ValueError: a rule broke its contract (a statistic below zero or not finite).
+        ValueError: a rule broke its contract (a statistic below zero).
     """
     found = {name: rule.measure(received) for name, rule in rules().items() if received.has(rule.needs)}
-    for name, measurement in found.items():
-        if not (math.isfinite(measurement.statistic) and measurement.statistic >= 0):
-            raise ValueError(f"rule '{name}' measured {measurement.statistic}")
-    return found
+    return {name: _sound(name, measurement) for name, measurement in found.items()}
+
+
+def _sound(name: str, measured: Measurement) -> Measurement:
+    """The measurement; one whose numbers ran over on this model says that it does not judge it."""
+    if not math.isfinite(measured.statistic):
+        where = measured.where[0] if measured.where else "the model"
+        return Measurement(0.0, measured.where, "Its numbers run over here.", (f"{where}: too large to compute with",))
+    if measured.statistic < 0:
+        raise ValueError(f"rule '{name}' measured {measured.statistic}")
+    return measured
 
 
 def skipped(received: Received) -> dict[str, tuple[Part, ...]]:

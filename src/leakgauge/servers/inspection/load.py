@@ -39,6 +39,9 @@ def read(path: Path, field: str) -> dict[str, Tensor]:
     require(path.is_file(), field, f"'{path}' is a folder", "give one file")
     state = read_state(path, field) if path.suffix == ".safetensors" else _checkpoint(path, field)
     require(bool(state), field, f"{path.name} holds no tensors", "save module.state_dict()")
+    for name, tensor in state.items():
+        here = not tensor.is_meta and tensor.layout is torch.strided
+        require(here, field, f"tensor '{name}' has no dense values", "save dense tensors that hold data")
     for prefix in PREFIXES:
         if all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}

@@ -9,7 +9,13 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
-TONES = {"crafted": "exposed", "suspicious": "partial", "note": "inconclusive", "nothing-found": "not_recovered"}
+TONES = {
+    "crafted": "exposed",
+    "suspicious": "partial",
+    "note": "inconclusive",
+    "nothing-found": "not_recovered",
+    "not-judged": "inconclusive",
+}
 """Levels here to the colours and icons of the audit's report."""
 
 TITLES = {
@@ -17,6 +23,7 @@ TITLES = {
     "suspicious": "Suspicious",
     "note": "Below its limit",
     "nothing-found": "Nothing found",
+    "not-judged": "Not judged",
 }
 
 

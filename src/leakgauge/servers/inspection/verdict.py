@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from leakgauge.servers.inspection.inspect import measure, rules, skipped
 from leakgauge.servers.inspection.limits import Limits
+from leakgauge.servers.inspection.matrices import layers
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
 from leakgauge.version import __version__
 
@@ -14,8 +18,9 @@ SCHEMA_VERSION = 1
 CRAFTED = 3.0
 """Score from which a finding counts as crafted rather than suspicious."""
 
-LEVELS = ("crafted", "suspicious", "nothing-found")
-"""From the worst on."""
+NOT_JUDGED = "not-judged"
+LEVELS = ("crafted", "suspicious", "nothing-found", NOT_JUDGED)
+"""From the worst on; the last where no weight matrix could be read, so that nothing found would say nothing."""
 
 NEEDED = {
     Part.STATE: "the model's weights",
@@ -55,6 +60,8 @@ def inspect(
     findings.sort(key=lambda f: (-f["score"], f["rule"]))
     score = findings[0]["score"] if findings else 0.0
     level = LEVELS[0] if score >= CRAFTED else LEVELS[1] if score >= 1 else LEVELS[2]
+    if level == LEVELS[2] and not layers(received.state)[0]:
+        level = NOT_JUDGED
     alarms = [f for f in findings if f["score"] >= 1]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -72,7 +79,7 @@ def inspect(
             {"rule": rule, "needs": [NEEDED[part] for part in parts]}
             for rule, parts in sorted(skipped(received).items())
         ],
-        "unjudged": _unjudged(measured),
+        "unjudged": _unjudged(measured, received.state),
         "limits": {"made_by": limits.made_by, "models": limits.models},
     }
 
@@ -102,6 +109,11 @@ def _other_clients(own: str, hashes: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def _headline(level: str, alarms: list[dict[str, Any]]) -> list[str]:
+    if level == NOT_JUDGED:
+        return [
+            "No rule could judge this model: it holds no weight matrix of real numbers.",
+            "Ask the server for floating-point weights, or give the values that you would train with.",
+        ]
     if level == "nothing-found":
         return [
             "No rule found anything in this model that honest models do not show.",
@@ -115,9 +127,10 @@ def _headline(level: str, alarms: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _unjudged(measured: Mapping[str, Measurement]) -> list[dict[str, Any]]:
+def _unjudged(measured: Mapping[str, Measurement], state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     """Each tensor that a rule could not judge, with the reason and the rules."""
-    found: dict[str, list[str]] = {}
+    odd = [name for name, t in state.items() if t.dim() > 1 and (t.dtype == torch.bool or t.is_complex())]
+    found: dict[str, list[str]] = {f"{name}: no real numbers ({state[name].dtype})": ["every rule"] for name in odd}
     for rule, m in measured.items():
         for text in m.unjudged:
             found.setdefault(text, []).append(rule)

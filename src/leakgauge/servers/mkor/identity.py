@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.registry import TAPS
-from leakgauge.servers.mkor.lenet5 import below_linear, confirmed, tapped, to_unit
+from leakgauge.servers.mkor.lenet5 import below_linear, confirmed, filled, tapped, to_unit
 from leakgauge.servers.mkor.parts import CraftedFeatures
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
@@ -37,12 +37,12 @@ class IdentityMap:
         return ((inputs - self.data.low) / self.data.range).flatten(1)
 
     def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
-        return self.data.low + self.data.range * features.clamp(0, 1).view(-1, *self.data.shape)
+        return self.data.low + self.data.range * filled(features.clamp(0, 1).view(-1, *self.data.shape))
 
     def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
         """Scaled so that the largest feature is one: assumes a pixel at `high` in every picture."""
         tiny = torch.finfo(features.dtype).tiny
-        return features / features.amax(1, keepdim=True).clamp_min(tiny)
+        return features / features.nan_to_num(nan=0.0).amax(1, keepdim=True).clamp_min(tiny)
 
 
 @TAPS.register("identity", needs="modified-lenet5; convolutions 5×5 of stride 1 that keep the size, ReLUs, no pooling")

@@ -184,6 +184,7 @@ class LeNet5Map:
         row, column = self._places()
         channel, example = torch.arange(channels).view(1, 1, -1, 1, 1), torch.arange(n).view(-1, 1, 1, 1, 1)
         canvas[example, channel, row + 5, column + 5] = unit
+        canvas = filled(canvas)
         canvas = blurred(canvas) if self.smooth else canvas
         return self.data.low + self.data.range * canvas.clamp(0, 1)
 
@@ -191,7 +192,16 @@ class LeNet5Map:
         """Scaled so that the smallest feature is that of black: assumes a black 4×4 window in every picture."""
         black = features.new_zeros(()).sigmoid().sigmoid()
         tiny = torch.finfo(features.dtype).tiny
-        return features * (black / features.amin(1, keepdim=True).clamp_min(tiny))
+        return features * (black / features.nan_to_num(nan=torch.inf).amin(1, keepdim=True).clamp_min(tiny))
+
+
+def filled(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    """Pixels that were not seen (NaN) get the mean of the seen ones among their eight neighbours, ring by ring."""
+    while bool((missing := images.isnan()).any()) and not bool(missing.flatten(1).all(1).any()):
+        known = F.avg_pool2d((~missing).to(images), 3, stride=1, padding=1)
+        near = F.avg_pool2d(images.nan_to_num(nan=0.0), 3, stride=1, padding=1)
+        images = torch.where(missing & (known > 0), near / known, images)
+    return images.nan_to_num(nan=0.0)
 
 
 def blurred(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:

@@ -76,7 +76,7 @@ class Decoy:
     label: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.bias > 0, "bias", f"is {self.bias}", "give a positive number, e.g. 30")
+        require(0 < self.bias <= 1e6, "bias", f"is {self.bias}", "give a number in (0, 1e6], e.g. 30")
 
     def applied(self, task: Task) -> Task:
         """Raises `InputError` where the last layer has no bias, or no such output."""

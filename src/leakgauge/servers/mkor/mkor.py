@@ -51,7 +51,7 @@ class MKORCrafting:
         cost = Cost(0, time.perf_counter() - began)
         if not bool(torch.isfinite(inputs).all()):
             return Reconstruction(None, None, Status.NON_FINITE, f"not finite; {reading.message}", cost=cost)
-        sure = None if observation.knowledge.labels is not None else 1.0
+        sure = 1.0 if reading.certain and observation.knowledge.labels is None else None
         message = "; ".join(part for part in (reading.message, self.map.remark) if part)
         return Reconstruction(inputs, reading.classes, Status.CONVERGED, message, None, sure, cost)
 

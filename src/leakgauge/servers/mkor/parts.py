@@ -33,13 +33,13 @@ class FeatureMap(Protocol):
         ...
 
     def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
-        """Raw images in the data's range from such features, or from averages of them."""
+        """Raw images in the data's range from such features, or from averages of them; NaN is a feature not seen."""
         ...
 
     def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
         """Features known up to a positive factor each, brought to the scale of features of an image.
 
-        For a first linear layer without a bias: the factor is a guess, and the report says so.
+        For a first linear layer without a bias: the factor is a guess, and the report says so. NaN stays NaN.
         """
         ...
 
@@ -67,8 +67,9 @@ class ClassReading:
 
     Attributes:
         classes: labels that were read.
-        features: one row a class, at the positions of the feature map.
+        features: one row a class, at the positions of the feature map; NaN where the client sent nothing that tells.
         up_to_scale: there was no bias to divide by.
+        certain: the classes were read without noise, leak or later local steps.
         message: what was and what was not read, and under which loss.
     """
 
@@ -76,6 +77,7 @@ class ClassReading:
     features: Float[Tensor, "k f"]
     up_to_scale: bool
     message: str
+    certain: bool = False
 
 
 @runtime_checkable

@@ -87,10 +87,12 @@ class PooledMap:
         lower = torch.zeros_like(upper)
         covered = torch.zeros(upper.shape[2:], dtype=torch.bool)
         # One row and column more: what a shifted grid has where it does not reach.
-        highest = F.pad(_wide(self.floor, grid) + grid[:, :, :colours], (0, 1, 0, 1), value=1.0)
+        # A feature that was not seen bounds nothing.
+        highest = F.pad((_wide(self.floor, grid) + grid[:, :, :colours]).nan_to_num(nan=1.0), (0, 1, 0, 1), value=1.0)
         lowest = None
         if self.layout.minima:
-            lowest = F.pad(_wide(self.ceiling, grid) - grid[:, :, colours:], (0, 1, 0, 1), value=0.0)
+            below = (_wide(self.ceiling, grid) - grid[:, :, colours:]).nan_to_num(nan=0.0)
+            lowest = F.pad(below, (0, 1, 0, 1), value=0.0)
         for number, directions in enumerate(product(range(4), repeat=self.layout.directions)):
             # The first four-direction layer's direction varies fastest, in channels as in `product`.
             row, column = rows[tuple(d // 2 for d in directions)], columns[tuple(d % 2 for d in directions)]
@@ -129,9 +131,9 @@ class PooledMap:
         above = grid[:, :, :colours]
         span = _wide(self.ceiling - self.floor, grid)
         if self.layout.minima and bool((span > 0).all()):
-            factor = ((above + grid[:, :, colours:]) / span).flatten(1).amin(1)
+            factor = ((above + grid[:, :, colours:]) / span).flatten(1).nan_to_num(nan=torch.inf).amin(1)
         else:
-            factor = (above / (1 - _wide(self.floor, grid)).clamp(min=1e-6)).flatten(1).amax(1)
+            factor = (above / (1 - _wide(self.floor, grid)).clamp(min=1e-6)).flatten(1).nan_to_num(nan=0.0).amax(1)
         return features / factor.clamp(min=torch.finfo(features.dtype).tiny)[:, None]
 
     def _grid(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n d s h w"]:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.clients.fedavg import FedAvg
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses import view_of
 from leakgauge.defenses.defense import AttackerView
@@ -59,18 +60,22 @@ class Routes:
     def read(self, observation: Observation, positions: Int[Tensor, " f"]) -> ClassReading | str:
         """Class features out of an update, or why there are none.
 
-        Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries not sent are 0.
+        Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries that were not sent are 0
+        where the defence sends the largest ones, else NaN.
         """
         known = observation.knowledge
         view = AttackerView() if known.defense is None else view_of(known.defense, observation.update, known.draws)
         floor = self._floor(observation, view)
         rows, totals = self._sums(observation, view, positions)
-        if not bool((totals != 0).any()):
+        unseen = rows.isnan()
+        rows = rows.nan_to_num(nan=0.0)
+        if not bool(rows.any()) and not bool(totals.any()):
             return "no class can be read: all rows that belong to classes are zero in the update"
         separated = self.loss.separate(rows, totals, observation)
         if isinstance(separated, str):
             return separated
         rows, totals, readable, remark = separated
+        rows = rows.masked_fill(unseen, float("nan"))
         data = observation.task.data
         readable = readable & (torch.arange(len(totals)) < data.classes)
         entries = self.rows.shape[1] * (1 if self.bias is not None else len(positions))
@@ -94,7 +99,8 @@ class Routes:
             chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
             said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
         said += self._remarks(observation, view)
-        return ClassReading(classes, features, self.bias is None, "; ".join(said))
+        certain = floor == 0 and _steps(observation) == 1
+        return ClassReading(classes, features, self.bias is None, "; ".join(said), certain)
 
     def _sums(
         self, observation: Observation, view: AttackerView, positions: Int[Tensor, " f"]
@@ -117,7 +123,9 @@ class Routes:
             total, pulled = bias[own].sum(), w.sum(0)
             if support is not None:
                 seen = bias[own] @ support[own][:, positions].double()
-                pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), 0.0)
+                # What was not sent is near zero after top-k, and unknown otherwise.
+                unsent = 0.0 if view.unsent_small else float("nan")
+                pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), unsent)
             rows[n], totals[n] = scale * pulled, scale * total
         return rows.cpu(), totals.cpu()
 
@@ -135,21 +143,34 @@ class Routes:
         said = []
         if self.bias is None:
             said.append("the first linear layer has no bias: features up to scale")
+        if _decays(observation):
+            said.append("the weight decay of local steps is not taken off")
         if _steps(observation) > 1:
             said.append("several local steps: the model left the construction after the first, so this is approximate")
         if view.support is not None:
             share = float(view.support[self.weight][self.rows[:, 0]].double().mean())
-            said.append(f"{share:.1%} of the entries were sent, the others are 0")
+            said.append(
+                f"{share:.1%} of the entries were sent, the others {'are 0' if view.unsent_small else 'stay open'}"
+            )
         if self.lost > 0:
             said.append(f"dropout silences a class of one example with probability {self.lost:.1e}")
         return said
 
 
 def _steps(observation: Observation) -> int:
-    """Local steps of a client, 1 where they are not known."""
+    """Local steps of a client, of the one with most in a cohort; 1 where they are not known."""
     local, examples = observation.knowledge.local_training, observation.example_count
+    if local is None or examples is None:
+        return 1
+    if isinstance(local, SecureAggregation):
+        return max(local.client.steps(n) for n in local.counts(examples))
+    return local.steps(examples)
+
+
+def _decays(observation: Observation) -> bool:
+    local = observation.knowledge.local_training
     local = local.client if isinstance(local, SecureAggregation) else local
-    return 1 if local is None or examples is None else local.steps(examples)
+    return isinstance(local, FedAvg) and local.weight_decay > 0
 
 
 def _noise_remark(floor: float, totals: Float[Tensor, " outputs"]) -> str:

@@ -36,13 +36,15 @@ def twin(task: Task, batch: Batch, generator: torch.Generator) -> Batch:
 
     The update is RᵀX with residuals R (examples by classes). A change D with RᵀD = 0 and D Wᵀ = 0 leaves the
     logits, hence R, and the product as they were; there is one as soon as the examples outnumber R's rank, at most
-    classes − 1, and the pixels outnumber the classes.
+    classes − 1, and the pixels outnumber the classes. Where there is none the batch itself comes back.
     """
     weight = task.parameters["1.weight"]
     logits = task.logits(task.parameters, task.buffers, batch.inputs)[0]
     residual = logits.softmax(1) - nn.functional.one_hot(batch.labels, weight.shape[0])
     change = torch.randn(batch.inputs.flatten(1).shape, generator=generator, dtype=torch.float64)
     change = _without(_without(change.T, weight.T).T, residual)
+    if float(change.norm()) < 1e-9 * change.numel() ** 0.5:
+        return batch
     room = torch.minimum(batch.inputs, 1 - batch.inputs).flatten(1)
     scale = float((room / change.abs().clamp_min(1e-12)).min())
     return Batch(batch.inputs + (scale * change).view_as(batch.inputs), batch.labels)

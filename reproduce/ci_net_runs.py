@@ -16,6 +16,7 @@ from leakgauge.attacks.matching import Adam, Canvas, Cosine, Generator, Matching
 from leakgauge.attacks.matching.canvases import Bounds
 from leakgauge.attacks.matching.priors import NoPrior, Prior
 from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Compute
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.metrics import FSIM, LPIPS, PSNR, SSIM, Metric, SSIMCropped, assign
@@ -105,6 +106,7 @@ class Attempt:
     prior: Prior = field(default_factory=NoPrior)
     minimiser: Callable[[int], Minimiser] = lambda steps: Adam(steps=steps, lr=1e-3, signed=True, decay=())
     stepwise: bool = True
+    dtype: torch.dtype = torch.float32
 
     def run(self, seen: Observation, seed: int, milestones: Sequence[int]) -> tuple[Reconstruction, dict[int, Tensor]]:
         """The answer after the last milestone, and the pictures as they stood at each."""
@@ -112,7 +114,8 @@ class Attempt:
         parts = Matching(
             objective=self.objective, prior=self.prior, canvas=film, minimiser=self.minimiser(max(milestones))
         )
-        found = parts.reconstruct(seen, Draws(seed).generator("attack"))
+        generator, compute = Draws(seed).generator("attack"), Compute(dtype=self.dtype)
+        found = parts.reconstruct(seen, generator, compute=compute)
         frames = dict(film.frames)
         if found.inputs is not None:
             frames[max(milestones)] = found.inputs

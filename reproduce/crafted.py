@@ -24,7 +24,7 @@ from reproduce.zoo_formats import drawn_format
 from reproduce.zoo_initial import initialise
 
 TRIES = 200
-TRAINED_HOSTS = 4
+TRAINED_HOSTS = 2
 """Trained hosts of each family."""
 STEALTH = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Noise on the entries that a quiet MKOR would have zero, as a share of honest weights."""
@@ -40,12 +40,14 @@ class Kind:
         hosts: families of honest networks that it is put into.
         make: the server object for a host family.
         trained: hosts are always trained.
+        classes: least number of classes of a host.
     """
 
     server: str
     hosts: Sequence[str]
     make: Callable[[Dice, str, DataSpec], Server]
     trained: bool = False
+    classes: int = 2
 
 
 def _plain(server: str, **fields: Callable[[Dice, DataSpec], Any]) -> Callable[[Dice, str, DataSpec], Server]:
@@ -69,8 +71,12 @@ def _quiet(noise: float) -> Callable[[Dice, str, DataSpec], Server]:
     """Nothing conspicuous in the last layer: classes that the batch lacks undo the soft-max, no decoy."""
 
     def make(dice: Dice, _: str, __: DataSpec) -> Server:
-        taps = TAPS["quiet"].build(beta=dice.pick((None, 1.0, 2.0)), noise=noise)
-        head = HEADS["inconspicuous"].build(beta=dice.pick((1.0, 0.1, 0.01)), noise=noise)
+        taps = TAPS["quiet"].build(
+            beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1, 0))
+        )
+        # Small, so that logits are nearly equal; noise beyond β² drowns the signal, and the server then reads nothing.
+        beta = dice.scale(0.01, 0.1)
+        head = HEADS["inconspicuous"].build(beta=beta, noise=noise * beta**2)
         made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=LOSSES["absent-class"].build())
         return made
 
@@ -79,7 +85,7 @@ def _quiet(noise: float) -> Callable[[Dice, str, DataSpec], Server]:
 
 def _decoyed(dice: Dice, _: str, __: DataSpec) -> Server:
     noise = dice.pick(STEALTH)
-    taps = TAPS["quiet"].build(beta=dice.pick((None, 1.0, 2.0)), noise=noise)
+    taps = TAPS["quiet"].build(beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1)))
     head = HEADS["inconspicuous"].build(beta=dice.pick((1.0, 3.0)), noise=noise)
     made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=LOSSES["decoy"].build(bias=dice.pick((15.0, 30.0))))
     return made
@@ -87,8 +93,11 @@ def _decoyed(dice: Dice, _: str, __: DataSpec) -> Server:
 
 KINDS: Mapping[str, Kind] = {
     "mkor-published": Kind(server="mkor", hosts=("vgg", "vgg", "plain", "lenet5", "modified"), make=_published),
-    **{f"mkor-quiet-{s:g}": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_quiet(s)) for s in STEALTH},
-    "mkor-quiet-decoy": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_decoyed),
+    **{
+        f"mkor-quiet-{s:g}": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_quiet(s), classes=8)
+        for s in STEALTH
+    },
+    "mkor-quiet-decoy": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_decoyed, classes=8),
     "imprint": Kind(
         server="imprint", hosts=("mlp",), make=_plain("imprint", gain=lambda dice, _: dice.scale(0.03, 3.0))
     ),
@@ -158,6 +167,8 @@ def crafted(zoo: Zoo, kind: str, index: int) -> tuple[ZooModel, ZooModel, Broadc
         large = index % 30 == 7 and "vgg" in entry.hosts and last is None
         family = "vgg" if large else dice.pick(entry.hosts)
         host = _large(zoo, dice) if large else _host(zoo, dice, family, trained=entry.trained)
+        if host.task.data.classes < entry.classes:
+            continue
         try:
             server = entry.make(dice, family, host.task.data)
             broadcast = server.broadcast(host.task, dice.generator)
@@ -165,7 +176,7 @@ def crafted(zoo: Zoo, kind: str, index: int) -> tuple[ZooModel, ZooModel, Broadc
             last = error
             continue
         return _model(host, kind, broadcast, server), host, broadcast
-    raise InputError("kind", f"{kind} found no host in {TRIES} draws", str(last))
+    raise InputError("kind", f"{kind} found no host in {TRIES} draws", str(last or "none has enough classes"))
 
 
 def _model(host: ZooModel, kind: str, broadcast: Broadcast, server: Server) -> ZooModel:

@@ -26,6 +26,10 @@ from reproduce.zoo_stock import Split, Stock
 ROOT = Path(__file__).parents[1]
 LIMITS = ROOT / "src" / "leakgauge" / "servers" / "inspection" / "limits.json"
 PICTURE = ROOT / "docs" / "images" / "inspect-roc.png"
+PUBLISHED = ("mkor-published", "imprint", "class-fishing", "identity-convolutions", "trap-weights")
+"""Kinds whose share of detected models is wanted to be at least .99, which takes some hundreds of models to show."""
+VISIBLE = ("mkor", "imprint", "class-fishing", "identity-convolutions", "trap-weights")
+"""Servers that tensors alone give away: with model and data, where a model takes seconds, fewer are judged again."""
 SCENARIOS = {"tensors": (Scenario.TENSORS,), "whole": (Scenario.WHOLE,), "both": (Scenario.TENSORS, Scenario.WHOLE)}
 
 
@@ -59,6 +63,12 @@ def _count(arguments: argparse.Namespace, scenario: Scenario) -> int:
     return int(arguments.whole if scenario is Scenario.WHOLE else arguments.honest)
 
 
+def _crafted(arguments: argparse.Namespace, kind: str, scenario: Scenario) -> int:
+    if scenario is Scenario.TENSORS:
+        return max(arguments.crafted, arguments.published) if kind in PUBLISHED else int(arguments.crafted)
+    return min(arguments.crafted, arguments.again) if KINDS[kind].server in VISIBLE else int(arguments.crafted)
+
+
 def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Judges the evaluation split in one or both scenarios and saves a result for each."""
     own, limits, found = zoo(arguments, Split.EVALUATION), Limits.read(arguments.limits), []
@@ -66,9 +76,10 @@ def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         print(f"{kind}: its server is not registered; skipped")
     for scenario in SCENARIOS[arguments.scenario]:
         honest = _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
-        honest += _many(own, LOOKALIKE, arguments.crafted, scenario, arguments)
+        alike = arguments.crafted if scenario is Scenario.TENSORS else min(arguments.crafted, arguments.again)
+        honest += _many(own, LOOKALIKE, alike, scenario, arguments)
         wanted = [kind for kind in available() if not arguments.kinds or kind in arguments.kinds]
-        crafted = {kind: _many(own, kind, arguments.crafted, scenario, arguments) for kind in wanted}
+        crafted = {kind: _many(own, kind, _crafted(arguments, kind, scenario), scenario, arguments) for kind in wanted}
         result = roc.record(honest, {k: v for k, v in crafted.items() if v}, limits, scenario)
         print(roc.save(result, arguments.results))
         print(table(result))
@@ -148,6 +159,10 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--honest", type=int, default=600, help="honest models, tensors only")
     parser.add_argument("--whole", type=int, default=320, help="honest models, with model and data")
     parser.add_argument("--crafted", type=int, default=60, help="models of each crafted kind")
+    parser.add_argument("--published", type=int, default=0, help="the same of published kinds, tensors only, if more")
+    parser.add_argument(
+        "--again", type=int, default=60, help="the most with model and data of a kind that tensors show"
+    )
     parser.add_argument("--kinds", nargs="*", default=[], help="crafted kinds; all by default")
     parser.add_argument("--scenario", choices=SCENARIOS, default="both")
     parser.add_argument("--bases", type=int, default=24, help="trained networks")

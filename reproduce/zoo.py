@@ -109,7 +109,7 @@ class Zoo:
 
     def dice(self, purpose: str, index: int) -> Dice:
         """The randomness of one model."""
-        return Dice(Draws(1_000_003 * self.split.value).generator(purpose, index))
+        return Dice(Draws(1_000_003 * self.split.seed).generator(purpose, index))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Zoo:
 
     def _file(self, what: str, index: int, made: str) -> Path:
         """In the cache; a change in how it is made gives another name."""
-        return self.cache / f"{what}-{self.split.value}-{index}-{hashlib.sha256(made.encode()).hexdigest()[:10]}.pt"
+        return self.cache / f"{what}-{self.split.seed}-{index}-{hashlib.sha256(made.encode()).hexdigest()[:10]}.pt"
 
     def _derived(self, index: int, dice: Dice) -> ZooModel:
         base = self.base(dice.whole(0, self.bases - 1))

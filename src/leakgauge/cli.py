@@ -184,6 +184,27 @@ def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path)
         command.reproduce(item, data=data, quick=quick, json_file=json_file, console=Console())
 
 
+@main.command()
+@click.argument("model")
+@click.option("--batch", type=click.IntRange(min=1), required=True, help="Examples in the client's batch.")
+@click.option("--shape", help="Of one example, e.g. 3,32,32 or 1,256. By default what the model's arguments say.")
+@click.option("--classes", type=click.IntRange(min=2), help="Number of labels; 10 unless the model's arguments say.")
+@click.option("--data", help="Count at real examples: a source as in a plan. By default uniform noise.")
+@click.option("--soft-labels", is_flag=True, help="Labels are unknown and may be soft.")
+@click.option("--mode", type=click.Choice(("eval", "train")), default="eval", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and examples.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
+def count(model: str, **options: Any) -> None:
+    """Counts what one update of MODEL says about a batch: unknowns against equations, and the numerical rank.
+
+    MODEL is a name, package.module:function, or '{name: {parameter: value}}'. No attack is run. A full rank says
+    that the update fixes the batch near the true one; that the search for it succeeds is another question.
+    """
+    from leakgauge.risk.command import count_command
+
+    count_command(model, **options)
+
+
 @main.group()
 def fit() -> None:
     """Trains the networks that audits and reproductions use."""

@@ -17,15 +17,16 @@ sys.path.insert(0, str(ROOT))
 from reproduce.crafted import KINDS, available, crafted  # noqa: E402
 from reproduce.inspection_judging import Judged, Scenario, judged, read, version  # noqa: E402
 from reproduce.inspection_limits import FLOORS, RATE, calibrated, limit, round_up  # noqa: E402
-from reproduce.zoo import EVALUATION_ONLY, FAMILIES, SERIES, STATES_EVALUATION_ONLY, Zoo, drawn_format  # noqa: E402
+from reproduce.zoo import EVALUATION_ONLY, FAMILIES, STATES_EVALUATION_ONLY, Zoo  # noqa: E402
 from reproduce.zoo_dice import Dice  # noqa: E402
+from reproduce.zoo_formats import SERIES, drawn_format  # noqa: E402
 from reproduce.zoo_states import STATES  # noqa: E402
 from reproduce.zoo_stock import Split, Stock  # noqa: E402
 
+from leakgauge.reconstruction import Reconstruction  # noqa: E402
 from leakgauge.servers.inspection import Limits  # noqa: E402
-from reproduce import inspection, inspection_roc  # noqa: E402
-
-CHEAP = tuple(name for name in ("mlp", "lenet", "lenet5", "plain", "wave"))
+from leakgauge.task import Batch  # noqa: E402
+from reproduce import inspection, inspection_roc, inspection_stealth  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +168,13 @@ def test_limits_come_from_honest_models_alone() -> None:
     assert plain.limits["taps"] >= 2.9 * 1.25
 
 
+def test_a_share_keeps_a_limit_that_can_be_reached() -> None:
+    lines = [line(0.0, index=i, statistics={"example-rows": 0.03 * i}) for i in range(31)]
+    found = calibrated(lines, Limits(limits={}, made_by="", models=0), "test").limits["example-rows"]
+    assert found == pytest.approx(0.95)
+    assert FLOORS["example-rows"] < found < 1
+
+
 def test_area_and_threshold_agree_with_counting() -> None:
     honest, own = [0.0, 1.0, 1.0, 2.0], [1.0, 2.0, 3.0]
     pairs = [(c > h) + 0.5 * (c == h) for c in own for h in honest]
@@ -230,3 +238,24 @@ def test_a_round_trip(stock: Stock, cache: Path, tmp_path: Path, capsys: pytest.
     inspection.main(["curve", *words])
     assert picture.stat().st_size > 1000
     assert "| honest |" in capsys.readouterr().out
+
+
+def test_splits_have_different_seeds() -> None:
+    assert len({split.seed for split in Split}) == len(Split)
+
+
+def test_unread_pictures_count_as_the_mean_colour(generator: torch.Generator) -> None:
+    truth = Batch(torch.rand((3, 3, 16, 16), generator=generator), torch.arange(3))
+    nothing = inspection_stealth.scores(Reconstruction.not_applicable("nothing to read"), truth)
+    assert nothing["share"] == 0
+    assert nothing["psnr"] == nothing["psnr_grey"]
+    assert nothing["ssim"] == nothing["ssim_grey"]
+
+
+def test_a_level_is_detected_where_a_rule_reaches_its_limit() -> None:
+    level = inspection_stealth.LEVELS[0]
+    numbers = dict.fromkeys(("psnr", "ssim", "psnr_grey", "ssim_grey", "share", "changed"), 0.5)
+    runs = [(level, 0, seed, numbers | {"statistics": {"copies": v, "taps": 0.0}}) for seed, v in enumerate((1.0, 2.0))]
+    row = inspection_stealth.record([*runs, (level, 0, 2, {"refused": "too narrow"})], {"copies": 2.0})["levels"][0]
+    assert (row["of"], row["refused"], row["detected"], row["detected_without_copies"]) == (2, 1, 1, 0)
+    assert row["rules"] == ["copies"]

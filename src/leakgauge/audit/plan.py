@@ -178,11 +178,12 @@ class Plan:
                     refuse_combination(self.clients[key.client].value, defense)
                 except InputError as error:
                     raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
-                if defense.acts_on_examples:
-                    try:
-                        refuse_mixing(defense.on_task(self.broadcast(key).task))
-                    except InputError as error:
-                        raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
+                try:
+                    defended = defense.on_task(self.broadcast(key).task)
+                    if defense.acts_on_examples:
+                        refuse_mixing(defended)
+                except InputError as error:
+                    raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
 
     def _check_server(self, model: int) -> None:
         """A construction that does not fit a model says so before anything runs."""
@@ -226,6 +227,8 @@ class Plan:
         require(bool(kept), "only", "keeps no trial", "loosen it")
         seeds = range(len(self.config.seeds))
         keys = [Key(m, c, d, a, s, b) for (m, c, d, a), count in kept.items() for s in seeds for b in range(count)]
+        # Trials that share a broadcast stand together: it is kept for the next one.
+        keys.sort(key=lambda key: (key.model, key.seed))
         return keys + self._controls(set(kept))
 
     def _controls(self, kept: set[tuple[int, ...]]) -> list[Key]:

@@ -1,5 +1,6 @@
 """Where examples come from: photos shipped with scikit-image, folders, archives, and Hugging Face data."""
 
+from leakgauge.data.ecg import ECG
 from leakgauge.data.folder import Folder
 from leakgauge.data.hub import Hub
 from leakgauge.data.npz import NPZ
@@ -9,6 +10,7 @@ from leakgauge.data.samples import Samples
 from leakgauge.data.source import Source, check, client_batches, gallery, public, spec
 
 __all__ = [
+    "ECG",
     "NPZ",
     "Folder",
     "Hub",

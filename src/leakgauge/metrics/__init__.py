@@ -2,6 +2,7 @@
 
 from leakgauge.metrics.assignment import Assignment, assign
 from leakgauge.metrics.controls import mean_image, nearest_public
+from leakgauge.metrics.fsim import FSIM
 from leakgauge.metrics.identification import Identification, identify
 from leakgauge.metrics.intervals import (
     Interval,
@@ -10,6 +11,7 @@ from leakgauge.metrics.intervals import (
     proportion_lower,
     proportion_upper,
 )
+from leakgauge.metrics.l1 import L1
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior, presence_accuracy, presence_accuracy_by_prior
 from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
 from leakgauge.metrics.metric import Metric
@@ -17,6 +19,8 @@ from leakgauge.metrics.pixel import MSE, PSNR, PSNR_CAP, PSNRPeak, is_exact
 from leakgauge.metrics.ssim import SSIM, SSIMCropped, SSIMGlobal
 
 __all__ = [
+    "FSIM",
+    "L1",
     "LPIPS",
     "MSE",
     "PSNR",

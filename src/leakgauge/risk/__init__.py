@@ -1,5 +1,34 @@
 """What can be said about risk without running an attack."""
 
 from leakgauge.risk.averaging import expected_singletons, hidden_by_averaging
+from leakgauge.risk.counting import (
+    OneHidden,
+    Tally,
+    highest_rank,
+    needed_rows,
+    paper_rows,
+    paper_tally,
+    rank_of,
+    simple_rows,
+)
+from leakgauge.risk.jacobian import Rank, random_batch, update_rank
+from leakgauge.risk.layers import LayerCount, ModelCount, count_layers
 
-__all__ = ["expected_singletons", "hidden_by_averaging"]
+__all__ = [
+    "LayerCount",
+    "ModelCount",
+    "OneHidden",
+    "Rank",
+    "Tally",
+    "count_layers",
+    "expected_singletons",
+    "hidden_by_averaging",
+    "highest_rank",
+    "needed_rows",
+    "paper_rows",
+    "paper_tally",
+    "random_batch",
+    "rank_of",
+    "simple_rows",
+    "update_rank",
+]

@@ -67,7 +67,7 @@ class SkipRead:
         columns = slice(self.outputs, None)
         found = class_features(observation, "classifier.weight", "classifier.bias", columns, self.decoy)
         if found is None:
-            return Reconstruction(None, None, Status.FAILED, NOTHING)
+            return Reconstruction.not_applicable(NOTHING)
         scale = math.sqrt(found.features.shape[1])
         raw = data.denormalise(scale * found.features.view(-1, *data.shape))
         exact = exactly_all(found, examples) and inside(raw, data) and undefended(observation)

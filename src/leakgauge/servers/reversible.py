@@ -103,7 +103,7 @@ class ReversibleRead:
         data, examples = observation.task.data, observation.example_count
         found = class_features(observation, "head.weight", "head.bias", slice(None), self.decoy)
         if found is None:
-            return Reconstruction(None, None, Status.FAILED, NOTHING)
+            return Reconstruction.not_applicable(NOTHING)
         scale = math.sqrt(found.features.shape[1])
         raw = data.denormalise(self.inputs(scale * found.features).view(-1, *data.shape))
         exact = exactly_all(found, examples) and inside(raw, data) and undefended(observation)

@@ -55,6 +55,7 @@ class Adam:
             over = problem.over()
             if over is not None:
                 return best.minimum(over)
+            problem.reach(step, steps)
             at = problem.evaluate(point)
             best.offer(point, at)
             problem.meter.note(step, float(best.data.min()))

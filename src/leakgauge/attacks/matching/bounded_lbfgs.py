@@ -9,18 +9,11 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from leakgauge.attacks.matching.problem import Best, Minimum, Problem
+from leakgauge.attacks.matching.problem import Best, Minimum, Over, Problem
 from leakgauge.errors import require
 from leakgauge.reconstruction import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
-
-
-class _Over(Exception):
-    """The meter ended the run inside a line search."""
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
 
 
 @MINIMISERS.register("bounded-lbfgs", needs="a smooth network; its line search gives up on ReLU ones")
@@ -53,6 +46,13 @@ class BoundedLBFGS:
         start = problem.clamp(problem.start)
         best = Best(1, next(iter(start.values())))
         evaluations = 0
+        affordable = problem.affordable()
+        steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
+        problem.reach(0, steps)
+
+        def iterated(_: np.ndarray) -> None:
+            # Between iterations only: a line search must see one function.
+            problem.reach(evaluations, steps)
 
         def unflatten(flat: np.ndarray) -> Tensors:
             pieces = torch.from_numpy(flat).split([v.numel() for v in start.values()])
@@ -62,9 +62,9 @@ class BoundedLBFGS:
             nonlocal evaluations
             over = problem.over()
             if over is not None:
-                raise _Over(over)
+                raise Over(over)
             if evaluations == self.steps:
-                raise _Over(Status.OUT_OF_STEPS)
+                raise Over(Status.OUT_OF_STEPS)
             point = unflatten(np.array(flat))
             at = problem.evaluate(point)
             best.offer(point, at)
@@ -72,7 +72,7 @@ class BoundedLBFGS:
             evaluations += 1
             if not bool(torch.isfinite(at.total)):
                 # The line search has left the domain: keep the best point, if there was one.
-                raise _Over(Status.CONVERGED if bool(torch.isfinite(best.total)) else Status.NON_FINITE)
+                raise Over(Status.CONVERGED if bool(torch.isfinite(best.total)) else Status.NON_FINITE)
             slope = torch.cat([at.gradient[k].detach().flatten() for k in start]).double().cpu().numpy()
             return self.scale * float(at.total), self.scale * slope
 
@@ -94,7 +94,9 @@ class BoundedLBFGS:
         }
         try:
             bounds = np.stack([lower, upper], axis=1)
-            minimize(value_and_gradient, flat, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        except _Over as over:
+            minimize(
+                value_and_gradient, flat, jac=True, method="L-BFGS-B", bounds=bounds, options=options, callback=iterated
+            )
+        except Over as over:
             return best.minimum(over.status)
         return best.minimum(Status.CONVERGED)

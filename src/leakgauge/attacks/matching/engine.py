@@ -20,6 +20,8 @@ from leakgauge.attacks.matching.minimiser import Minimiser
 from leakgauge.attacks.matching.objectives import Cosine, Objective
 from leakgauge.attacks.matching.priors import NoPrior, Prior
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
+from leakgauge.attacks.matching.residuals import Squares, has_residual, residual
+from leakgauge.attacks.matching.schedule import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
@@ -86,11 +88,19 @@ class Matching:
             return Reconstruction.not_applicable(
                 f"{type(self.prior).__name__} needs two spatial axes, the data have shape {observation.task.data.shape}"
             )
+        refuses = getattr(self.canvas, "refuses", None)
+        if refuses is not None and (why := refuses(observation.task.data)):
+            return Reconstruction.not_applicable(why)
         like = compute.like(self.minimiser.dtype)
         simulator = Simulator.of(observation, like, generator)
         if not (simulator.scale_known or self.objective.scale_free):
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"
+            )
+        if getattr(self.minimiser, "needs_squares", False) and not has_residual(self.objective):
+            return Reconstruction.not_applicable(
+                f"{type(self.minimiser).__name__} needs an objective that is a sum of squares (l2, cosine), "
+                f"{type(self.objective).__name__} is not known as one"
             )
         problem = self._problem(simulator, labels, examples, meter, like, compute, generator)
         minimum = self._minimise(problem)
@@ -126,24 +136,35 @@ class Matching:
             starts.append(start)
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
-        loss = self._loss(simulator, None if labels is None else labels.to(like.device))
-        return Problem(loss, stacked, bounds, meter, simulator.cost(examples), compute.chunk)
+        loss, squares = self._loss(simulator, None if labels is None else labels.to(like.device))
+        schedule = self.prior.schedule if isinstance(self.prior, Scheduled) else None
+        cost = simulator.cost(examples)
+        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, squares=squares)
 
-    def _loss(self, simulator: Simulator, labels: Tensor | None) -> Loss:
-        data, outputs = simulator.task.data, simulator.task.outputs
+    def _loss(self, simulator: Simulator, labels: Tensor | None) -> tuple[Loss, Squares | None]:
+        """Total and data term of one restart, and the same as a sum of squares where the objective is one."""
+        data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
 
-        def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
-            z = self.canvas.decode(variables, data)
+        def simulated(z: Tensor, variables: Tensors) -> Tensors:
             if labels is None:
                 soft = variables["label_logits"].softmax(1)
                 guess = torch.nn.functional.pad(soft, (0, outputs - data.classes))
             else:
                 guess = labels
-            simulated = simulator(Batch(data.denormalise(z), guess))
-            term = self.objective(simulated, simulator.observed, simulator.view)
+            return simulator(Batch(data.denormalise(z), guess))
+
+        def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
+            z = self.canvas.decode(variables, data)
+            term = self.objective(simulated(z, variables), observed, simulator.view)
             return term + self.prior(z), term
 
-        return loss
+        if not has_residual(self.objective):
+            return loss, None
+
+        def difference(variables: Tensors) -> Tensor:
+            return residual(self.objective, simulated(self.canvas.decode(variables, data), variables), observed)
+
+        return loss, Squares(difference, lambda variables: self.prior(self.canvas.decode(variables, data)))
 
     def _minimise(self, problem: Problem) -> Minimum:
         if self.minimiser.batched or problem.restarts == 1:

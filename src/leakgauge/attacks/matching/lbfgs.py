@@ -55,10 +55,13 @@ class LBFGS:
         before: Float[Tensor, "restarts d"] | None = None
         loss_before: Tensor | None = None
         step: Tensor | None = None
+        affordable = problem.affordable()
+        steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
         for index in range(self.steps):
             over = problem.over()
             if over is not None:
                 return best.minimum(over)
+            problem.reach(index, steps)
             at = problem.evaluate(point)
             best.offer(point, at)
             problem.meter.note(index, float(best.data.min()))

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from leakgauge.attacks.matching.canvases import Bounds
+from leakgauge.attacks.matching.residuals import Linearisation, Squares
+from leakgauge.attacks.matching.schedule import Schedule
 from leakgauge.compute import Budget
 from leakgauge.reconstruction import OnStep, Status, Step
 from leakgauge.tensors import Tensors
@@ -22,11 +24,19 @@ Loss = Callable[[Tensors], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Values and gradients of all restarts at one point."""
+    """Values and gradients of all restarts at one point: total = data + factor · prior."""
 
     total: Float[Tensor, " restarts"]
     data: Float[Tensor, " restarts"]
     gradient: Tensors
+    factor: float = 1.0
+
+
+class Over(Exception):
+    """The meter ended the run inside a step."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
 
 
 class Meter:
@@ -81,6 +91,9 @@ class Problem:
         cost: gradient evaluations that one evaluation of one restart takes.
         chunk: restarts evaluated together; `None` for all.
         ceiling: what the meter may show at the end of this problem, its share of a budget.
+        schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
+        squares: the loss as ‖residual‖² + prior, where it is one.
+        factor: that of the prior in force, see `reach`.
     """
 
     loss: Loss
@@ -90,10 +103,26 @@ class Problem:
     cost: int = 1
     chunk: int | None = None
     ceiling: int | None = None
+    schedule: Schedule | None = None
+    squares: Squares | None = None
+    factor: float = field(init=False, default=1.0)
+    _misfit: float = field(init=False, default=float("inf"), repr=False)
     _batched: Callable[[Tensors], tuple[Tensors, tuple[Tensor, Tensor]]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._batched = vmap(grad_and_value(self.loss, has_aux=True), chunk_size=self.chunk, randomness="same")
+        self._batched = vmap(grad_and_value(self._weighted, has_aux=True), chunk_size=self.chunk, randomness="same")
+
+    def _weighted(self, variables: Tensors) -> tuple[Tensor, Tensor]:
+        """The loss with the prior's factor in force."""
+        total, data = self.loss(variables)
+        return (total if self.factor == 1 else data + self.factor * (total - data)), data
+
+    def reach(self, step: int, steps: int) -> bool:
+        """Minimisers say how far the run is, before they evaluate; whether that changed the prior's factor."""
+        before = self.factor
+        if self.schedule is not None:
+            self.factor = self.schedule(step, steps, self._misfit)
+        return self.factor != before
 
     @property
     def restarts(self) -> int:
@@ -104,17 +133,39 @@ class Problem:
         restarts = int(next(iter(point.values())).shape[0])
         self.meter.spent += self.cost * restarts
         if restarts == 1:
-            return self._alone({k: v[0] for k, v in point.items()})
-        gradient, (total, data) = self._batched(point)
-        return Evaluation(total.detach(), data.detach(), gradient)
+            at = self._alone({k: v[0] for k, v in point.items()})
+        else:
+            gradient, (total, data) = self._batched(point)
+            at = Evaluation(total.detach(), data.detach(), gradient, self.factor)
+        if self.schedule is not None:
+            self._misfit = float(at.data.min())
+        return at
 
     def _alone(self, point: Tensors) -> Evaluation:
         """One restart by autograd, which has a quarter less overhead than the functional transforms."""
         leaves = {k: v.detach().requires_grad_() for k, v in point.items()}
-        total, data = self.loss(leaves)
+        total, data = self._weighted(leaves)
         slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         gradient = {k: slope[None] for k, slope in zip(leaves, slopes, strict=True)}
-        return Evaluation(total.detach()[None], data.detach()[None], gradient)
+        return Evaluation(total.detach()[None], data.detach()[None], gradient, self.factor)
+
+    def linearise(self, point: Tensors) -> Linearisation:
+        """Residual, prior and products with their derivatives at ``(1, …)`` variables, each counted as it is asked.
+
+        Raises:
+            Over: there, or later from the products, when the budget allows no more.
+        """
+        assert self.squares is not None
+
+        def charge() -> None:
+            over = self.over()
+            if over is not None:
+                raise Over(over)
+            self.meter.spent += self.cost
+
+        at = Linearisation(self.squares, point, charge)
+        self._misfit = float(at.data)
+        return at
 
     def over(self) -> Status | None:
         """Why another evaluation of all restarts must not be made, or `None`."""
@@ -140,7 +191,16 @@ class Problem:
         share = None if left is None else max(left // (self.restarts - index), min(left, self.cost))
         ceiling = None if share is None else self.meter.spent + share
         start = {k: v[index : index + 1] for k, v in self.start.items()}
-        return Problem(self.loss, start, self.bounds, self.meter, self.cost, ceiling=ceiling)
+        return Problem(
+            self.loss,
+            start,
+            self.bounds,
+            self.meter,
+            self.cost,
+            ceiling=ceiling,
+            schedule=self.schedule,
+            squares=self.squares,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,15 +214,22 @@ class Minimum:
 
 
 class Best:
-    """The best point of every restart so far; not-a-number is never better."""
+    """The best point of every restart so far, under the prior's factor in force; not-a-number is never better."""
 
     def __init__(self, restarts: int, like: Tensor) -> None:
         self.total = torch.full((restarts,), float("inf"), dtype=like.dtype, device=like.device)
         self.data = self.total.clone()
         self.variables: Tensors = {}
+        self._factor = 1.0
 
     def offer(self, point: Tensors, at: Evaluation) -> None:
         """Keeps `point` where it is better."""
+        if at.factor != self._factor:
+            # What was best under another factor is weighed anew; a prior that had no weight has no known value.
+            seen = torch.isfinite(self.total)
+            ratio = at.factor / self._factor if self._factor else 0.0
+            self.total = torch.where(seen, self.data + ratio * (self.total - self.data), self.total)
+            self._factor = at.factor
         better = at.total < self.total
         if not self.variables:
             self.variables = {k: v.clone() for k, v in point.items()}

@@ -12,7 +12,7 @@ from leakgauge.servers.inspection.matrices import head, layers, too_small, worki
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
 
 CAP = 40.0
-PRUNED, FAR = 0.3, 1e4
+PRUNED, SURVIVORS, FAR = 0.6, 4, 1e4
 
 
 @RULES.register("uneven-classes")
@@ -21,8 +21,9 @@ class UnevenClasses:
     """Compares the rows of the last linear layer in size.
 
     Statistic: max over rows of |log₂(‖w_row‖/typical)|, at most 40. Typical is the median over rows, or the largest row
-    where the median row is zero; a layer of zeros gives 0. Rows of zeros are left out where the other rows
-    are pruned to under 30 % of their entries. Honest classifiers stay within a few powers of two. Judged
+    where the median row is zero; a layer of zeros gives 0. Where under 60 % of the entries of the rows that are not
+    zero are left, the layer is pruned, and rows with fewer than 4 entries are left out: pruning by size empties the
+    rows of rare classes, and a few survivors have any size. Honest classifiers stay within a few powers of two. Judged
     from 3 rows on. Invariant under a factor of the layer.
     """
 
@@ -45,9 +46,13 @@ class UnevenClasses:
             return Measurement(0.0, (), f"All rows of {layer.name} are zero.", tuple(unjudged))
         zero = int((norms <= 2**-CAP * largest).sum())
         filled = sum(int((part != 0).sum()) for part in layer.chunks())
-        if zero and filled < PRUNED * layer.inputs * (layer.units - zero):
-            norms = norms[norms > 2**-CAP * largest]
-            middle = float(norms.median())
+        if filled < PRUNED * layer.inputs * (layer.units - zero):
+            entries = torch.cat([(part != 0).sum(1) for part in layer.chunks()])
+            norms = norms[entries >= SURVIVORS]
+            if len(norms) < 3:
+                reason = f"{layer.name}: pruned to under {SURVIVORS} entries in nearly all rows"
+                return Measurement(0.0, (), "The last linear layer is pruned.", (*unjudged, reason))
+            middle, largest = float(norms.median()), float(norms.max())
         typical = middle if middle > 2**-CAP * largest else largest
         ratios = torch.log2((norms / typical).clamp(2**-CAP, 2**CAP))
         worst = int(ratios.abs().argmax())

@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.registry import RULES
-from leakgauge.servers.inspection.matrices import WIDE, Layer, layers, too_small
+from leakgauge.servers.inspection.matrices import WIDE, Layer, head, layers, too_small
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
 
 MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 16, 6.0
-SKETCH, CANDIDATE, SAME = 64, 0.95, 0.999
+SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
 PAIRWISE = 8192
 """Up to so many rows all pairs are compared; beyond, neighbours in three sorted orders."""
 EXACT = 4096
@@ -25,9 +25,11 @@ EXACT = 4096
 class CopiedRows:
     """Counts rows that are parallel or antiparallel to another row of their layer.
 
-    Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 0.999 with another one
-    (trained filters and units of strongly decayed layers resemble each other to 0.99). Rows are compared only where
-    their participation ratio (Σw²)²/Σw⁴ exceeds 6, since pruned rows with few survivors are parallel by chance.
+    Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
+    (trained filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were
+    cut down to rank 3 or 4 meet to 0.999 by chance). Rows are compared only where their participation ratio
+    (Σw²)²/Σw⁴ exceeds 6, since pruned rows with few survivors are parallel by chance. The last linear layer is left
+    out: classes that never occur have parallel rows where it started at zero.
     All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under a factor per row.
     """
 
@@ -40,8 +42,12 @@ class CopiedRows:
     def measure(self, received: Received) -> Measurement:
         found, unjudged = layers(received.state)
         scored: list[tuple[float, Layer, int, int]] = []
+        last = head(found)
         for layer in found:
-            if reason := too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS):
+            reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
+            if layer is last and len(found) > 1:
+                reason = f"{layer.name}: the last layer, where classes that never occur have parallel rows"
+            if reason:
                 unjudged.append(reason)
                 continue
             same, mirrored = _copies(layer)

@@ -15,6 +15,8 @@ from leakgauge.servers.inspection.rule import Measurement, Part, Received
 
 MIN_UNITS, MIN_INPUTS = 8, 16
 ALIVE = 1e-6
+TAIL = 4.0
+"""Kurtosis up to which a row counts in full; a normal distribution has 3."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Signs:
         balanced: share of rows with exactly as many positive as negative entries.
         chance: the share expected of independent signs.
         rows: how many rows were judged.
+        heavy: kurtosis of the rows' entries, as a multiple of `TAIL`, at least 1.
     """
 
     skew: float
@@ -34,6 +37,7 @@ class Signs:
     balanced: float
     chance: float
     rows: int
+    heavy: float
 
 
 @RULES.register("trap-weights")
@@ -43,10 +47,15 @@ class TrapWeights:
 
     Statistic: max over layers of two numbers, in standard errors of independent entries.
 
-    1. |s|/u²: s is the mean over rows of the skewness about the row's mean, which scaling one sign changes and a
+    1. |s|/(2u²): s is the mean over rows of the skewness about the row's mean, which scaling one sign changes and a
        shift, as early training makes one, does not; u ≥ 1 is how many times more the rows' skewness and size
-       vary than independent entries allow, since training makes rows unlike.
+       vary than independent entries allow, since training makes rows unlike. Halved, since training skews rows too.
     2. The excess of rows with exactly as many positive as negative entries, expected √(2/πk) of rows.
+
+    Both are divided by h², with h = κ/4, at least 1, and κ the kurtosis of the rows' entries (mean fourth central
+    moment over squared mean second one, the median over rows): a few large entries decide in pruned rows, also under
+    noise or rounding, and pruning keeps the very entries that training has skewed. Rows of traps need many entries
+    of one size (normal: κ = 3).
 
     The last linear layer is left out: training skews it. Invariant under a factor of the layer.
     """
@@ -111,6 +120,7 @@ def _signs(layer: Layer) -> Signs | None:
         balanced=float(even[live].double().mean()),
         chance=min(1.0, float((2 / math.pi / count).sqrt().mean())),
         rows=rows,
+        heavy=max(1.0, float((m4 / m2**2).median()) / TAIL),
     )
 
 
@@ -129,4 +139,4 @@ def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
 def _score(signs: Signs) -> float:
     chance = max(signs.chance, 1e-9)
     spread = math.sqrt(chance * max(1 - chance, 0.01) / signs.rows + 1 / signs.rows**2)
-    return max(0.0, abs(signs.skew) / signs.unlike**2, (signs.balanced - chance) / spread)
+    return max(0.0, abs(signs.skew) / (2 * signs.unlike**2), (signs.balanced - chance) / spread) / signs.heavy**2

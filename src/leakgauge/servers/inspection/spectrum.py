@@ -1,4 +1,4 @@
-"""Layers that hold far fewer directions than their shape allows."""
+"""Layers that hold a single direction."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from leakgauge.registry import RULES
 from leakgauge.servers.inspection.matrices import WIDE, Layer, layers, too_small
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
 
-MIN_SIDE, DIRECTIONS, CAP = 24, 4, 12.0
+MIN_SIDE, DIRECTIONS, CAP = 24, 1, 12.0
 
 
 @RULES.register("low-rank")
 @dataclass(frozen=True)
 class LowRank:
-    """Share of a layer's energy outside its four strongest directions.
+    """Share of a layer's energy outside its strongest direction.
 
-    Statistic: max over layers of −log₁₀(1 − e₄), at most 12, with e₄ = Σ_{i≤4} σᵢ²/Σ σᵢ² by a randomised range finder
-    (Halko et al., 2011) of 12 vectors and one power iteration, which finds at most the true e₄. Judged where both
-    sides have 24 or more. Invariant under a factor of the layer.
+    Statistic: max over layers of −log₁₀(1 − e₁), at most 12, with e₁ = σ₁²/Σ σᵢ² by a randomised range finder
+    (Halko et al., 2011) of 9 vectors and one power iteration, which finds at most the true e₁. Judged where both
+    sides have 24 or more. Two directions or more are honest: factorised layers have few. Invariant under a factor
+    of the layer.
     """
 
     needs: tuple[Part, ...] = (Part.STATE,)
     meaning: str = (
-        "A layer of few directions answers the same in all units: what differs between gradient rows is then which "
-        "examples woke them, not what they saw. Honest reasons: heavy weight decay, factorised layers."
+        "A layer of one direction answers the same in all units: what differs between gradient rows is then which "
+        "examples woke them, not what they saw. Honest reasons: a layer that weight decay has collapsed."
     )
 
     def measure(self, received: Received) -> Measurement:
@@ -45,7 +46,7 @@ class LowRank:
         scored.sort(key=lambda s: -s[0])
         top, layer, left = scored[0]
         evidence = (
-            f"{DIRECTIONS} directions hold {100 * (1 - left):.4g} % of the energy of {layer.name} "
+            f"One direction holds {100 * (1 - left):.4g} % of the energy of {layer.name} "
             f"({layer.units} × {layer.inputs})."
         )
         return Measurement(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.registry import RULES
@@ -13,6 +14,8 @@ from leakgauge.servers.inspection.matrices import Layer, layers, too_small
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
 
 MIN_INPUTS = 16
+EQUAL = 0.05
+"""Taps within 5 % are equal."""
 SPARSE = 0.3
 """Share of exact zeros in a layer's other rows from which it counts as pruned."""
 
@@ -29,6 +32,8 @@ class Counts:
     """Share of zeros in rows of two or more entries."""
     tap: float
     """Median size of a single tap."""
+    regular: float
+    """Largest share of single taps that are equal in size or stand at one place of the kernel; see `regularity`."""
 
 
 @RULES.register("taps")
@@ -36,8 +41,10 @@ class Counts:
 class SingleTaps:
     """Counts rows in which one entry is over four times as large as any other, beyond what pruning explains.
 
-    Statistic: max over layers of (n₁ − e)/√n₁, with n₁ the rows of one such entry. e = 0 where the layer's
-    other rows are dense: in a dense row of 16 or more random entries this does not happen. In a pruned layer
+    Statistic: max over layers of (ρ²·n₁ − e)/√n₁, with n₁ the rows of one such entry and ρ how regular these
+    entries are: the larger of the share that are equal in size and the share at one place of the kernel
+    (`regularity`). Taps that pass a picture on keep it in place or in scale; what decay leaves of a kernel has any size
+    and place. e = 0 where the layer's other rows are dense: there this does not happen by chance. In a pruned layer
     e = b + 2√(b + 1), b² = 2·n₀·n₂ (each + ½): were the survivors spread over the rows as a Poisson mixture,
     n₁² ≤ 2·n₀·n₂ in expectation whatever the mixture (Cauchy–Schwarz). Rows below 10⁻⁶ of the layer's largest
     count as zero, so that decayed dead units do not. Invariant under a factor per layer or row.
@@ -75,7 +82,8 @@ class SingleTaps:
 def _count(layer: Layer) -> Counts:
     tops = torch.cat([part.abs().amax(1) for part in layer.chunks()])
     floor = float(tops.max()) * 1e-6
-    sizes, zero, entries, taps = [], 0, 0, []
+    sizes, zero, entries, taps, places = [], 0, 0, [], []
+    kernel = layer.weight[0, 0].numel()
     for part in layer.chunks():
         magnitude = part.abs()
         top = magnitude.amax(1, keepdim=True)
@@ -85,12 +93,29 @@ def _count(layer: Layer) -> Counts:
         zero += int((magnitude[several] == 0).sum()) if several.any() else 0
         entries += int(several.sum()) * layer.inputs
         taps.append(top[size == 1, 0])
+        places.append(magnitude[size == 1].argmax(1) % kernel)
         sizes.append(size)
     size = torch.cat(sizes)
     tap: Tensor = torch.cat(taps)
     n0, n1, n2 = (int((size == m).sum()) for m in range(3))
     others = layer.units - n0 - n1
-    return Counts(n0, n1, n2, others, zero / entries if entries else 0.0, float(tap.median()) if n1 else 0.0)
+    share = zero / entries if entries else 0.0
+    return Counts(
+        n0, n1, n2, others, share, float(tap.median()) if n1 else 0.0, regularity(tap, torch.cat(places), kernel)
+    )
+
+
+def regularity(taps: Float[Tensor, " n"], places: Int[Tensor, " n"], kernel: int) -> float:
+    """The larger of two shares: taps within 5 % of each other, and, beyond chance, taps at one of `kernel` places."""
+    if not len(taps):
+        return 0.0
+    size = taps.double().log().sort().values
+    ends = torch.searchsorted(size, size + EQUAL, right=True)
+    equal = float((ends - torch.arange(len(size))).max()) / len(size)
+    if kernel == 1:
+        return equal
+    alike = float(places.bincount().max()) / len(places)
+    return max(equal, (alike - 1 / kernel) / (1 - 1 / kernel))
 
 
 def _others(i: int, counts: list[tuple[Layer, Counts]]) -> float:
@@ -107,4 +132,4 @@ def _excess(c: Counts, elsewhere: float) -> float:
     if (c.zeros if telling else elsewhere) >= SPARSE:
         bound = math.sqrt(2 * (c.none + 0.5) * (c.two + 0.5))
         expected = bound + 2 * math.sqrt(bound + 1)
-    return max(0.0, c.one - expected) / math.sqrt(c.one)
+    return max(0.0, c.regular**2 * c.one - expected) / math.sqrt(c.one)

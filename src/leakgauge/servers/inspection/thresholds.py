@@ -14,6 +14,8 @@ from leakgauge.servers.inspection.matrices import Layer, finite, layers, working
 from leakgauge.servers.inspection.rule import Measurement, Part, Received
 
 CAP = 1e6
+LEAST = 0.1
+"""Least sum of a row of k weights, as a multiple of √k; torch's default initialisation gives 0.5."""
 
 
 @RULES.register("extreme-bias")
@@ -21,10 +23,11 @@ CAP = 1e6
 class ExtremeBias:
     """Compares biases with what the unit's weights can add up to, and with the other biases of the layer.
 
-    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s), with s the median ‖w‖₁ of rows
-    that are not zero, so that q > 1 means that no input in [−1, 1] changes the unit's sign; z = |b|/(first
-    quartile of |b| + 10⁻³·s). A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where all rows are zero
-    s is 1. Invariant under a common factor of a linear layer's weights and biases.
+    Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s, √k/10), with s the median ‖w‖₁ of
+    rows that are not zero and k the entries of a row, so that q > 1 means that no input in [−1, 1] changes the unit's
+    sign; z = |b|/(first quartile of |b| + 10⁻³·s). A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where all rows
+    are zero s is 1. √k/10 stands for weights that have collapsed to nothing under decay, beside which any honest
+    bias is huge; above it, the statistic is invariant under a common factor of a linear layer's weights and biases.
     """
 
     needs: tuple[Part, ...] = (Part.STATE,)
@@ -58,7 +61,8 @@ def _pairs(
     for layer in found:
         if layer.bias is not None and layer.bias_name is not None:
             bias = working(layer.bias)
-            yield layer.bias_name, bias, torch.cat([p.abs().sum(1) for p in layer.chunks()]).to(bias)
+            sums = torch.cat([p.abs().sum(1) for p in layer.chunks()]).to(bias)
+            yield layer.bias_name, bias, sums.clamp_min(LEAST * layer.inputs**0.5)
     for name, bias in state.items():
         gain = state.get(name.removesuffix("bias") + "weight")
         if not name.endswith("bias") or gain is None or gain.dim() != 1 or bias.shape != gain.shape or not len(bias):

@@ -1,0 +1,187 @@
+"""How many independent things an update says about its batch: the numerical rank of its Jacobian."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp, vjp, vmap
+
+from leakgauge.clients import FedSGD, Protocol, raw_update
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError, require
+from leakgauge.task import Batch, Task
+
+DENSE = 16_000_000
+"""Entries of a matrix that is formed whole: 128 MB in float64."""
+
+CHUNK = 2_000_000
+"""Entries that one group of products may give."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """Numerical rank of ∂(update)/∂(batch) at one point, as a bracket; exact where both ends agree.
+
+    Attributes:
+        low, high: the bracket.
+        unknowns: numbers in the batch, and B·(n₂ − 1) more where labels are soft and unknown.
+        equations: numbers in the update.
+        how: how it was found, in words.
+        conditioning: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says. Of the
+            sketch, where there is one, which makes it fainter by up to some twenty times.
+    """
+
+    low: int
+    high: int
+    unknowns: int
+    equations: int
+    how: str
+    conditioning: float | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether one rank is left."""
+        return self.low == self.high
+
+    @property
+    def full(self) -> bool | None:
+        """Whether the update fixes the batch to first order; `None` where the bracket leaves it open."""
+        return False if self.high < self.unknowns else True if self.low == self.unknowns else None
+
+
+def random_batch(task: Task, examples: int, generator: torch.Generator) -> Batch:
+    """Examples uniform over the data's range, labels uniform over the classes."""
+    require(examples > 0, "batch", f"is {examples}", "give a positive number of examples")
+    data = task.data
+    raw = torch.rand((examples, *data.shape), generator=generator, dtype=torch.float64)
+    return Batch(data.low + data.range * raw, torch.randint(data.classes, (examples,), generator=generator))
+
+
+def update_rank(
+    task: Task,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    soft_labels: bool = False,
+    protocol: Protocol | None = None,
+    largest: int = 3200,
+    probes: int = 256,
+    bound: int | None = None,
+) -> Rank:
+    """Rank of the Jacobian of the update with respect to the examples (and soft labels), in float64, at `batch`.
+
+    The matrix is never formed when it is large. Up to `DENSE` entries it is, by JVPs or VJPs, and its singular
+    values are all computed. Up to `largest` on its short side, its long side is multiplied by a Gaussian matrix with a
+    quarter more rows than the short side, which keeps the rank with probability one. Beyond that, JVPs along
+    `probes` random directions give a lower bound, and `bound` or the shape an upper one.
+
+    Singular values count from σ₁ · (longer side) · 2.2e-16; where one lies within a factor of ten of that, the
+    bracket stays open. The rank is local: on ReLU networks it belongs to the linear piece that `batch` lies in.
+
+    Args:
+        batch: with class indices, or soft labels where `soft_labels`. Given indices and `soft_labels`, the point is a
+            random soft label.
+        protocol: `FedSGD` unless given.
+        bound: a rank that is known not to be exceeded, see `counting.highest_rank`.
+
+    Raises:
+        InputError: the model draws at random, or one product does not fit into 1 GB.
+    """
+    if task.stochastic:
+        raise InputError("model", "drops units at random, so its update is no function of the batch", "use mode: eval")
+    require(len(batch) > 0, "batch", "is empty", "give at least one example")
+    function, point = _update_of(task, batch, generator, soft_labels, protocol or FedSGD())
+    with torch.no_grad():
+        equations, unknowns = int(function(point).numel()), int(point.numel())
+    if equations * max(1, CHUNK // equations) * 8 > 2**30:
+        raise InputError(
+            "model", f"has {equations} parameters, too many for a product in float64", "count a smaller one"
+        )
+    short, long = sorted((equations, unknowns))
+    rows = unknowns > equations
+
+    if short * long <= DENSE:
+        basis = torch.eye(short, dtype=torch.float64)
+        values = _singular(_products(function, point, basis, transposed=rows))
+        return _judged(values, long, unknowns, equations, "all singular values")
+    if short <= largest:
+        sketch = torch.randn((short + short // 4 + 16, long), generator=generator, dtype=torch.float64)
+        values = _singular(_products(function, point, sketch, transposed=not rows))
+        return _judged(values, long, unknowns, equations, "all singular values of a Gaussian sketch")
+    count = min(probes, max(1, 4 * DENSE // equations))
+    directions = torch.randn((count, unknowns), generator=generator, dtype=torch.float64)
+    seen = _judged(
+        _singular(_products(function, point, directions, transposed=False)), long, unknowns, equations, how=""
+    )
+    how = f"{count} random directions from below, counting from above"
+    high = max(seen.low, short if bound is None else min(short, bound))
+    return Rank(low=seen.low, high=high, unknowns=unknowns, equations=equations, how=how)
+
+
+def _update_of(
+    task: Task, batch: Batch, generator: torch.Generator, soft_labels: bool, protocol: Protocol
+) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, " unknowns"]]:
+    """The update as a function of all unknowns in one vector, and the point."""
+    task = task.to(torch.empty((), dtype=torch.float64))
+    inputs = batch.inputs.double()
+    hard = batch.labels.ndim == 1
+    draws = Draws.sample(generator)
+
+    def flat_update(inputs: Tensor, labels: Tensor) -> Tensor:
+        update = raw_update(task, protocol, Batch(inputs, labels), draws, NoDefense())[0]
+        return torch.cat([tensor.flatten() for tensor in update.values()])
+
+    if not soft_labels:
+        return lambda flat: flat_update(flat.view_as(inputs), batch.labels), inputs.flatten()
+    logits = torch.randn((len(inputs), task.data.classes), generator=generator, dtype=torch.float64)
+    labels = logits.softmax(1) if hard else batch.labels.double()
+    cut = inputs.numel()
+
+    def with_labels(flat: Tensor) -> Tensor:
+        # All but the last probability: the last one follows, and is no unknown.
+        free = flat[cut:].view(len(inputs), -1)
+        soft = torch.cat([free, 1 - free.sum(1, keepdim=True)], 1)
+        soft = torch.nn.functional.pad(soft, (0, task.outputs - soft.shape[1]))
+        return flat_update(flat[:cut].view_as(inputs), soft)
+
+    return with_labels, torch.cat([inputs.flatten(), labels[:, :-1].flatten()])
+
+
+def _products(
+    function: Callable[[Tensor], Tensor], point: Tensor, directions: Float[Tensor, "k n"], *, transposed: bool
+) -> Float[Tensor, "k m"]:
+    """J·v (or Jᵀ·v) for every row v."""
+    if transposed:
+        pull = vjp(function, point)[1]
+        product = vmap(lambda v: pull(v)[0])
+    else:
+        product = vmap(lambda v: jvp(function, (point,), (v,))[1])
+    parts = directions.split(max(1, CHUNK // directions.shape[1]))
+    with warnings.catch_warnings():
+        # Torch's own forward mode compiles a helper, once a process, with a function that it deprecates.
+        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+        return torch.cat([product(part).detach() for part in parts])
+
+
+def _singular(matrix: Tensor) -> Float[Tensor, " r"]:
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    if tall.shape[0] > 2 * tall.shape[1]:
+        tall = torch.linalg.qr(tall, mode="r")[1]
+    return cast(Tensor, torch.linalg.svdvals(tall))
+
+
+def _judged(values: Tensor, long: int, unknowns: int, equations: int, how: str) -> Rank:
+    threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
+    low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
+    if not math.isfinite(threshold):
+        raise InputError("model", "gives an update that is not finite", "check its weights and the data's range")
+    faintest = float(values[low - 1] / values[0]) if low == high > 0 else None
+    return Rank(low=low, high=high, unknowns=unknowns, equations=equations, how=how, conditioning=faintest)

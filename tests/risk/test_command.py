@@ -1,0 +1,70 @@
+"""`leakgauge count`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from leakgauge.cli import main
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["count", *words])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_says_both_counts_and_the_rank(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    code, text = run("{one-hidden-layer: {shape: [40], units: 3}}", "--batch", "4", "--json", str(file))
+    assert code == 0
+    found = json.loads(file.read_text())
+    assert found["rank"]["low"] == found["rank"]["high"] == found["corrected"]["highest_rank"] == 123
+    assert found["corrected"]["needs"] == 4
+    assert found["paper"]["needs"] == pytest.approx(4.04255, abs=1e-5)
+    assert found["paper"]["equations"] == 163 == found["equations"]
+    assert [layer["unknowns"] for layer in found["layers"]] == [160, 12]
+    assert "leaves 37 of 160 directions open" in text
+    assert found["follows"].split(".")[0] in text
+
+
+def test_full_rank_silent_units_and_open_brackets() -> None:
+    assert (
+        "fixes the 2 examples to first order (rank 80 of 80)"
+        in run("{one-hidden-layer: {shape: [40], units: 2}}", "--batch", "2")[1]
+    )
+    code, text = run("{mlp: {hidden: [2], activation: relu}}", "--shape", "1,24", "--batch", "6")
+    assert code == 0
+    assert "cannot be had" in text
+    text = run("{one-convolution: {size: 64, filters: 2}}", "--batch", "1")[1]
+    assert "numerical rank: 256 to" in text
+    assert "cannot be had" in text
+
+
+def test_other_models_real_data_and_soft_labels() -> None:
+    code, text = run("lenet", "--shape", "3x8x8", "--classes", "5", "--batch", "1", "--soft-labels")
+    assert code == 0
+    assert "only for one hidden layer" in text
+    assert "rank 196 of 196" in text
+    code, text = run("{one-convolution: {filters: 8}}", "--data", "{source: samples, size: 8}", "--batch", "2")
+    assert code == 0
+    assert "rank 384 of 384" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("lenett", "--batch", "1"), "did you mean 'lenet'"),
+        (("lenet", "--batch", "0"), "--batch"),
+        (("mlp", "--batch", "1", "--shape", "a,b"), "--shape"),
+        (("{lenet: {", "--batch", "1"), "MODEL"),
+        (("lenet", "--batch", "9", "--data", "samples"), "batch larger than the data"),
+        (("lenet", "--batch", "1", "--json", "/nowhere/at/all.json"), "no folder"),
+    ],
+)
+def test_bad_input_is_one_line(words: tuple[str, ...], says: str) -> None:
+    code, text = run(*words)
+    assert code == 2
+    assert says in text

@@ -1,0 +1,163 @@
+"""Numerical ranks against a dense Jacobian by finite differences, and against the counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.clients import FedAvg, FedSGD, client_update
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.models import mlp
+from leakgauge.models.lenet import ACTIVATIONS
+from leakgauge.models.small import one_convolution, one_hidden_layer
+from leakgauge.risk import jacobian
+from leakgauge.risk.counting import OneHidden, needed_rows, rank_of, simple_rows
+from leakgauge.risk.jacobian import Rank, random_batch, update_rank
+from leakgauge.risk.layers import count_layers
+from leakgauge.task import Batch, DataSpec, Mode, Task
+
+
+def task_of(build, spec: DataSpec, **options) -> Task:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Task.of(build(**options).double(), spec)
+
+
+def linear(units: int, *, d: int = 40, classes: int = 10, activation: str = "sigmoid") -> Task:
+    spec = DataSpec((d,), classes)
+    return task_of(one_hidden_layer, spec, classes=classes, shape=(d,), units=units, activation=activation)
+
+
+def convolution(filters: int, *, size: int = 8, kernel: int = 5, channels: int = 3, classes: int = 10) -> Task:
+    side = (size + 1) // 2
+
+    def build() -> nn.Module:
+        net = nn.Sequential(
+            nn.Conv2d(channels, filters, kernel, 2, kernel // 2),
+            nn.Sigmoid(),
+            nn.Flatten(),
+            nn.Linear(filters * side * side, classes),
+        )
+        for parameter in net.parameters():
+            nn.init.uniform_(parameter, -0.5, 0.5)
+        return net
+
+    return task_of(build, DataSpec((channels, size, size), classes))
+
+
+def rank(task: Task, batch: int, **options) -> Rank:
+    g = torch.Generator().manual_seed(0)
+    return update_rank(task, random_batch(task, batch, g), g, **options)
+
+
+def test_is_the_rank_of_finite_differences() -> None:
+    task, g = linear(2, d=6, classes=3), torch.Generator().manual_seed(0)
+    batch = random_batch(task, 3, g)
+
+    def update(x: torch.Tensor) -> torch.Tensor:
+        sent = client_update(task, FedSGD(), Batch(x, batch.labels), Draws(0)).tensors
+        return torch.cat([v.flatten() for v in sent.values()])
+
+    columns = []
+    for i in range(batch.inputs.numel()):
+        step = torch.zeros(batch.inputs.numel(), dtype=torch.float64)
+        step[i] = 1e-5
+        step = step.view_as(batch.inputs)
+        columns.append((update(batch.inputs + step) - update(batch.inputs - step)) / 2e-5)
+    values = torch.linalg.svdvals(torch.stack(columns, 1))
+    found = update_rank(task, batch, g)
+    assert found.exact
+    assert found.low == int((values > 1e-7 * values[0]).sum()) < found.unknowns == 18
+    assert found.conditioning == pytest.approx(float(values[found.low - 1] / values[0]), rel=1e-3)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
+def test_a_linear_layer_needs_one_unit_an_example(batch: int, soft: bool, activation: str) -> None:
+    net = OneHidden.linear(inputs=40, units=1, classes=10)
+    for units in range(1, 6):
+        found = rank(linear(units, activation=activation), batch, soft_labels=soft)
+        assert found.exact
+        assert found.low == rank_of(OneHidden.linear(inputs=40, units=units, classes=10), batch, soft_labels=soft)
+        assert found.full == (units >= batch) == (units >= needed_rows(net, batch, soft_labels=soft))
+
+
+@pytest.mark.parametrize(("kernel", "batch", "needed"), [(5, 1, 3), (5, 3, 5), (3, 1, 6), (3, 2, 8)])
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_convolution_turns_full_at_the_corrected_count(kernel: int, batch: int, needed: int, soft: bool) -> None:
+    for filters in (needed - 1, needed):
+        net = OneHidden.convolution(channels=3, size=8, filters=filters, classes=10, kernel=kernel, padding=kernel // 2)
+        found = rank(convolution(filters, kernel=kernel), batch, soft_labels=soft)
+        assert found.exact
+        assert found.low <= rank_of(net, batch, soft_labels=soft)
+        assert found.full == (filters >= needed_rows(net, batch, soft_labels=soft))
+        if not soft:
+            assert found.full == (filters == needed)
+
+
+def test_the_simple_count_is_too_low_where_equations_repeat_each_other() -> None:
+    """Kernel 3, 8 pixels: B·C·d² / (B·d'² + C·k² + 1) asks for 5 filters, which leave 14 of 192 directions open."""
+    net = OneHidden.convolution(channels=3, size=8, filters=5, classes=10, kernel=3, padding=1)
+    assert math.ceil(simple_rows(net, 1)) == 5
+    assert rank(convolution(5, kernel=3), 1).low == 178
+
+
+@pytest.mark.parametrize(("batch", "needed"), [(1, 6), pytest.param(2, 8, marks=pytest.mark.slow)])
+def test_the_transitions_of_sixteen_pixels(batch: int, needed: int) -> None:
+    spec = DataSpec((3, 16, 16), 10)
+    for filters in (needed - 1, needed):
+        task = task_of(one_convolution, spec, size=16, filters=filters)
+        assert rank(task, batch).full == (filters == needed)
+
+
+def test_units_that_are_silent_tell_nothing() -> None:
+    """A ReLU network may fall below the count, never above it."""
+    task = linear(3, activation="relu")
+    assert rank(task, 4).low <= count_layers(task, 4).bound
+    dead = {k: torch.full_like(v, -1.0) if k in ("1.weight", "1.bias") else v for k, v in task.parameters.items()}
+    assert rank(task.with_state(dead), 1).low == 0
+
+
+@pytest.mark.parametrize("hidden", [(3, 6), (8, 2)])
+def test_the_bound_of_deeper_networks_is_met(hidden: tuple[int, ...]) -> None:
+    spec = DataSpec((1, 48), 5)
+    task = task_of(mlp, spec, classes=5, shape=(1, 48), hidden=hidden, activation="tanh")
+    assert rank(task, 4).low == count_layers(task, 4).bound
+
+
+@pytest.mark.parametrize(("units", "batch"), [(2, 3), (3, 3), (1, 5)])
+def test_sketch_and_probes_agree_with_the_whole_matrix(units: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = linear(units, d=24)
+    whole, bound = rank(task, batch), count_layers(task, batch).bound
+    monkeypatch.setattr(jacobian, "DENSE", 100)
+    sketched = rank(task, batch)
+    assert (sketched.low, sketched.high, sketched.full) == (whole.low, whole.high, whole.full)
+    few = rank(task, batch, largest=8, probes=5, bound=bound)
+    assert 0 < few.low <= 5
+    assert few.low < whole.low == few.high == bound
+    assert few.full is (None if whole.full else False)
+    monkeypatch.setattr(jacobian, "DENSE", 4000)
+    many = rank(task, batch, largest=8, probes=4000, bound=bound)
+    assert many.low == whole.low
+
+
+def test_local_training_and_recordings() -> None:
+    """A delta of several steps on a recording: nothing here is about pictures or about one gradient."""
+    spec = DataSpec((1, 12), 4)
+    task = task_of(mlp, spec, classes=4, shape=(1, 12), hidden=(3,), activation="sigmoid")
+    assert rank(task, 2, protocol=FedAvg(epochs=2, batch_size=1, lr=0.5)).full
+    assert set(ACTIVATIONS) == {"sigmoid", "tanh", "relu"}
+
+
+def test_what_cannot_be_counted_says_so() -> None:
+    spec = DataSpec((8,), 3)
+    net = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5), nn.Linear(4, 3))
+    with pytest.raises(InputError, match="eval"):
+        rank(Task.of(net, spec, mode=Mode.TRAIN), 1)
+    with pytest.raises(InputError, match="positive"):
+        rank(linear(1), 0)

@@ -57,9 +57,8 @@ def main() -> None:
     seen = Observation(sent.task, update, Knowledge(example_count=100, crafting=sent.crafting))
     before = peak()
     seconds = median_seconds(lambda: sent.crafting.reconstruct(seen, torch.Generator()))
-    print(
-        f"reading and inverting 100 pictures: {seconds:.2f} s, {peak() - before} MiB beyond the update's peak of {before}"
-    )
+    beyond = f"{peak() - before} MiB beyond the {before} of the update"
+    print(f"reading and inverting 100 pictures: {seconds:.2f} s, {beyond}")
     if given.network:
         two = batch.take(torch.arange(2))
         real = median_seconds(lambda: client_update(sent.task, FedSGD(), two, Draws(0)), 1)

@@ -28,8 +28,9 @@ LIMITS = ROOT / "src" / "leakgauge" / "servers" / "inspection" / "limits.json"
 PICTURE = ROOT / "docs" / "images" / "inspect-roc.png"
 PUBLISHED = ("mkor-published", "imprint", "class-fishing", "identity-convolutions", "trap-weights")
 """Kinds whose share of detected models is wanted to be at least .99, which takes some hundreds of models to show."""
-VISIBLE = ("mkor", "imprint", "class-fishing", "identity-convolutions", "trap-weights")
-"""Servers that tensors alone give away: with model and data, where a model takes seconds, fewer are judged again."""
+HIDDEN = ("label-flip", "sub-model-per-example")
+"""Kinds that tensors alone do not give away. Of the others fewer are judged again with model and data, which takes
+seconds a model: the rules that need tensors alone are the same there."""
 SCENARIOS = {"tensors": (Scenario.TENSORS,), "whole": (Scenario.WHOLE,), "both": (Scenario.TENSORS, Scenario.WHOLE)}
 
 
@@ -66,7 +67,7 @@ def _count(arguments: argparse.Namespace, scenario: Scenario) -> int:
 def _crafted(arguments: argparse.Namespace, kind: str, scenario: Scenario) -> int:
     if scenario is Scenario.TENSORS:
         return max(arguments.crafted, arguments.published) if kind in PUBLISHED else int(arguments.crafted)
-    return min(arguments.crafted, arguments.again) if KINDS[kind].server in VISIBLE else int(arguments.crafted)
+    return int(arguments.crafted) if kind in HIDDEN else min(arguments.crafted, arguments.again)
 
 
 def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -66,7 +66,8 @@ ITEMS = (
         paper="mkor",
         name="defences",
         state=State.REDUCED,
-        note="ours; a setting without a picture counts 0 dB and says why",
+        note="ours; grey stands for a picture that did not come back, so the lowest rows are those of grey; a "
+        "transformed picture is compared with the one before it",
         measure=mkor_defences.measure,
     ),
 )

@@ -18,7 +18,7 @@ from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.servers.mkor.parts import LossTreatment
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
-from reproduce.mkor_scoring import Tally, common_scores
+from reproduce.mkor_scoring import Tally, filled_scores
 from reproduce.mkor_vgg import read
 from reproduce.rows import Row
 
@@ -84,8 +84,7 @@ def measure(inputs: Inputs) -> Iterator[Row]:
                 )
                 assert sent.crafting is not None
                 found = sent.crafting.reconstruct(Observation(sent.task, update, known), torch.Generator())
-                scores = common_scores(found, batch)
-                tally.add(seed, {"PSNR, one to one": 0.0, "SSIM, one to one": 0.0} | scores, found)
+                tally.add(seed, filled_scores(found, batch), found)
                 if found.inputs is None:
                     messages.add(found.message)
         others = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""

@@ -64,6 +64,21 @@ def common_scores(found: Reconstruction, truth: Batch) -> dict[str, float]:
     }
 
 
+def filled_scores(found: Reconstruction, truth: Batch) -> dict[str, float]:
+    """Over all images of a batch, mid-grey standing for those that the attack has no picture of."""
+    pictures = torch.full_like(truth.inputs, 0.5)
+    share = 0.0
+    if found.inputs is not None:
+        mates = assign(found.inputs.to(truth.inputs), truth.inputs, labels_hat=found.labels, labels=truth.labels)
+        pictures[list(mates.matched)] = mates.take(found.inputs.to(truth.inputs))
+        share = len(mates.matched) / len(truth)
+    return {
+        "PSNR, grey for none": float(PSNR()(pictures, truth.inputs).mean()),
+        "SSIM, grey for none": float(SSIM()(pictures, truth.inputs).mean()),
+        "share with a picture": share,
+    }
+
+
 def _summary(pictures: torch.Tensor, x: torch.Tensor) -> dict[str, float]:
     ssim, psnr = SSIMCropped()(pictures, x), PSNRPeak()(pictures, x)
     return {

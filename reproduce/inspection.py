@@ -134,15 +134,20 @@ def curve(arguments: argparse.Namespace) -> Path:
     titles = {Scenario.TENSORS: "tensors only", Scenario.WHOLE: "with model, task and own examples"}
     for plot, (scenario, found) in zip(axes[0], shown, strict=True):
         floor = 0.5 / max(1, found["honest"]["of"])
-        for number, (kind, values) in enumerate(found["kinds"].items()):
-            x = [max(floor, point[0]) for point in values["curve"]]
-            style = ("-", "--", ":", "-.")[number // 10 % 4]
-            plot.step(x, [p[1] for p in values["curve"]], style, where="post", label=kind, linewidth=1.3)
+        seen = [k for k, v in found["kinds"].items() if max(t for f, t in v["curve"] if f <= roc.ALLOWED) >= roc.WANTED]
+        for kind, values in found["kinds"].items():
+            x, y = [max(floor, point[0]) for point in values["curve"]], [point[1] for point in values["curve"]]
+            if kind in seen:
+                label = (
+                    f"{len(seen)} kinds, each at least {roc.WANTED:g} at {roc.ALLOWED:g}" if kind == seen[0] else None
+                )
+                plot.step(x, y, where="post", label=label, linewidth=1.0, color="0.45")
+            else:
+                plot.step(x, y, where="post", label=kind, linewidth=1.8)
         plot.axvline(roc.ALLOWED, color="0.7", linewidth=0.8)
         plot.set(xscale="log", xlim=(floor, 1), ylim=(0, 1.02), xlabel="honest models that alarm")
         plot.set(ylabel="crafted models that alarm", title=f"{titles[scenario]} ({found['honest']['of']} honest)")
-    if shown:
-        axes[0][-1].legend(fontsize=6.5, loc="lower right")
+        plot.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0.0, 0.93))
     figure.tight_layout()
     arguments.picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(arguments.picture, dpi=130)

@@ -21,6 +21,8 @@ from reproduce.rows import RESULTS
 FOLDER = RESULTS / "inspection"
 ALLOWED = 0.01
 """False-positive rate at which true-positive rates are compared."""
+WANTED = 0.99
+"""Share of crafted models that should alarm there."""
 SHOWN = 8
 
 

@@ -33,7 +33,7 @@ SMALLEST = 8
 @METRICS.register("fsim")
 @dataclass(frozen=True, kw_only=True)
 class FSIM:
-    """FSIM of grey pictures, FSIMc of coloured ones: Σ S·PCₘ / Σ PCₘ with S = S_pc·S_g·|S_i·S_q|^.03.
+    """FSIM of grey pictures, FSIMc of coloured ones: Σ S·PCₘ / Σ PCₘ with S = S_pc·S_g·(abs(S_i·S_q))^.03.
 
     S_x = (2ab + T)/(a² + b² + T) of the two pictures' phase congruency (pc), Scharr gradient (g), I and Q;
     PCₘ is the larger phase congruency. Pictures of 384 px and more are averaged down to about 256 first.

@@ -17,8 +17,9 @@ from leakgauge.metrics import PSNRPeak, SSIMCropped
 from leakgauge.models import lenet, lenet5, modified_lenet5
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.lenet5 import LeNet5Map, LeNet5Taps, blurred, filled
+from leakgauge.servers.mkor.lenet5 import LeNet5Map, LeNet5Taps, filled
 from leakgauge.servers.mkor.losses import NLLRaw
+from leakgauge.servers.mkor.pooling import smoothed
 from leakgauge.task import Batch, DataSpec, Task
 
 GREY = DataSpec((1, 28, 28), 10)
@@ -150,9 +151,9 @@ def test_smoothing_is_a_normalised_gaussian_and_only_for_loud_noise() -> None:
     x = raw(GREY, 1)
     weights = torch.tensor([[math.exp(-(i * i + j * j) / 200) for j in range(-2, 3)] for i in range(-2, 3)])
     inside = float((x[0, 0, 8:13, 9:14] * weights / weights.sum()).sum())
-    assert float(blurred(x)[0, 0, 10, 11]) == pytest.approx(inside)
-    assert torch.allclose(blurred(torch.full_like(x, 0.4)), torch.full_like(x, 0.4))
-    assert float(blurred(x)[0, 0, 0, 0]) == pytest.approx(
+    assert float(smoothed(x)[0, 0, 10, 11]) == pytest.approx(inside)
+    assert torch.allclose(smoothed(torch.full_like(x, 0.4)), torch.full_like(x, 0.4))
+    assert float(smoothed(x)[0, 0, 0, 0]) == pytest.approx(
         float((F.pad(x, (2, 2, 2, 2), mode="replicate")[0, 0, :5, :5] * weights / weights.sum()).sum())
     )
     task = network(GREY)

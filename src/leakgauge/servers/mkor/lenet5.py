@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from leakgauge.errors import InputError, require
 from leakgauge.registry import TAPS
 from leakgauge.servers.mkor.parts import CraftedFeatures
+from leakgauge.servers.mkor.pooling import smoothed
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 
@@ -185,7 +186,7 @@ class LeNet5Map:
         channel, example = torch.arange(channels).view(1, 1, -1, 1, 1), torch.arange(n).view(-1, 1, 1, 1, 1)
         canvas[example, channel, row + 5, column + 5] = unit
         canvas = filled(canvas)
-        canvas = blurred(canvas) if self.smooth else canvas
+        canvas = smoothed(canvas) if self.smooth else canvas
         return self.data.low + self.data.range * canvas.clamp(0, 1)
 
     def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
@@ -202,15 +203,6 @@ def filled(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
         near = F.avg_pool2d(images.nan_to_num(nan=0.0), 3, stride=1, padding=1)
         images = torch.where(missing & (known > 0), near / known, images)
     return images.nan_to_num(nan=0.0)
-
-
-def blurred(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """The release's smoothing: a 5×5 Gaussian of σ 10 (nearly a box), edges replicated."""
-    line = torch.exp(-(torch.arange(-2, 3).to(images) / 10).square() / 2)
-    kernel = torch.outer(line, line) / line.sum().square()
-    channels = images.shape[1]
-    padded = F.pad(images, (2, 2, 2, 2), mode="replicate")
-    return F.conv2d(padded, kernel.expand(channels, 1, 5, 5), groups=channels)
 
 
 @TAPS.register("lenet5", needs="lenet5; 4 and 16 filters a colour channel")

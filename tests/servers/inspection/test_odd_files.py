@@ -100,3 +100,17 @@ def test_data_options_of_the_wrong_type_are_one_line(tmp_path: Path, data: str) 
     result = run(tmp_path / "s.safetensors", "--model", model, "--data", data)
     assert result.exit_code == 2
     assert result.output.strip().count("\n") == 0
+
+
+def test_files_are_whole_even_if_nobody_reads_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from leakgauge.servers.inspection import command
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    save_file(GOOD, tmp_path / "s.safetensors")
+    monkeypatch.setattr(command, "show", closed)
+    files = tmp_path / "r.json", tmp_path / "p.html"
+    with pytest.raises(BrokenPipeError):
+        command.inspect_command(tmp_path / "s.safetensors", json_file=files[0], page=files[1])
+    assert all(file.stat().st_size > 500 for file in files)

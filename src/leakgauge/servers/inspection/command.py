@@ -45,14 +45,13 @@ def inspect_command(
     found = received(state, model=model, reference=reference, previous=previous, data=data)
     result = inspect(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
     text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    show(console or Console(), result)
-    code = 1 if result["score"] >= 1 else 2 if result["level"] == NOT_JUDGED else 0
-    if json_file is None and page is None:
-        return code
-    from leakgauge.audit.document import write_whole  # slow to import, and not needed above
+    if json_file is not None or page is not None:
+        from leakgauge.audit.document import write_whole  # slow to import, and not needed otherwise
 
-    if json_file is not None:
-        write_whole(json_file, text)
-    if page is not None:
-        write_whole(page, render(result))
-    return code
+        # Before anything is printed: whoever reads only the head of the output gets whole files.
+        if json_file is not None:
+            write_whole(json_file, text)
+        if page is not None:
+            write_whole(page, render(result))
+    show(console or Console(), result)
+    return 1 if result["score"] >= 1 else 2 if result["level"] == NOT_JUDGED else 0

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.audit.resolve import resolve
 from leakgauge.models.vgg import vgg, vgg16
 from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve
 
 
 def count(module: nn.Module) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 from leakgauge.audit.config import GateConfig
 from leakgauge.audit.store import Store
 from leakgauge.audit.verdict import verdict
-from leakgauge.errors import InputError
+from leakgauge.files import write_whole
 
 SCHEMA_VERSION = 1
+FREE_SPACE = "free space, then `leakgauge report` the folder"
 
 
 def gate_of(config: dict[str, Any]) -> GateConfig | None:
@@ -43,18 +44,4 @@ def document(store: Store) -> dict[str, Any]:
 def write_json(store: Store) -> Path:
     """Writes report.json beside the store, whole or not at all."""
     text = json.dumps(document(store), indent=1, allow_nan=False, ensure_ascii=False)
-    return write_whole(store.folder / "report.json", text + "\n")
-
-
-def write_whole(path: Path, text: str) -> Path:
-    """Replaces a file at once, so that a reader or a kill never sees half of it."""
-    half = path.with_suffix(path.suffix + ".part")
-    try:
-        half.write_text(text, encoding="utf-8")
-        half.replace(path)
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        raise InputError(
-            "output", f"{path} cannot be written ({error.strerror})", "free space, then `leakgauge report` the folder"
-        ) from error
-    return path
+    return write_whole(store.folder / "report.json", text + "\n", FREE_SPACE)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakgauge.audit.resolve import resolve
 from leakgauge.errors import InputError, require
 from leakgauge.models.weights import load_weights
 from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve
 from leakgauge.task import DataSpec, Mode, Task
 
 

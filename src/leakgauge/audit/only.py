@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakgauge.audit.config import OnlyRule
-from leakgauge.audit.resolve import Named
 from leakgauge.errors import did_you_mean, require
+from leakgauge.resolve import Named
 
 Parts = Mapping[str, Sequence[Named]]
 """``model``, ``client``, ``defense``, ``attack`` → the plan's list of them."""

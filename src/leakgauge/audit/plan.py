@@ -18,7 +18,6 @@ from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.audit import only
 from leakgauge.audit.config import KNOWABLE, DataConfig, parse
 from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
-from leakgauge.audit.resolve import Named, resolve, resolve_defense, split
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.gradient import refuse_mixing
 from leakgauge.compute import Budget
@@ -29,6 +28,7 @@ from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.metrics.lpips import LPIPS
 from leakgauge.metrics.metric import Metric
 from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
+from leakgauge.resolve import Named, resolve, resolve_defense, split
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update

@@ -12,13 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leakgauge.audit.config import read_yaml
-from leakgauge.audit.document import document, write_json, write_whole
+from leakgauge.audit.document import FREE_SPACE, document, write_json
 from leakgauge.audit.example import example_text
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.run import run
 from leakgauge.audit.store import Store
 from leakgauge.audit.trial import trial_id
 from leakgauge.compute import Compute
+from leakgauge.files import write_whole
 from leakgauge.report.html import render
 
 SHOWN = 3
@@ -60,7 +61,7 @@ def write_reports(store: Store) -> tuple[Path, Path]:
     """report.html and report.json, each written whole."""
     path = write_json(store)
     text = render(json.loads(path.read_text(encoding="utf-8")), store.pictures())
-    return write_whole(store.folder / "report.html", text), path
+    return write_whole(store.folder / "report.html", text, FREE_SPACE), path
 
 
 def missing_trials(store: Store) -> int:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from leakgauge.audit.evaluate import Truth, class_prior, evaluate
 from leakgauge.audit.plan import Key, Plan
-from leakgauge.audit.resolve import Named
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data.source import gallery, public
@@ -23,6 +22,7 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
 from leakgauge.report.picture import Picture
+from leakgauge.resolve import Named
 from leakgauge.servers.server import Crafting
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader

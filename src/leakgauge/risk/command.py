@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
-from leakgauge.audit.resolve import split
 from leakgauge.data import client_batches, open_source, spec
 from leakgauge.errors import InputError
+from leakgauge.files import write_whole
 from leakgauge.registry import MODELS
+from leakgauge.resolve import split
 from leakgauge.risk.counting import needed_rows, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
@@ -53,8 +54,6 @@ def count_command(
     result = report(task, counted, rank, batch, soft_labels=soft_labels)
     show(console or Console(), counted, result)
     if json_file is not None:
-        from leakgauge.audit.document import write_whole  # slow to import, and not needed above
-
         write_whole(json_file, json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 

@@ -12,12 +12,12 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from leakgauge.audit.model_spec import fitted
-from leakgauge.audit.resolve import resolve, split
 from leakgauge.compute import Compute
 from leakgauge.data import Source, open_source
 from leakgauge.data.source import spec
 from leakgauge.errors import InputError, require
 from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve, split
 from leakgauge.task import Task
 from leakgauge.training.augment import CropFlip, NoAugmentation
 from leakgauge.training.fit import Epoch, accuracy, fit

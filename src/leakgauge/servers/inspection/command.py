@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from leakgauge.errors import InputError
+from leakgauge.files import write_whole
 from leakgauge.servers.inspection.fingerprint import fingerprint, read_hashes
 from leakgauge.servers.inspection.limits import Limits
 from leakgauge.servers.inspection.load import received
@@ -46,8 +47,6 @@ def inspect_command(
     result = inspect(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
     text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     if json_file is not None or page is not None:
-        from leakgauge.audit.document import write_whole  # slow to import, and not needed otherwise
-
         # Before anything is printed: whoever reads only the head of the output gets whole files.
         if json_file is not None:
             write_whole(json_file, text)

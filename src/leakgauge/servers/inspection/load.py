@@ -10,12 +10,12 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from leakgauge.audit.resolve import resolve, split
 from leakgauge.data.open import open_source
 from leakgauge.data.source import Source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.models.weights import read_state
 from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve, split
 from leakgauge.servers.inspection.rule import Received
 from leakgauge.task import Batch, Task
 

@@ -109,9 +109,8 @@ def falling_variation(steps: int, *, near: bool = False) -> Scheduled:
     """Smoothed total variation for a smooth network and a cosine data term, from 3e-2 down (1e-3 if the start is near).
 
     It ends at 1e-3 · (150 / steps)², `steps` counted for each example, because a short run needs the prior to its
-    end; between 1e-5 and 3e-2. It is never
-    below a hundredth of the relative misfit √(2·data), so that noise, whether known or not, is not explained by
-    the image.
+    end; between 1e-5 and 3e-2. It is never below a hundredth of the relative misfit √(2·data), so that noise, whether
+    known or not, is not explained by the image.
     """
     first = 1e-3 if near else 3e-2
     last = min(max(1e-3 * (150 / steps) ** 2, 1e-5), first)

@@ -14,6 +14,7 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec
 from leakgauge.training import CropFlip, NoAugmentation, Recipe, accuracy, fit
+from leakgauge.training.recipe import Drops, HalfCosine
 
 DATA = DataSpec((1, 6, 6), 3)
 
@@ -43,6 +44,21 @@ def test_the_published_schedule() -> None:
     assert drops == [44, 74, 105]
     assert rates[0] == 0.1
     assert rates[-1] == pytest.approx(1e-4)
+
+
+def test_half_a_cosine_falls_all_the_way() -> None:
+    rates = [Recipe(epochs=10, lr=2.0, decay=HalfCosine()).rate(epoch) for epoch in range(10)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 2.0
+    assert rates[5] == pytest.approx(1.0)
+    assert 0 < rates[9] < 0.06
+
+
+def test_drops_are_checked() -> None:
+    with pytest.raises(InputError, match="drops"):
+        Drops(at=(1.5,))
+    with pytest.raises(InputError, match="factor"):
+        Drops(factor=0.0)
 
 
 def test_warm_up_rises_to_the_rate() -> None:
@@ -110,7 +126,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"epochs": 0}, {"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"drops": (1.5,)}]
+    "changes", [{"epochs": 0}, {"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"warmup": -1}]
 )
 def test_settings_are_checked(changes: dict) -> None:
     with pytest.raises(InputError, match=next(iter(changes))):

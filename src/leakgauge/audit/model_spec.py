@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from leakgauge.errors import InputError, require
+from leakgauge.models.packaged import weights_path
 from leakgauge.models.weights import load_weights
 from leakgauge.registry import MODELS
 from leakgauge.resolve import resolve
@@ -59,7 +60,7 @@ class ModelSpec:
             "return a torch.nn.Module",
         )
         if self.weights is not None:
-            load_weights(module, Path(self.weights), self.field)
+            load_weights(module, weights_path(self.weights, self.field), self.field)
         return module  # type: ignore[no-any-return]
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:

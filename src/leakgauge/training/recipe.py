@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -10,15 +12,45 @@ from leakgauge.errors import require
 from leakgauge.training.augment import Augmentation, CropFlip
 
 
+@runtime_checkable
+class Decay(Protocol):
+    """Share of the epochs that have passed, in [0, 1) → factor of the learning rate."""
+
+    def __call__(self, passed: float) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drops:
+    """Multiplied by `factor` at each of `at`, shares of the epochs, so that a shorter run keeps the schedule's form."""
+
+    at: tuple[float, ...] = (44 / 120, 74 / 120, 105 / 120)
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", f"is {self.factor}", "give a positive number")
+        require(all(0 < d < 1 for d in self.at), "drops", f"are {self.at}", "give shares of the epochs in (0, 1)")
+
+    def __call__(self, passed: float) -> float:
+        return float(self.factor ** sum(passed + 1e-9 >= drop for drop in self.at))
+
+
+@dataclass(frozen=True)
+class HalfCosine:
+    """From 1 to nearly 0 along half a cosine. Better than drops where there are few epochs: a ResNet-20 of width 16
+    had .823 on CIFAR-10's test images after 12 epochs with `Drops`; see the packaged one for this."""
+
+    def __call__(self, passed: float) -> float:
+        return (1 + math.cos(math.pi * passed)) / 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with Nesterov momentum and step decay; defaults are those of Inverting Gradients' trained networks.
+    """SGD with Nesterov momentum; defaults are those of Inverting Gradients' trained networks.
 
-    Their 120 epochs drop the learning rate at 44, 74 and 105; here the drops are shares of `epochs`, so that a
-    shorter run keeps the schedule's form.
+    Their 120 epochs drop the learning rate at 44, 74 and 105.
 
     Attributes:
-        lr: multiplied by `factor` at each of `drops`.
+        lr: multiplied by what `decay` says.
         warmup: epochs over which the rate rises linearly from a tenth of `lr`.
         bfloat16: forward passes in bfloat16 (weights, gradients and statistics stay in float32).
     """
@@ -28,26 +60,23 @@ class Recipe:
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    drops: tuple[float, ...] = (44 / 120, 74 / 120, 105 / 120)
-    factor: float = 0.1
+    decay: Decay = field(default_factory=Drops)
     warmup: int = 0
     bfloat16: bool = False
     augmentation: Augmentation = field(default_factory=CropFlip)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr", "factor"):
+        for name in ("epochs", "batch_size", "lr"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
         require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
         require(self.weight_decay >= 0, "weight_decay", f"is {self.weight_decay}", "give a number ≥ 0")
         require(self.warmup >= 0, "warmup", f"is {self.warmup}", "give a number ≥ 0")
-        require(all(0 < d < 1 for d in self.drops), "drops", f"are {self.drops}", "give shares of the epochs in (0, 1)")
 
     def rate(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from 0."""
         if epoch < self.warmup:
             return self.lr * (0.1 + 0.9 * epoch / self.warmup)
-        passed = sum(epoch + 1e-9 >= drop * self.epochs for drop in self.drops)
-        return self.lr * self.factor**passed
+        return self.lr * self.decay(epoch / self.epochs)
 
     def optimiser(self, module: torch.nn.Module) -> torch.optim.SGD:
         """For the module's trainable parameters."""

@@ -9,7 +9,28 @@ import torch
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
-from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, Soteria, TopK, noise
+from leakgauge.defenses import (
+    Clip,
+    ClipExamples,
+    Compose,
+    Defense,
+    NoDefense,
+    Prune,
+    Quantise,
+    RandomK,
+    Soteria,
+    TopK,
+    laplace,
+    noise,
+    qsgd,
+    sign,
+)
+from leakgauge.defenses.client_dp import ClientDP
+from leakgauge.defenses.dp_sgd import DPSGD
+from leakgauge.defenses.fed_cdp import ClipLayers, fed_cdp
+from leakgauge.defenses.instahide import InstaHide
+from leakgauge.defenses.mixup import MixUp
+from leakgauge.defenses.precode import Precode
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
@@ -72,10 +93,11 @@ PROTOCOLS: tuple[Protocol, ...] = (
 
 @dataclass(frozen=True)
 class DefenseCase:
-    """A defence and whether its effect is fixed by the raw update alone."""
+    """A defence, whether its effect is fixed by the raw update alone, and else whether the update shows the draw."""
 
     defense: Defense
     deterministic: bool = True
+    shown: bool = False
 
 
 DEFENSES: tuple[DefenseCase, ...] = (
@@ -91,5 +113,29 @@ DEFENSES: tuple[DefenseCase, ...] = (
     DefenseCase(Compose((TopK(keep=0.2), noise(relative=0.1))), deterministic=False),
     DefenseCase(Compose((ClipExamples(norm=0.1), TopK(keep=0.2)))),
     DefenseCase(Soteria(prune=30.0)),
+    DefenseCase(DPSGD(noise_multiplier=1.0, norm=0.5), deterministic=False),
+    DefenseCase(ClipLayers(norm=0.1)),
+    DefenseCase(fed_cdp(noise_multiplier=0.1, norm=0.5), deterministic=False),
+    DefenseCase(fed_cdp(snr=0.0, norm=0.1, after_averaging=True), deterministic=False),
+    DefenseCase(ClientDP(noise_multiplier=0.1, norm=0.2), deterministic=False),
+    DefenseCase(Compose((DPSGD(noise_multiplier=0.5, norm=0.5), TopK(keep=0.2))), deterministic=False),
     DefenseCase(Compose((Soteria(prune=50.0), TopK(keep=0.2)))),
+    DefenseCase(Precode(size=6), deterministic=False),
+    DefenseCase(MixUp(), deterministic=False),
+    DefenseCase(MixUp(alpha=0.4, per_example=True), deterministic=False),
+    DefenseCase(InstaHide(k=2, centre=SPEC.mean), deterministic=False),
+    DefenseCase(Compose((MixUp(), Precode(size=6), noise(relative=0.1), TopK(keep=0.2))), deterministic=False),
+    DefenseCase(Quantise(levels=3)),
+    DefenseCase(qsgd(levels=3), deterministic=False),
+    DefenseCase(qsgd(levels=7, norm=2.0), deterministic=False),
+    DefenseCase(sign()),
+    DefenseCase(sign(scaled=True, zero_is_positive=True)),
+    DefenseCase(RandomK(keep=0.2), deterministic=False, shown=True),
+    DefenseCase(RandomK(keep=0.2, unbiased=True), deterministic=False, shown=True),
+    DefenseCase(Prune(rate=0.9)),
+    DefenseCase(laplace(sigma=0.01), deterministic=False),
+    DefenseCase(laplace(tensor_std=0.1), deterministic=False),
+    DefenseCase(Compose((TopK(keep=0.2), Quantise(levels=3)))),
+    DefenseCase(Compose((RandomK(keep=0.5), qsgd(levels=3))), deterministic=False),
+    DefenseCase(Compose((Prune(rate=0.5), noise(sigma=0.01))), deterministic=False),
 )

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from cases import DEFENSES, PROTOCOLS, DefenseCase, batch, task
+from leakgauge.attacks.matching import Simulator
 from leakgauge.clients import Protocol, client_update, raw_update
 from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, noise, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
+from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import Update
@@ -36,6 +38,12 @@ def test_1_simulation_at_the_truth_is_the_update_for_every_protocol(protocol: Pr
         assert gap(simulated, update.tensors) <= tolerance
 
 
+def trained(t: Task, protocol: Protocol, b: Batch, draws: Draws, defense: Defense) -> Tensors:
+    """The raw update of who runs the stages of the model and of the batch too."""
+    t, b = defense.on_task(t), defense.on_batch(b, draws.generator("batch"))
+    return raw_update(t, protocol, b, draws, defense)[0]
+
+
 @pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
 @pytest.mark.parametrize("protocol", PROTOCOLS[:3], ids=repr)
 def test_1_simulation_through_the_view_is_the_update_for_every_defense(protocol: Protocol, case: DefenseCase) -> None:
@@ -43,15 +51,18 @@ def test_1_simulation_through_the_view_is_the_update_for_every_defense(protocol:
         t, b, draws = task("relu", dtype=dtype), batch(4, dtype), Draws(7)
         update = client_update(t, protocol, b, draws, defense=case.defense)
         view = view_of(case.defense, update, None if case.deterministic else draws)
-        simulated = view(raw_update(t, protocol, b, draws, case.defense)[0])
+        simulated = view(trained(t, protocol, b, draws, case.defense))
         assert gap(simulated, update.tensors) <= tolerance
 
 
-@pytest.mark.parametrize("case", [c for c in DEFENSES if not c.deterministic], ids=lambda c: repr(c.defense))
+@pytest.mark.parametrize(
+    "case", [c for c in DEFENSES if not (c.deterministic or c.shown)], ids=lambda c: repr(c.defense)
+)
 def test_knowing_the_mechanism_is_not_knowing_the_draw(case: DefenseCase) -> None:
     t, b, draws = task("relu"), batch(4), Draws(7)
     update = client_update(t, PROTOCOLS[0], b, draws, defense=case.defense)
-    raw = raw_update(t, PROTOCOLS[0], b, draws, case.defense)[0]
+    ours = case.defense.without_noise()
+    raw = trained(t, PROTOCOLS[0], b, Draws(8), ours)
     assert gap(view_of(case.defense, update, None)(raw), update.tensors) > 1e-3
 
 
@@ -86,7 +97,7 @@ def test_the_view_is_data_free(case: DefenseCase) -> None:
     """Two clients whose updates look alike on the wire get the same view: it reads nothing else."""
     t = task("relu")
     update = client_update(t, PROTOCOLS[0], batch(4), Draws(7), defense=case.defense)
-    probe = map_tensors(torch.randn_like, t.parameters)
+    probe = map_tensors(torch.randn_like, case.defense.on_task(t).parameters)
     first, second = (view_of(case.defense, update, None) for _ in range(2))
     assert gap(first(probe), second(probe)) == 0
     for name in ("support", "noise_scale"):
@@ -135,9 +146,8 @@ def test_1_a_known_draw_is_repeated_in_another_precision(case: DefenseCase) -> N
     cast = Update({k: v.double() for k, v in update.tensors.items()}, update.header)
     view = view_of(case.defense, cast, draws)
     precise = task("relu", dtype=torch.float32).to(torch.empty((), dtype=torch.float64))
-    raw = raw_update(
-        precise, PROTOCOLS[0], Batch(batch(4, torch.float32).inputs.double(), batch(4).labels), draws, case.defense
-    )[0]
+    b = Batch(batch(4, torch.float32).inputs.double(), batch(4).labels)
+    raw = trained(precise, PROTOCOLS[0], b, draws, case.defense)
     assert gap(view(raw), cast.tensors) <= 1e-3
 
 
@@ -147,9 +157,24 @@ def test_composed_noise_is_still_only_noise() -> None:
     assert view_of(defense, update, None).simulate is None
 
 
-def test_a_cohort_that_changes_each_update_is_refused() -> None:
-    with pytest.raises(InputError, match="secure aggregation does not simulate"):
-        client_update(task("relu"), PROTOCOLS[3], batch(4), Draws(7), defense=noise(sigma=0.1))
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+@pytest.mark.parametrize("protocol", PROTOCOLS[3:], ids=repr)
+def test_1_a_cohort_is_simulated_client_by_client_for_every_defense(protocol: Protocol, case: DefenseCase) -> None:
+    """By the attacker's own simulator, who knows the draws; deterministic ones without them too."""
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        t, b, draws = task("relu", dtype=dtype), batch(4, dtype), Draws(7)
+        try:
+            update = client_update(t, protocol, b, draws, defense=case.defense)
+        except InputError as error:
+            assert "each client's data" in str(error)  # noqa: PT017
+            return
+        for known in (draws, None) if case.deterministic else (draws,):
+            knowledge = Knowledge(
+                labels=b.labels, example_count=4, local_training=protocol, defense=case.defense, draws=known
+            )
+            seen = Observation(case.defense.on_task(t), update, knowledge)
+            simulator = Simulator.of(seen, torch.empty((), dtype=dtype), torch.Generator().manual_seed(0))
+            assert gap(simulator.exact(b), update.tensors) <= tolerance
 
 
 def test_clipping_examples_with_dropout_is_refused() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, cast, runtime_checkable
@@ -123,12 +124,30 @@ def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Fl
     return F.nll_loss(logits, labels)
 
 
+@runtime_checkable
+class Penalty(Protocol):
+    """What the output of one part of the model adds to the loss, read in the same forward pass.
+
+    Attributes:
+        part: name of the submodule whose output it is given.
+    """
+
+    @property
+    def part(self) -> str: ...
+
+    def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
     a gradient travel with the buffers. `module` is a private copy and never changes.
+
+    Attributes:
+        stochastic: the model draws at random (dropout in train mode, a variational bottleneck).
+        penalties: added to the loss.
     """
 
     module: nn.Module
@@ -140,6 +159,7 @@ class Task:
     name: str = ""
     stochastic: bool = False
     outputs: int = 0
+    penalties: tuple[Penalty, ...] = ()
 
     @staticmethod
     def of(
@@ -230,18 +250,46 @@ class Task:
     def __call__(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, ""], Tensors]:
-        """Loss of a batch and the new buffers.
+        """Loss of a batch, penalties included, and the new buffers.
 
-        Dropout draws from `generator` (a model with dropout in train mode needs one): torch's dropout
-        reads the global generator, which is set inside and put back.
+        Dropout draws from `generator` (a model that draws needs one): torch's dropout reads the global
+        generator, which is set inside and put back. Soft labels of fewer columns than the model has outputs
+        give the others no weight.
         """
         if not self.stochastic:
-            logits, fresh = self.logits(parameters, buffers, batch.inputs)
-            return self.loss(logits, batch.labels), fresh
+            return self._loss(parameters, buffers, batch)
         if generator is None:
-            raise InputError("generator", "is missing, and the model drops units at random", "pass a torch.Generator")
+            raise InputError("generator", "is missing, and the model draws at random", "pass a torch.Generator")
         seed = int(torch.randint(2**31, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            return self._loss(parameters, buffers, batch)
+
+    def _loss(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Float[Tensor, ""], Tensors]:
+        with _outputs_of(self.module, {p.part for p in self.penalties}) as seen:
             logits, fresh = self.logits(parameters, buffers, batch.inputs)
-        return self.loss(logits, batch.labels), fresh
+        labels = batch.labels
+        if labels.is_floating_point() and labels.shape[1] < logits.shape[1]:
+            labels = F.pad(labels, (0, logits.shape[1] - labels.shape[1]))
+        loss = self.loss(logits, labels)
+        for penalty in self.penalties:
+            loss = loss + penalty(seen[penalty.part])
+        return loss, fresh
+
+
+@contextmanager
+def _outputs_of(module: nn.Module, parts: Set[str]) -> Iterator[dict[str, Tensor]]:
+    """What parts of a module put out while it runs, by name; the module is afterwards as it was."""
+    seen: dict[str, Tensor] = {}
+    handles = []
+    for name in parts:
+
+        def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
+            seen[name] = out
+
+        handles.append(module.get_submodule(name).register_forward_hook(keep))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,6 +1,6 @@
 """How clients turn data into updates."""
 
-from leakgauge.clients.client import client_update, raw_update
+from leakgauge.clients.client import client_update, raw_update, sent_update
 from leakgauge.clients.fedavg import FedAvg
 from leakgauge.clients.fedsgd import FedSGD
 from leakgauge.clients.gradient import example_gradients, mean_gradient
@@ -16,4 +16,5 @@ __all__ = [
     "example_gradients",
     "mean_gradient",
     "raw_update",
+    "sent_update",
 ]

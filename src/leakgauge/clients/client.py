@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from leakgauge.clients.gradient import example_rule, mean_gradient
 from leakgauge.clients.protocol import Protocol
 from leakgauge.clients.secure_aggregation import SecureAggregation
+from leakgauge.defenses.compose import Compose
 from leakgauge.defenses.defense import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -22,17 +25,38 @@ def raw_update(task: Task, protocol: Protocol, batch: Batch, draws: Draws, defen
     return protocol.local_training(task, batch, draws, rule)
 
 
-def refuse_combination(protocol: Protocol, defense: Defense) -> None:
-    """Raises `InputError` where each client of a cohort would have to change its own update.
+Stages = Callable[[Protocol, Batch, Draws], tuple[Tensors, Tensors]]
+"""``(a client's own protocol, its examples, its draws) → (update, buffers)``: one client from batch to wire."""
 
-    Applied to the mean instead, noise and top-k would look stronger than they are.
+
+def sent_update(protocol: Protocol, batch: Batch, draws: Draws, stages: Stages) -> tuple[Tensors, Tensors]:
+    """What the server sees: `stages` of the only client, or their mean over a cohort, each client with its own draws.
+
+    Clients and the attackers who simulate them both come through here, so that a defence of the batch or the
+    update acts on each client of a cohort, never on the mean: noise and top-k of the mean would look stronger.
     """
-    if isinstance(protocol, SecureAggregation) and defense.acts_on_update:
+    if isinstance(protocol, SecureAggregation):
+        return protocol.mean_of(batch, draws, lambda own, its: sent_update(protocol.client, own, its, stages))
+    return stages(protocol, batch, draws)
+
+
+def refuse_combination(protocol: Protocol, defense: Defense) -> None:
+    """Raises `InputError` where a cohort's simulation would need what only each client's own update shows.
+
+    A mask that was fitted to a client's data (Soteria) is read from its update's zeros; a mean has none of them.
+    """
+    if isinstance(protocol, SecureAggregation) and _fits_to_data(defense):
         raise InputError(
             "defenses",
-            f"{defense} changes each client's update, which secure aggregation does not simulate yet",
-            "audit the defence with fedsgd or fedavg, or secure aggregation with none",
+            f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort",
+            "audit the defence with fedsgd or fedavg, or secure aggregation without it",
         )
+
+
+def _fits_to_data(defense: Defense) -> bool:
+    if isinstance(defense, Compose):
+        return any(map(_fits_to_data, defense.defenses))
+    return type(defense).for_batch is not Defense.for_batch
 
 
 def client_update(
@@ -45,7 +69,7 @@ def client_update(
     send_example_count: bool = True,
     send_buffers: bool = False,
 ) -> Update:
-    """What the client sends for `batch`: all stages of the defence, in their order.
+    """What the server sees for `batch`: all stages of the defence, in their order, by each client for itself.
 
     Returns:
         An update with detached tensors. Its header says what kind it is, and the example count only
@@ -54,9 +78,13 @@ def client_update(
     defense = defense or NoDefense()
     refuse_combination(protocol, defense)
     task = defense.on_task(task)
-    batch = defense.on_batch(batch, draws.generator("batch"))
-    defense = defense.for_batch(task, batch)
-    tensors, buffers = raw_update(task, protocol, batch, draws, defense)
-    tensors = defense.on_update(map_tensors(lambda t: t.detach(), tensors), draws.generator("update"))
+
+    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
+        batch = defense.on_batch(batch, draws.generator("batch"))
+        bound = defense.for_batch(task, batch)
+        raw, buffers = raw_update(task, protocol, batch, draws, bound)
+        return bound.on_update(map_tensors(lambda t: t.detach(), raw), draws.generator("update")), buffers
+
+    tensors, buffers = sent_update(protocol, batch, draws, stages)
     header = UpdateHeader(protocol.kind, len(batch) if send_example_count else None, {"protocol": repr(protocol)})
     return Update(tensors, header, {k: v.detach() for k, v in buffers.items()} if send_buffers else None)

@@ -53,7 +53,9 @@ def refuse_mixing(task: Task) -> None:
     """Raises `InputError` where a BatchNorm in train mode mixes examples, or dropout draws for the batch as one."""
     if task.stochastic:
         raise InputError(
-            "defenses", "clipping examples is not simulated with dropout in train mode", "use mode: eval, or set p=0"
+            "defenses",
+            "clipping examples is not simulated with dropout in train mode or a layer that samples (precode)",
+            "use mode: eval and no precode",
         )
     mixes = [n for n, m in task.module.named_modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     if task.mode is Mode.TRAIN and mixes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +17,9 @@ from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 
+OneClient = Callable[[Batch, Draws], tuple[Tensors, Tensors]]
+"""``(a client's examples, its draws) → (update, buffers)``."""
+
 
 @CLIENTS.register("secure-aggregation")
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +27,8 @@ class SecureAggregation:
     """Mean of the cohort's updates, weighted by example counts: Σ nᵢ·uᵢ / Σ nᵢ.
 
     The batch handed to `local_training` holds all clients' examples, one client after the other. No
-    guarantee of its own against a server that inverts the mean: the cohort is only a larger batch.
+    guarantee of its own against a server that inverts the mean: the cohort is only a larger batch. Each client
+    runs all stages of its own defence, with its own draws, before the mean: see `leakgauge.clients.sent_update`.
 
     Attributes:
         cohort: number of clients.
@@ -65,12 +70,15 @@ class SecureAggregation:
         return max(self.client.steps(n) for n in self.counts(examples)) * self.cohort
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
-        counts = self.counts(len(batch))
-        inputs, labels = torch.split(batch.inputs, list(counts)), torch.split(batch.labels, list(counts))
+        return self.mean_of(batch, draws, lambda own, its: self.client.local_training(task, own, its, gradient))
+
+    def mean_of(self, batch: Batch, draws: Draws, one: OneClient) -> tuple[Tensors, Tensors]:
+        """Mean of what `one` makes of each client's examples and draws, of updates and of floating buffers alike."""
+        counts = list(self.counts(len(batch)))
+        inputs, labels = torch.split(batch.inputs, counts), torch.split(batch.labels, counts)
         updates, buffers = [], []
         for client, (x, y) in enumerate(zip(inputs, labels, strict=True)):
-            own = Draws(draws.seed + client)
-            update, after = self.client.local_training(task, Batch(x, y), own, gradient)
+            update, after = one(Batch(x, y), self.draws_of(draws, client))
             updates.append(update)
             buffers.append(after)
         weights = [n / sum(counts) for n in counts]
@@ -80,3 +88,8 @@ class SecureAggregation:
 
         averaged = {k: mean(*(b[k] for b in buffers)) if v.is_floating_point() else v for k, v in buffers[0].items()}
         return map_tensors(mean, *updates), averaged
+
+    @staticmethod
+    def draws_of(draws: Draws, client: int) -> Draws:
+        """The draws of one client of the cohort."""
+        return Draws(draws.seed + client)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense, child_generator
+from leakgauge.defenses.likelihood import gaussian_view
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
@@ -59,6 +62,9 @@ class Compose(Defense):
             tensors = defense.on_update(tensors, child_generator(generator))
         return tensors
 
+    def without_noise(self) -> Defense:
+        return Compose(tuple(defense.without_noise() for defense in self.defenses))
+
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         views = [d.attacker_view(update, None if draw is None else child_generator(draw)) for d in self.defenses]
         supports = [v.support for v in views if v.support is not None]
@@ -68,19 +74,63 @@ class Compose(Defense):
                 raw = view(raw)
             return raw
 
+        def relaxed(raw: Tensors) -> Tensors:
+            for view in views:
+                raw = view.relax(raw)
+            return raw
+
+        # Noise of the example stage comes before every update stage, wherever it is written.
+        order = sorted(range(len(views)), key=lambda i: self.defenses[i].acts_on_update)
+        in_turn = [views[i] for i in order if not views[i].is_empty]
+        told = all(_is_told(part, view) for part, view in zip(self.defenses, views, strict=True))
         return AttackerView(
             simulate=simulate if any(v.simulate is not None for v in views) else None,
+            relaxed=relaxed if any(v.relaxed is not None for v in views) else None,
             support=map_tensors(lambda *s: torch.stack(s).all(0), *supports) if supports else None,
             unsent_small=bool(supports) and all(v.unsent_small for v in views if v.support is not None),
-            noise_scale=_noise_scale(views),
+            noise_scale=_noise_scale(in_turn),
+            log_likelihood=_log_likelihood(in_turn, update) if told else None,
+            gaussian=all(v.gaussian for v in views if v.noise_scale is not None),
         )
+
+
+def _is_told(part: Defense, view: AttackerView) -> bool:
+    """Whether the view says what the part does after the example stage: later noise may have covered it."""
+    return not view.is_empty or not (part.acts_on_update or part.without_noise() is not part)
+
+
+def _log_likelihood(views: list[AttackerView], update: Update) -> Callable[[Tensors], Tensor] | None:
+    """Of the last random stage, given what the deterministic ones before it make of the raw update.
+
+    Several random stages count as one where all of them add Gaussian noise and nothing after the first reshapes it.
+    Otherwise, and where a deterministic stage comes last, the likelihood is an integral not stated here: `None`.
+    """
+    random = [i for i, view in enumerate(views) if view.log_likelihood is not None or view.noise_scale is not None]
+    if not random or random[-1] != len(views) - 1:
+        return None
+    first, last = random[0], views[-1].log_likelihood
+    if len(random) > 1:
+        total = _noise_scale(views)
+        if total is None or not all(view.gaussian and view.support is None for view in views[first:]):
+            return None
+        last = gaussian_view(update, total).log_likelihood
+    if last is None:
+        return None
+    likelihood = last
+
+    def log_likelihood(raw: Tensors) -> Tensor:
+        for view in views[:first]:
+            raw = view(raw)
+        return likelihood(raw)
+
+    return log_likelihood
 
 
 def _noise_scale(views: list[AttackerView]) -> Tensors | None:
     """Independent noises add in variance. Noise that a later stage reshapes (clips, say) has no known scale."""
     total: Tensors | None = None
     for view in views:
-        if total is not None and view.simulate is not None and view.noise_scale is None:
+        if total is not None and view.simulate is not None:
             return None
         if view.noise_scale is not None:
             total = view.noise_scale if total is None else map_tensors(torch.hypot, total, view.noise_scale)

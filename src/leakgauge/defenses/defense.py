@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -26,22 +26,39 @@ class AttackerView:
     Attributes:
         simulate: raw update → update as sent, differentiable and usable under vmap; without the noise
             whose draw is unknown.
+        relaxed: `simulate` without its rounding, where it rounds. Attacks match this one: a rounded value has no
+            gradient of use.
         support: entries that the client may have sent, name → bool.
         unsent_small: entries outside the support are no larger than those inside (top-k), so that zero is a good
             guess of them; otherwise nothing is known of them (pruned columns).
         noise_scale: standard deviation of the noise on each tensor, name → scalar.
-        log_likelihood: simulated update → log p(observed | simulated), up to a constant.
+        gaussian: whether that noise is Gaussian, so that several add up to one.
+        log_likelihood: raw update → log p(observed | raw), up to a constant: it holds whatever `simulate` and
+            `support` do, so what they return is not its argument.
     """
 
     simulate: Callable[[Tensors], Tensors] | None = None
+    relaxed: Callable[[Tensors], Tensors] | None = None
     support: Tensors | None = None
     unsent_small: bool = False
     noise_scale: Tensors | None = None
     log_likelihood: Callable[[Tensors], Tensor] | None = None
+    gaussian: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing at all."""
+        return all(getattr(self, f.name) is None for f in fields(self) if f.default is None)
 
     def __call__(self, raw: Tensors) -> Tensors:
         """The raw update as it would look on the wire, outside the support zero."""
-        sent = (self.simulate or _identity)(raw)
+        return self._on_support((self.simulate or _identity)(raw))
+
+    def relax(self, raw: Tensors) -> Tensors:
+        """As a call, without the rounding of quantisers."""
+        return self._on_support((self.relaxed or self.simulate or _identity)(raw))
+
+    def _on_support(self, sent: Tensors) -> Tensors:
         if self.support is None:
             return sent
         return map_tensors(lambda t, s: t * s, sent, self.support)
@@ -92,6 +109,14 @@ class Defense:
         """Changes the raw update before it is sent (clip, top-k, noise)."""
         del generator
         return tensors
+
+    def without_noise(self) -> Defense:
+        """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.
+
+        Noise of one's own in the simulation would only add to the client's. The update stage is not concerned:
+        simulations go through `attacker_view` there.
+        """
+        return self
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """What an attacker who knows this mechanism can use.

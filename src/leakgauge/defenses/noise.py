@@ -115,7 +115,7 @@ class GaussianNoise(Defense):
             return -0.5 * torch.stack(terms).sum()
 
         if draw is None:
-            return AttackerView(noise_scale=sigma, log_likelihood=log_likelihood)
+            return AttackerView(noise_scale=sigma, log_likelihood=log_likelihood, gaussian=True)
         state = draw.get_state()
 
         def simulate(raw: Tensors) -> Tensors:

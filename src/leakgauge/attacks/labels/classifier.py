@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.defenses.precode import mean_draws
 from leakgauge.observation import Observation
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
@@ -47,12 +48,12 @@ class Classifier:
 
 
 def without_dropout(task: Task) -> Task:
-    """The same task on a module of its own with dropout off, so that nothing reads the global generator."""
+    """The same task on a module of its own with dropout off and bottlenecks at their mean: nothing is drawn."""
     module = copy.deepcopy(task.module)
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.eval()
-    return replace(task, module=module, stochastic=False)
+    return replace(task, module=module, buffers={**task.buffers, **mean_draws(task)}, stochastic=False)
 
 
 def find_classifier(observation: Observation) -> Classifier | Unknown:

@@ -16,6 +16,7 @@ from torch import Tensor
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
 from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.canvases import Canvas, Pixels
+from leakgauge.attacks.matching.hidden import Hidden, buffers_in
 from leakgauge.attacks.matching.minimiser import Minimiser
 from leakgauge.attacks.matching.objectives import Cosine, Objective
 from leakgauge.attacks.matching.priors import NoPrior, Prior
@@ -32,7 +33,8 @@ from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 
 Polish = Callable[[Float[Tensor, "n *shape"]], Float[Tensor, "n *shape"]]
-"""Raw examples → raw examples, after the search."""
+"""Raw examples → raw examples, after the search. One that has `with_labels` is given the labels too; one that has
+`refuses`, like a canvas, says beforehand which data it cannot take."""
 
 
 @LABELS.register("joint")
@@ -51,6 +53,8 @@ class Matching:
 
     Attributes:
         objective, prior, canvas, minimiser, polish: the parts.
+        hidden: unknown draws of the client's encoding that are optimised with the examples, in the order in which
+            the client encodes.
         labels: how labels are found where `Knowledge.labels` does not give them.
         restarts: independent starts; the one with the lowest data term is the answer. Truth plays no part.
     """
@@ -61,6 +65,7 @@ class Matching:
     minimiser: Minimiser = field(default_factory=BoundedLBFGS)
     labels: LabelStrategy | JointSoftLabels = field(default_factory=CountsFromLastLayer)
     polish: tuple[Polish, ...] = ()
+    hidden: tuple[Hidden, ...] = ()
     restarts: int = 1
 
     def __post_init__(self) -> None:
@@ -88,9 +93,10 @@ class Matching:
             return Reconstruction.not_applicable(
                 f"{type(self.prior).__name__} needs two spatial axes, the data have shape {observation.task.data.shape}"
             )
-        refuses = getattr(self.canvas, "refuses", None)
-        if refuses is not None and (why := refuses(observation.task.data)):
-            return Reconstruction.not_applicable(why)
+        for part in (self.canvas, *self.polish):
+            refuses = getattr(part, "refuses", None)
+            if refuses is not None and (why := refuses(observation.task.data)):
+                return Reconstruction.not_applicable(why)
         like = compute.like(self.minimiser.dtype)
         simulator = Simulator.of(observation, like, generator)
         if not (simulator.scale_known or self.objective.scale_free):
@@ -131,6 +137,8 @@ class Matching:
         starts: list[Tensors] = []
         for _ in range(self.restarts):
             start = self.canvas.start(examples, data, generator)
+            for part in self.hidden:
+                start |= part.start(examples, data, generator)
             if labels is None:
                 start["label_logits"] = torch.randn((examples, data.classes), generator=generator, dtype=torch.float64)
             starts.append(start)
@@ -144,6 +152,7 @@ class Matching:
     def _loss(self, simulator: Simulator, labels: Tensor | None) -> tuple[Loss, Squares | None]:
         """Total and data term of one restart, and the same as a sum of squares where the objective is one."""
         data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
+        simulate = simulator.raw if getattr(self.objective, "wants_raw", False) else simulator
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
             if labels is None:
@@ -151,12 +160,21 @@ class Matching:
                 guess = torch.nn.functional.pad(soft, (0, outputs - data.classes))
             else:
                 guess = labels
-            return simulator(Batch(data.denormalise(z), guess))
+            batch = Batch(data.denormalise(z), guess)
+            for part in self.hidden:
+                batch = part.encode(batch, variables)
+            return simulate(batch, buffers_in(variables))
+
+        def prior(z: Tensor, variables: Tensors) -> Tensor:
+            total = self.prior(z)
+            for part in self.hidden:
+                total = total + part.penalty(variables)
+            return total
 
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
             z = self.canvas.decode(variables, data)
             term = self.objective(simulated(z, variables), observed, simulator.view)
-            return term + self.prior(z), term
+            return term + prior(z, variables), term
 
         if not has_residual(self.objective):
             return loss, None
@@ -164,7 +182,7 @@ class Matching:
         def difference(variables: Tensors) -> Tensor:
             return residual(self.objective, simulated(self.canvas.decode(variables, data), variables), observed)
 
-        return loss, Squares(difference, lambda variables: self.prior(self.canvas.decode(variables, data)))
+        return loss, Squares(difference, lambda variables: prior(self.canvas.decode(variables, data), variables))
 
     def _minimise(self, problem: Problem) -> Minimum:
         if self.minimiser.batched or problem.restarts == 1:
@@ -205,11 +223,12 @@ class Matching:
         winner = int(torch.where(torch.isfinite(minimum.data), minimum.data, torch.inf).argmin())
         variables = {k: v[winner] for k, v in minimum.variables.items()}
         inputs = data.denormalise(self.canvas.decode(variables, data)).detach()
-        for polish in self.polish:
-            inputs = polish(inputs)
         if labels is None:
             probabilities = variables["label_logits"].softmax(1)
             labels, confidence = probabilities.argmax(1), float(probabilities.amax(1).mean())
+        for polish in self.polish:
+            labelled = getattr(polish, "with_labels", None)
+            inputs = polish(inputs) if labelled is None else labelled(inputs, labels)
         return Reconstruction(
             inputs.cpu(),
             labels.detach().cpu(),

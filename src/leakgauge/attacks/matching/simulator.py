@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
-from leakgauge.clients import FedSGD, Protocol, raw_update
-from leakgauge.defenses import AttackerView, Defense, NoDefense, view_of
+from leakgauge.attacks.matching.cohort import Views, cohort_view, views_of
+from leakgauge.clients import FedSGD, Protocol, raw_update, sent_update
+from leakgauge.defenses import AttackerView, Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
@@ -22,6 +24,8 @@ class Simulator:
 
     Where local training is unknown and the update is a delta, the candidate's gradient with its sign
     turned stands for it: right in direction for small local steps, unknown in length (`scale_known`).
+
+    Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent.
     """
 
     task: Task
@@ -32,10 +36,13 @@ class Simulator:
     draws: Draws
     sign: float
     scale_known: bool
+    views: Views
+    draws_known: bool = False
 
     @staticmethod
     def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> Simulator:
-        """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own.
+        """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
+        defence's noise, which is left out.
 
         Raises:
             InputError: the stated local training makes another kind of update than the one observed.
@@ -51,22 +58,43 @@ class Simulator:
                 "make them agree",
             )
         defense = knowledge.defense or NoDefense()
-        cast = type(update)(observed, update.header)
+        counted = type(update)(observed, replace(update.header, example_count=observation.example_count))
         return Simulator(
             task=task,
             observed=observed,
-            view=view_of(defense, cast, knowledge.draws),
+            view=cohort_view(protocol or FedSGD(), defense, counted, knowledge.draws),
+            views=views_of(defense, counted, draws_known=knowledge.draws is not None),
             protocol=protocol or FedSGD(),
-            defense=defense,
+            defense=defense if knowledge.draws is not None else defense.without_noise(),
             draws=knowledge.draws or Draws.sample(generator),
             sign=-1.0 if protocol is None and update.header.kind is UpdateKind.DELTA else 1.0,
             scale_known=protocol is not None or update.header.kind is UpdateKind.GRADIENT,
+            draws_known=knowledge.draws is not None,
         )
 
-    def __call__(self, batch: Batch) -> Tensors:
-        """Simulated update, differentiable in the batch."""
-        raw = raw_update(self.task, self.protocol, batch, self.draws, self.defense)[0]
-        return self.view(map_tensors(lambda t: self.sign * t, raw) if self.sign < 0 else raw)
+    def __call__(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
+        """Simulated update as it would look on the wire but for rounding, differentiable in the batch and in
+        `buffers`, which stand for the task's own of the same names."""
+        return self._sent(batch, buffers, lambda raw, draws: self.views(draws).relax(raw))
+
+    def exact(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
+        """Simulated update with its rounding: the observed one at the truth, for who knows all that the client drew."""
+        return self._sent(batch, buffers, lambda raw, draws: self.views(draws)(raw))
+
+    def raw(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
+        """Simulated update before the client's last stage, for objectives that `wants_raw`."""
+        return self._sent(batch, buffers, lambda raw, _: raw)
+
+    def _sent(self, batch: Batch, buffers: Tensors | None, last: Callable[[Tensors, Draws], Tensors]) -> Tensors:
+        task = self.task if not buffers else replace(self.task, buffers={**self.task.buffers, **buffers})
+
+        def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
+            if self.draws_known:
+                batch = self.defense.on_batch(batch, draws.generator("batch"))
+            raw, after = raw_update(task, protocol, batch, draws, self.defense)
+            return last(map_tensors(lambda t: self.sign * t, raw) if self.sign < 0 else raw, draws), after
+
+        return sent_update(self.protocol, batch, self.draws, stages)[0]
 
     def cost(self, examples: int) -> int:
         """Gradient evaluations of one call."""

@@ -1,0 +1,209 @@
+"""Quantisation: a few values a tensor, rounded deterministically or at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.errors import require
+from leakgauge.registry import DEFENSES
+from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.update import Update
+
+SOFTNESS = 0.1
+"""Scale of the logistic noise that softens the edges of a cell, in steps of the grid."""
+
+OUTSIDE = 0.05
+"""Probability of a rounding below which its log-likelihood continues as a line, in `stochastic_log_likelihood`."""
+
+
+@runtime_checkable
+class Norm(Protocol):
+    """The length that a tensor's entries are measured in: tensor → scalar, no smaller than its largest entry."""
+
+    def __call__(self, t: Tensor) -> Tensor: ...
+
+    def step(self, sent: Tensor, levels: int) -> Tensor:
+        """The distance of two values of the grid, read off the tensor as sent; 0 where that shows none."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaxNorm:
+    """max|g|, as in TernGrad and the ROG release. The largest entry is sent as it is."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return largest(t)
+
+    def step(self, sent: Tensor, levels: int) -> Tensor:
+        return largest(sent) / levels
+
+
+@dataclass(frozen=True)
+class PNorm:
+    """(Σ|g|^p)^(1/p); p = 2 in the QSGD paper.
+
+    QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for one step,
+    which it is unless no entry was rounded to it.
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        require(self.p >= 1, "norm", f"is {self.p}", "give p ≥ 1, or leave it out for the largest entry")
+
+    def __call__(self, t: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(t, self.p)
+        return length
+
+    def step(self, sent: Tensor, levels: int) -> Tensor:
+        del levels
+        if not bool((sent != 0).any()):
+            return sent.new_zeros(())
+        return sent[sent != 0].abs().min()
+
+
+def largest(t: Tensor) -> Tensor:
+    """max|t|, 0 of an empty tensor, not-a-number if there is one in it."""
+    return t.abs().amax() if t.numel() else t.new_zeros(())
+
+
+def _rounded(t: Tensor, norm: Tensor, levels: int, code: Callable[[Tensor], Tensor]) -> Tensor:
+    """sign(t) · code(|t|·s/norm)/s · norm; zeros of a zero tensor; not-a-number throughout if there is one in it."""
+    safe = torch.where(norm == 0, torch.ones_like(norm), norm)
+    return t.sign() * (code(t.abs() / safe * levels) / levels) * norm
+
+
+def straight_through(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
+    """`function`'s value with the gradient of the identity."""
+    return t + (function(t) - t).detach()
+
+
+def unchanged(raw: Tensors) -> Tensors:
+    """What a rounding is without the rounding."""
+    return raw
+
+
+@DEFENSES.register("quantise")
+@dataclass(frozen=True, kw_only=True)
+class Quantise(Defense):
+    """Rounds every entry to the nearest of 2s+1 equally spaced values between −max|g| and max|g|.
+
+    s is `levels`. "3-bit" is s = 3: seven values, zero among them, as the ROG paper counts; the `quant_level` of
+    its release is s + 1. Ties go to the even code. A zero or empty tensor stays; a tensor with a not-a-number becomes
+    all not-a-number; a single entry stays as it is.
+
+    Guarantee: |sent − g| ≤ max|g|/2s (one rounding error). No privacy guarantee: every sent value says in
+    which interval of width max|g|/s the true one lies.
+    """
+
+    levels: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
+
+    def _round(self, t: Tensor) -> Tensor:
+        return _rounded(t, largest(t), self.levels, torch.round)
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
+        return map_tensors(self._round, tensors)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """`simulate` rounds with the gradient of the identity, `relaxed` does not round.
+
+        `log_likelihood` is that of the cell that each sent value stands for, cut at ±max|g|. The probability of a cell
+        is 1 or 0; stated is that with logistic noise of scale τ = `SOFTNESS`·Δ, Δ = max|g|/s, before rounding:
+        σ((g−low)/τ) − σ((g−high)/τ), which is σ((g−low)/τ)·σ((high−g)/τ) up to a constant.
+        """
+        del draw
+        top = map_tensors(largest, update.tensors)
+
+        def log_likelihood(raw: Tensors) -> Tensor:
+            terms = []
+            for name, sent in update.tensors.items():
+                g = raw[name]
+                most = top[name].to(g)
+                step = (most / self.levels).clamp_min(torch.finfo(g.dtype).tiny ** 0.5)
+                low = (sent.to(g) - step / 2).clamp_min(-most)
+                high = (sent.to(g) + step / 2).clamp_max(most)
+                tau = SOFTNESS * step
+                terms.append((F.logsigmoid((g - low) / tau) + F.logsigmoid((high - g) / tau)).sum())
+            return torch.stack(terms).sum()
+
+        return AttackerView(
+            simulate=lambda raw: map_tensors(lambda t: straight_through(self._round, t), raw),
+            relaxed=unchanged,
+            log_likelihood=log_likelihood,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSGD(Defense):
+    """Rounds |g|·s/norm to one of its two neighbouring whole numbers at random, so that the mean is |g|·s/norm.
+
+    Source: Alistarh et al., *QSGD*, NeurIPS 2017, Eq. 4, with a norm of choice; one norm a tensor (their buckets of d
+    entries are not simulated). s is `levels`. A zero or empty tensor stays; a tensor with a not-a-number becomes all
+    not-a-number.
+
+    Guarantee: unbiased, E[sent] = g; the variance of an entry is at most (norm/2s)². No privacy guarantee.
+    """
+
+    levels: int = 3
+    norm: Norm = field(default_factory=MaxNorm)
+
+    def __post_init__(self) -> None:
+        require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return map_tensors(self._round, tensors, _uniform(tensors, generator))
+
+    def _round(self, t: Tensor, u: Tensor) -> Tensor:
+        def code(x: Tensor) -> Tensor:
+            return x.floor() + (u.to(x) < x - x.floor())
+
+        return _rounded(t, self.norm(t), self.levels, code)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """p(kΔ | g) = max(0, 1 − |g − kΔ|/Δ), Δ = norm/s; see `stochastic_log_likelihood`."""
+        if draw is not None:
+            drawn = _uniform(update.tensors, draw)
+
+            def rounded(t: Tensor, u: Tensor) -> Tensor:
+                return straight_through(lambda x: self._round(x, u), t)
+
+            return AttackerView(simulate=lambda raw: map_tensors(rounded, raw, drawn), relaxed=unchanged)
+        step = map_tensors(lambda t: self.norm.step(t, self.levels), update.tensors)
+        return AttackerView(log_likelihood=lambda raw: stochastic_log_likelihood(raw, update.tensors, step))
+
+
+def _uniform(tensors: Tensors, generator: torch.Generator) -> Tensors:
+    # Drawn in one precision, so that whoever knows the draw repeats it in any other.
+    return map_tensors(lambda t: torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device), tensors)
+
+
+def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Tensor:
+    """Σ log(1 − |g − ĝ|/Δ): the log-likelihood of g where ĝ came of it by stochastic rounding.
+
+    Below a probability of `OUTSIDE` it continues as its tangent, so that it is finite, concave and continuously
+    differentiable at any g but ĝ.
+    """
+    terms = []
+    for name, t in sent.items():
+        g = raw[name]
+        width = step[name].to(g).clamp_min(torch.finfo(g.dtype).tiny ** 0.5)
+        p = 1 - (g - t.to(g)).abs() / width
+        inside = p.clamp_min(OUTSIDE).log()
+        terms.append((inside + (p - OUTSIDE).clamp_max(0) / OUTSIDE).sum())
+    return torch.stack(terms).sum()
+
+
+@DEFENSES.register("qsgd")
+def qsgd(*, levels: int = 3, norm: float | None = None) -> QSGD:
+    """Stochastic rounding to 2·levels+1 values a tensor, unbiased; norm: by default the largest entry, 2 as in QSGD."""
+    return QSGD(levels=levels, norm=MaxNorm() if norm is None else PNorm(norm))

@@ -1,0 +1,150 @@
+"""Bytes that an update takes on the wire after a defence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+from leakgauge.defenses.client_dp import ClientDP
+from leakgauge.defenses.compose import Compose
+from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.laplace import LaplaceNoise
+from leakgauge.defenses.noise import GaussianNoise
+from leakgauge.defenses.prune import Prune
+from leakgauge.defenses.quantise import QSGD, Quantise
+from leakgauge.defenses.random_k import RandomK
+from leakgauge.defenses.sign import Sign, Unit
+from leakgauge.defenses.topk import TopK
+from leakgauge.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Coded:
+    """How one tensor is coded.
+
+    Attributes:
+        entries: of the tensor.
+        sent: of them, how many values are sent.
+        value_bits: of one value.
+        place_bits: of one place.
+        extra_bits: once a tensor, e.g. its norm.
+        float_bits: of one number as it is; the element size.
+    """
+
+    entries: int
+    sent: int
+    value_bits: float
+    place_bits: int = 0
+    extra_bits: int = 0
+    float_bits: int = 32
+
+    @property
+    def bits(self) -> int:
+        """All together, in whole bits."""
+        return math.ceil(self.sent * self.value_bits) + self.sent * self.place_bits + self.extra_bits
+
+
+def wire_bytes(defense: Defense, tensors: Tensors) -> int:
+    """Bytes of `tensors` as sent after `defense`, in the plainest code that the defence allows.
+
+    Per tensor of n entries, rounded up to whole bytes:
+
+    - no defence, noise, or one that changes values alone (clip, Soteria): n · element size;
+    - top-k and random-k: k values and k places of ⌈log2 n⌉ bits each (a random-k with a shared seed: no places);
+      pruning: the same with the entries that are not zero, wherever they are;
+    - quantisers: ⌈log2(2s+1)⌉ bits a value and one number, the norm;
+    - sign: one bit a value; where there are zeros and they are sent as such, log2 3 bits; scaled: one number more;
+    - `Compose`: in the stated order, so that a sparsifier says how many values are sent, a quantiser how long each is.
+
+    Places of a sparse tensor are not listed where a bit a place for the whole tensor is shorter, nor is a sparse code
+    used that is longer than the dense one. No entropy coding, no header, no names.
+
+    Args:
+        tensors: as sent; their zeros count for `prune` and `sign`.
+    """
+    total = 0
+    for t in tensors.values():
+        width = 8 * t.element_size()
+        dense = Coded(t.numel(), t.numel(), float(width), float_bits=width)
+        total += math.ceil(_coded(defense, dense, int((t != 0).sum())).bits / 8)
+    return total
+
+
+@singledispatch
+def _coded(defense: Defense, before: Coded, nonzero: int) -> Coded:
+    """How a tensor with so many non-zero entries is coded after `defense`, if it was coded as `before`."""
+    del defense, nonzero
+    return before
+
+
+def _sparse(before: Coded, sent: int, *, places: bool = True) -> Coded:
+    sent = min(sent, before.sent)
+    if not places:
+        return replace(before, sent=sent, place_bits=0)
+    listed = replace(before, sent=sent, place_bits=_bits(before.entries))
+    mapped = replace(before, sent=sent, place_bits=0, extra_bits=before.extra_bits + before.entries)
+    return min(listed, mapped, before, key=lambda coded: coded.bits)
+
+
+def _bits(values: int) -> int:
+    """⌈log2 values⌉: bits that tell so many values apart."""
+    return (values - 1).bit_length() if values > 0 else 0
+
+
+@_coded.register(GaussianNoise)
+@_coded.register(LaplaceNoise)
+@_coded.register(ClientDP)
+def _(defense: Defense, before: Coded, nonzero: int) -> Coded:
+    """Noise fills the zeros and leaves the grid: all values, as numbers."""
+    del defense, nonzero
+    return Coded(before.entries, before.entries, float(before.float_bits), float_bits=before.float_bits)
+
+
+@_coded.register
+def _(defense: TopK, before: Coded, nonzero: int) -> Coded:
+    del nonzero
+    return _sparse(before, math.ceil(defense.keep * before.entries))
+
+
+@_coded.register
+def _(defense: RandomK, before: Coded, nonzero: int) -> Coded:
+    del nonzero
+    return _sparse(before, defense.kept(before.entries), places=not defense.shared_seed)
+
+
+@_coded.register
+def _(defense: Prune, before: Coded, nonzero: int) -> Coded:
+    del defense
+    return _sparse(before, nonzero)
+
+
+def _quantised(levels: int, before: Coded) -> Coded:
+    extra = before.extra_bits + (before.float_bits if before.entries else 0)
+    return replace(before, value_bits=float(_bits(2 * levels + 1)), extra_bits=extra)
+
+
+@_coded.register
+def _(defense: Quantise, before: Coded, nonzero: int) -> Coded:
+    del nonzero
+    return _quantised(defense.levels, before)
+
+
+@_coded.register
+def _(defense: QSGD, before: Coded, nonzero: int) -> Coded:
+    del nonzero
+    return _quantised(defense.levels, before)
+
+
+@_coded.register
+def _(defense: Sign, before: Coded, nonzero: int) -> Coded:
+    zeros = not defense.zero_is_positive and nonzero < before.sent
+    scale = 0 if isinstance(defense.scale, Unit) or not before.entries else before.float_bits
+    return replace(before, value_bits=math.log2(3) if zeros else 1.0, extra_bits=before.extra_bits + scale)
+
+
+@_coded.register
+def _(defense: Compose, before: Coded, nonzero: int) -> Coded:
+    for part in defense.defenses:
+        before = _coded(part, before, nonzero)
+    return before

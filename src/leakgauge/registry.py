@@ -99,10 +99,17 @@ TAPS = Registry("taps", ("leakgauge.servers.mkor",))
 HEADS = Registry("head", ("leakgauge.servers.mkor",))
 LOSSES = Registry("loss", ("leakgauge.servers.mkor",))
 ATTACKS = Registry(
-    "attacks", ("leakgauge.attacks.recipes", "leakgauge.attacks.closed_form", "leakgauge.attacks.matching")
+    "attacks",
+    (
+        "leakgauge.attacks.recipes",
+        "leakgauge.attacks.closed_form",
+        "leakgauge.attacks.matching",
+        "leakgauge.attacks.adaptive",
+        "leakgauge.attacks.learned",
+    ),
 )
 METRICS = Registry("metrics", ("leakgauge.metrics",))
-OBJECTIVES = Registry("objective", ("leakgauge.attacks.matching",))
+OBJECTIVES = Registry("objective", ("leakgauge.attacks.matching", "leakgauge.attacks.adaptive"))
 PRIORS = Registry("prior", ("leakgauge.attacks.matching",))
 CANVASES = Registry("canvas", ("leakgauge.attacks.matching",))
 MINIMISERS = Registry("minimiser", ("leakgauge.attacks.matching",))

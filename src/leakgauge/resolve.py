@@ -37,6 +37,7 @@ PARTS: dict[str, Registry] = {
     "head": HEADS,
     "loss": LOSSES,
     "then": ATTACKS,
+    "attack": ATTACKS,
     "fish": SERVERS,
 }
 """Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""

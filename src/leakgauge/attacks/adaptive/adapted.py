@@ -1,0 +1,81 @@
+"""The same attack twice: by one who knows the defence, and by one who has not heard of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from leakgauge.attacks.adaptive.counter import Counter, counter_to, parts_of
+from leakgauge.attacks.matching import Matching
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import Attack, OnStep, Reconstruction
+from leakgauge.registry import ATTACKS
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """An attack that decides on its parts when it sees the observation (`auto`)."""
+
+    def assembly(self, observation: Observation, generator: torch.Generator, budget: Budget) -> Matching: ...
+
+
+@ATTACKS.register("naive", needs="what its attack needs")
+@dataclass(frozen=True, kw_only=True)
+class Naive:
+    """`attack` by one who takes the update for an undefended one: the reading that flatters a defence.
+
+    Architecture changes (PRECODE) are in the model that the server broadcasts, so even this attacker has them.
+    """
+
+    attack: Attack
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """As the attack does, without `Knowledge.defense`."""
+        forgetful = replace(observation, knowledge=replace(observation.knowledge, defense=None, draws=None))
+        return self.attack.reconstruct(forgetful, generator, budget=budget, compute=compute, on_step=on_step)
+
+
+@ATTACKS.register("adapted", needs="defense, and what its attack needs")
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """`attack` with each known counter to the client's defences built in, in the order of the defences.
+
+    The canvas, minimiser, start and budget stay those of `attack`, so that the difference to `Naive` is what
+    knowing the mechanism is worth. Defences without a counter are attacked through their `attacker_view` alone.
+    """
+
+    attack: Attack
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """As the attack does, with other parts; not applicable where the defence is unknown."""
+        defense = observation.knowledge.defense
+        if defense is None:
+            return Reconstruction.not_applicable("needs the client's defence (knows: defense)")
+        attack = self.attack
+        if isinstance(attack, Chooses) and parts_of(defense):
+            attack = attack.assembly(observation, generator, budget)
+        if isinstance(attack, Matching):
+            for part in parts_of(defense):
+                found = counter_to(part)
+                if isinstance(found, Counter):
+                    attack = found.adapt(attack, part, observation)
+        return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

@@ -1,0 +1,87 @@
+"""Counters to quantisers and signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.attacks.adaptive.counter import counters
+from leakgauge.attacks.adaptive.likelihood import Likelihood, knows_length, matching_variation
+from leakgauge.attacks.matching import Matching
+from leakgauge.defenses import QSGD, AttackerView, Quantise, Sign, view_of
+from leakgauge.errors import require
+from leakgauge.observation import Observation
+from leakgauge.registry import OBJECTIVES
+from leakgauge.tensors import Tensors, entries
+
+
+@OBJECTIVES.register("signs")
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """Mean over entries of log(1 + exp(−sign(o)·g/τ)), τ = `softness` × root mean square of the simulated tensor.
+
+    The logistic likelihood of signs. Neither the length of the update nor that of a tensor matters, so it needs
+    nothing that a sign does not send; of the observed update it reads signs alone. Entries observed as zero count as
+    if either sign had been seen, half each, which is least at zero.
+
+    Differs from ROG's ‖tanh(gain·g) − sign‖²: a wrong sign costs in proportion to its size and keeps its gradient,
+    where tanh has saturated and has none.
+    """
+
+    softness: float = 0.1
+
+    scale_free: ClassVar[bool] = True
+    wants_raw: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self.softness > 0, "softness", f"is {self.softness}", "give a positive number, e.g. 0.1")
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
+        del view
+        terms = []
+        for name, sent in observed.items():
+            g, sign = simulated[name], sent.sign()
+            if not g.numel():
+                continue
+            z = g / (self.softness * g.square().mean().clamp_min(torch.finfo(g.dtype).tiny).sqrt())
+            either = (F.softplus(z) + F.softplus(-z)) / 2
+            terms.append(torch.where(sign == 0, either, F.softplus(-sign * z)).sum())
+        return torch.stack(terms).sum() / max(entries(observed), 1)
+
+
+@counters(
+    Quantise,
+    QSGD,
+    name="cell-likelihood",
+    because="a rounded value says in which interval the true one lies, and how likely each value in it is",
+)
+def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Observation) -> Matching:
+    """`Likelihood` in place of the objective, with a total variation of matching weight.
+
+    Where the length of the update is unknown, or a later stage has covered the grid, the attack as it is. The gain
+    shrinks with the step: untrained LeNet, two CIFAR-10 pictures, one seed, 300 evaluations of bounded L-BFGS, ceiling
+    32 dB: 26.8 dB against 25.9 of the naive attack for `quantise` with 7 levels.
+    """
+    known = observation.knowledge.defense or defense
+    stated = view_of(known, observation.update, None).log_likelihood
+    if not knows_length(observation) or stated is None or getattr(attack.minimiser, "needs_squares", False):
+        return attack
+    return replace(attack, objective=Likelihood(), prior=matching_variation(attack.prior, observation))
+
+
+@counters(
+    Sign,
+    name="sign-likelihood",
+    because="signs are matched as signs, whatever the size of an entry",
+)
+def against_signs(attack: Matching, defense: Sign, observation: Observation) -> Matching:
+    """`Signs` in place of the objective, with a total variation of matching weight."""
+    del defense
+    if getattr(attack.minimiser, "needs_squares", False):
+        return attack
+    return replace(attack, objective=Signs(), prior=matching_variation(attack.prior, observation))

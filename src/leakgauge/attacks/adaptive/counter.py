@@ -1,0 +1,73 @@
+"""Which attacker knows which defence: every defence has a named counter, or says that none is known."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from leakgauge.attacks.matching import Matching
+from leakgauge.defenses import Compose, Defense, NoDefense
+from leakgauge.observation import Observation
+
+Adapt = Callable[[Matching, Any, Observation], Matching]
+"""``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
+parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """How an attack changes for one who knows a defence.
+
+    Attributes:
+        name: of the counter, as reports call it, e.g. ``support-mask``.
+        adapt: the change. The identity where the defence's `attacker_view`, which every simulation goes through,
+            is all there is to know.
+        because: one sentence: what the attacker makes use of.
+    """
+
+    name: str
+    adapt: Adapt
+    because: str
+
+
+@dataclass(frozen=True)
+class NoneKnown:
+    """No counter is known, with the reason. An audit says so; it does not call the defence safe."""
+
+    reason: str
+
+
+COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
+"""By type of defence. A defence of your own gets one by ``counters(YourDefense)``."""
+
+_HOMES = ("leakgauge.attacks.adaptive.all",)
+
+
+def counters(*kinds: type[Defense], name: str, because: str) -> Callable[[Adapt], Adapt]:
+    """Decorator: registers a function as the counter to some kinds of defences."""
+
+    def add(adapt: Adapt) -> Adapt:
+        for kind in kinds:
+            COUNTERS[kind] = Counter(name, adapt, because)
+        return adapt
+
+    return add
+
+
+def parts_of(defense: Defense) -> tuple[Defense, ...]:
+    """The defences of a composition, in their order; nothing for none."""
+    if isinstance(defense, Compose):
+        return tuple(part for inner in defense.defenses for part in parts_of(inner))
+    return () if isinstance(defense, NoDefense) else (defense,)
+
+
+def counter_to(defense: Defense) -> Counter | NoneKnown:
+    """The counter to one defence that is no composition."""
+    for home in _HOMES:
+        importlib.import_module(home)
+    for kind in type(defense).__mro__:
+        if kind in COUNTERS:
+            return COUNTERS[kind]
+    return NoneKnown("nobody has registered one")

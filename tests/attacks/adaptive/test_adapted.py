@@ -1,0 +1,161 @@
+"""The same attack by one who knows the defence and by one who does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from cases import batch, task
+from leakgauge.attacks.adaptive import COUNTERS, Adapted, Naive, NoneKnown, counter_to, counters, parts_of
+from leakgauge.attacks.matching import Adam, Matching, TotalVariation
+from leakgauge.attacks.recipes import Auto
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Budget
+from leakgauge.defenses import Clip, Compose, Defense, NoDefense, TopK, noise
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Attack, Reconstruction, Status
+
+PLAIN = Matching(minimiser=Adam(steps=6))
+
+
+@dataclass(frozen=True)
+class Doubling(Defense):
+    """Sends twice the update: a defence that no counter is registered for."""
+
+
+@dataclass(frozen=True)
+class Adding(Defense):
+    """Does nothing."""
+
+
+@pytest.fixture
+def fakes() -> Iterator[None]:
+    """Counters that write what they do into the prior's weight, which shows their order."""
+
+    @counters(Doubling, name="twice", because="it is a test")
+    def twice(attack: Matching, defense: Defense, observation: Observation) -> Matching:
+        return replace(attack, prior=TotalVariation(2 * weight(attack)))
+
+    @counters(Adding, name="plus", because="it is a test")
+    def plus(attack: Matching, defense: Defense, observation: Observation) -> Matching:
+        return replace(attack, prior=TotalVariation(weight(attack) + 0.5))
+
+    yield
+    for kind in (Doubling, Adding):
+        del COUNTERS[kind]
+
+
+def weight(attack: Matching) -> float:
+    return getattr(attack.prior, "weight", 0.0)
+
+
+def seen(defense: Defense | None = None, *, known: Defense | None = None, draws: Draws | None = None) -> Observation:
+    truth = batch(1)
+    t = task("smooth")
+    update = client_update(t, FedSGD(), truth, Draws(3), defense=defense)
+    knowledge = Knowledge(truth.labels, 1, FedSGD(), defense=known, draws=draws)
+    return Observation(t, update, knowledge)
+
+
+def run(attack: Attack, observation: Observation) -> Reconstruction:
+    return attack.reconstruct(observation, torch.Generator().manual_seed(1), budget=Budget(gradient_evaluations=30))
+
+
+def same(a: Reconstruction, b: Reconstruction) -> bool:
+    assert a.inputs is not None
+    assert b.inputs is not None
+    return torch.equal(a.inputs, b.inputs) and a.objective == b.objective
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An attack that decides on its parts when it sees the observation, and keeps which parts then ran."""
+
+    ran: list[float]
+
+    def assembly(self, observation: Observation, generator: torch.Generator, budget: Budget) -> Matching:
+        return replace(PLAIN, prior=TotalVariation(1.0), polish=(self._kept,))
+
+    def _kept(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.ran.append(float(inputs.mean()))
+        return inputs
+
+    def reconstruct(self, observation, generator, **options) -> Reconstruction:
+        return PLAIN.reconstruct(observation, generator, **options)
+
+
+@pytest.mark.parametrize("defense", [TopK(keep=0.3), noise(relative=0.5)], ids=repr)
+def test_the_naive_attacker_gives_the_same_whatever_is_known_of_the_defence(defense: Defense) -> None:
+    naive = Naive(attack=PLAIN)
+    told = run(naive, seen(defense, known=defense, draws=Draws(3)))
+    misled = run(naive, seen(defense, known=Clip(norm=1.0)))
+    untold = run(naive, seen(defense))
+    assert same(told, untold)
+    assert same(misled, untold)
+    assert same(untold, run(PLAIN, seen(defense)))
+
+
+def test_knowing_the_support_is_worth_something_so_that_naive_has_something_to_forget() -> None:
+    defense = TopK(keep=0.3)
+    assert not same(run(PLAIN, seen(defense, known=defense)), run(Naive(attack=PLAIN), seen(defense, known=defense)))
+
+
+def test_the_adapted_attacker_who_knows_no_defence_says_what_is_missing() -> None:
+    found = run(Adapted(attack=PLAIN), seen(TopK(keep=0.3)))
+    assert found.status is Status.NOT_APPLICABLE
+    assert "knows: defense" in found.message
+    assert found.cost.gradient_evaluations == 0
+
+
+@pytest.mark.parametrize("none", [NoDefense(), Compose((NoDefense(), NoDefense()))], ids=repr)
+@pytest.mark.parametrize("attack", [PLAIN, Auto(smooth_steps=6)], ids=lambda a: type(a).__name__)
+def test_against_no_defence_it_is_the_attack_itself(attack: Attack, none: Defense) -> None:
+    observation = seen(none, known=none)
+    assert parts_of(none) == ()
+    assert same(run(Adapted(attack=attack), observation), run(attack, observation))
+
+
+def test_counters_apply_in_the_order_of_the_defences(fakes: None) -> None:
+    base = replace(PLAIN, prior=TotalVariation(0.25))
+    first, second = Compose((Doubling(), Adding())), Compose((Compose((Adding(),)), NoDefense(), Doubling()))
+    for defense, expected in ((first, 1.0), (second, 1.5), (Doubling(), 0.5)):
+        observation = seen(known=defense)
+        by_hand = replace(base, prior=TotalVariation(expected))
+        assert same(run(Adapted(attack=base), observation), run(by_hand, observation))
+    assert not same(*(run(Adapted(attack=base), seen(known=d)) for d in (first, second)))
+
+
+def test_a_counter_holds_for_subclasses_unless_they_have_their_own(fakes: None) -> None:
+    class Tripling(Doubling):
+        """Another."""
+
+    assert counter_to(Tripling()) is COUNTERS[Doubling]
+
+
+def test_a_defence_without_a_counter_is_attacked_through_its_view_alone() -> None:
+    assert isinstance(counter_to(Doubling()), NoneKnown)
+    observation = seen(known=Doubling())
+    assert same(run(Adapted(attack=PLAIN), observation), run(PLAIN, observation))
+
+
+def test_an_attack_that_chooses_goes_through_its_assembly(fakes: None) -> None:
+    asked = Asked([])
+    observation = seen(known=Doubling())
+    chosen = asked.assembly(observation, torch.Generator(), Budget())
+    found = run(Adapted(attack=asked), observation)
+    assert asked.ran
+    assert same(found, run(replace(chosen, prior=TotalVariation(2.0)), observation))
+
+
+def test_auto_is_adapted_through_its_own_choice(fakes: None) -> None:
+    auto, observation = Auto(smooth_steps=6), seen(known=Doubling())
+    budget = Budget(gradient_evaluations=30)
+    generator = torch.Generator().manual_seed(1)
+    chosen = auto.assembly(observation, generator, budget)
+    by_hand = replace(chosen, prior=TotalVariation(2 * weight(chosen)))
+    expected = by_hand.reconstruct(observation, generator, budget=budget)
+    assert same(run(Adapted(attack=auto), observation), expected)

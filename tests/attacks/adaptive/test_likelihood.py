@@ -1,0 +1,151 @@
+"""The likelihood as a data term, the raw update it is given, and the weight of the variation beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import SPEC, batch, task
+from leakgauge.attacks.adaptive.likelihood import STRENGTH, Likelihood, knows_length, matching_variation
+from leakgauge.attacks.matching import Adam, Cosine, Matching, NoPrior, Scheduled, TotalVariation
+from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
+from leakgauge.compute import Budget
+from leakgauge.defenses import AttackerView, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise, view_of
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.tensors import Tensors, entries, map_tensors
+
+
+def seen(defense: Defense, protocol: Protocol = FedSGD(), *, training: bool = True) -> Observation:  # noqa: B008
+    t, b = task("smooth"), batch(1)
+    known = Knowledge(b.labels, 1, protocol if training else None, defense=defense)
+    return Observation(t, client_update(t, protocol, b, Draws(3), defense=defense), known)
+
+
+def near(observation: Observation) -> Tensors:
+    g = torch.Generator().manual_seed(5)
+    return map_tensors(lambda t: t + 0.1 * torch.randn(t.shape, generator=g, dtype=t.dtype), observation.update.tensors)
+
+
+def test_it_is_the_mean_over_entries_of_what_the_view_states() -> None:
+    observation = seen(noise(sigma=0.2))
+    view, raw, sent = view_of(noise(sigma=0.2), observation.update, None), near(observation), observation.update.tensors
+    by_hand = sum(float(((sent[k] - raw[k]) / 0.2).square().sum()) / 2 for k in sent) / entries(sent)
+    assert float(Likelihood()(raw, sent, view)) == pytest.approx(by_hand)
+
+
+def test_without_a_likelihood_it_is_the_cosine_to_the_update_on_the_wire() -> None:
+    observation = seen(TopK(keep=0.2))
+    view, raw, sent = view_of(TopK(keep=0.2), observation.update, None), near(observation), observation.update.tensors
+    assert view.log_likelihood is None
+    assert float(Likelihood()(raw, sent, view)) == float(Cosine()(view(raw), sent, view))
+
+
+def test_a_likelihood_after_deterministic_stages_is_that_of_the_last_on_what_they_make() -> None:
+    both = Compose((Clip(norm=0.1), noise(sigma=0.2)))
+    observation = seen(both)
+    raw = near(observation)
+    composed = view_of(both, observation.update, None).log_likelihood
+    last = view_of(noise(sigma=0.2), observation.update, None).log_likelihood
+    assert composed is not None
+    assert last is not None
+    assert float(composed(raw)) == pytest.approx(float(last(Clip(norm=0.1).on_update(raw, None))))
+
+
+def test_gaussian_noises_add_in_variance() -> None:
+    both = Compose((noise(sigma=0.3), noise(sigma=0.4)))
+    observation = seen(both)
+    raw = near(observation)
+    composed = view_of(both, observation.update, None).log_likelihood
+    one = view_of(noise(sigma=0.5), observation.update, None).log_likelihood
+    assert composed is not None
+    assert one is not None
+    assert float(composed(raw)) == pytest.approx(float(one(raw)))
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        (laplace(sigma=0.3), noise(sigma=0.4)),  # the sum has no simple law
+        (noise(sigma=0.3), Clip(norm=0.1)),  # noise that is reshaped
+        (noise(sigma=0.3), Clip(norm=0.1), noise(sigma=0.3)),
+        (noise(sigma=0.3), Quantise()),
+    ],
+    ids=repr,
+)
+def test_what_has_no_simple_likelihood_states_none(stages: tuple[Defense, ...]) -> None:
+    assert view_of(Compose(stages), seen(Compose(stages)).update, None).log_likelihood is None
+
+
+def test_a_defense_of_the_data_between_changes_nothing() -> None:
+    both = Compose((noise(sigma=0.3), NoDefense()))
+    assert view_of(both, seen(both).update, None).log_likelihood is not None
+
+
+def test_deltas_have_a_length_only_with_the_local_training() -> None:
+    training = FedAvg(epochs=1, lr=0.1)
+    assert knows_length(seen(Quantise()))
+    assert knows_length(seen(Quantise(), training))
+    assert knows_length(seen(Quantise(), FedSGD(), training=False))
+    assert not knows_length(seen(Quantise(), training, training=False))
+
+
+def test_a_variation_weighs_in_pixels_an_entry_and_other_priors_stay() -> None:
+    observation = seen(Quantise())
+    found = matching_variation(TotalVariation(1e-3), observation)
+    assert isinstance(found, Scheduled)
+    assert isinstance(found.prior, TotalVariation)
+    last = STRENGTH * torch.Size(SPEC.shape).numel() / entries(observation.update.tensors)
+    assert found.prior.weight * found.schedule(99, 100, 0.0) == pytest.approx(last)
+    assert found.prior.weight * found.schedule(0, 100, 0.0) == pytest.approx(10 * last)
+    none = NoPrior()
+    assert matching_variation(none, observation) is none
+
+
+@dataclass(frozen=True)
+class Spy:
+    """An objective that notes whether what it is given has been rounded, and asks for the raw update or not."""
+
+    wants_raw: bool
+    rounded: list[bool]
+
+    scale_free: ClassVar[bool] = True
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Tensor:
+        self.rounded.append(all(len(t.detach().unique()) <= 7 for t in simulated.values()))
+        return Cosine()(simulated, observed, view)
+
+
+@pytest.mark.parametrize("wants_raw", [False, True])
+def test_attacks_match_what_is_not_rounded(wants_raw: bool) -> None:
+    """With rounded values and the gradient of the identity a naive attack on an untrained LeNet did better."""
+    spy = Spy(wants_raw, [])
+    attack = Matching(objective=spy, minimiser=Adam(steps=2))
+    attack.reconstruct(seen(Quantise()), torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=2))
+    assert spy.rounded
+    assert not any(spy.rounded)
+
+
+def test_an_objective_that_wants_the_raw_update_gets_it_before_the_support_is_applied() -> None:
+    zeros: list[float] = []
+
+    @dataclass(frozen=True)
+    class Counts:
+        wants_raw: bool
+        scale_free: ClassVar[bool] = True
+
+        def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Tensor:
+            zeros.append(sum(float((t == 0).double().mean()) for t in simulated.values()) / len(simulated))
+            return Cosine()(simulated, observed, view)
+
+    for wants_raw in (False, True):
+        attack = Matching(objective=Counts(wants_raw), minimiser=Adam(steps=1))
+        attack.reconstruct(
+            seen(TopK(keep=0.1)), torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=1)
+        )
+    assert zeros[0] > 0.8
+    assert zeros[-1] < 0.1

@@ -1,0 +1,212 @@
+"""The counter to noise: what scale it knows, what it changes, and that it helps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cases import SPEC, batch, task
+from leakgauge.attacks.adaptive import Adapted, Counter, Naive, counter_to
+from leakgauge.attacks.adaptive.noise import NATURAL_VARIATION, STRENGTH, Whitened, against_noise
+from leakgauge.attacks.adaptive.noise_scale import known_scale
+from leakgauge.attacks.matching import (
+    BoundedLBFGS,
+    Cosine,
+    LevenbergMarquardt,
+    Matching,
+    NoPrior,
+    Pixels,
+    Scheduled,
+    SquaredL2,
+    TotalVariation,
+    Uniform,
+    falling,
+)
+from leakgauge.attacks.recipes.auto import falling_variation
+from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
+from leakgauge.compute import Budget
+from leakgauge.defenses import (
+    DPSGD,
+    AttackerView,
+    ClientDP,
+    Clip,
+    ClipExamples,
+    ClipLayers,
+    Compose,
+    Defense,
+    NoDefense,
+    TopK,
+    fed_cdp,
+    noise,
+)
+from leakgauge.defenses.laplace import laplace
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.task import Batch
+from leakgauge.tensors import entries, squared_norm
+
+
+def observe(
+    defense: Defense, protocol: Protocol | None = None, *, n: int = 4, seed: int = 7, b: Batch | None = None
+) -> Observation:
+    t, b, protocol = task("smooth"), b or batch(n), protocol or FedSGD()
+    update = client_update(t, protocol, b, Draws(seed), defense=defense)
+    return Observation(t, update, Knowledge(labels=b.labels, local_training=protocol, defense=defense))
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        FedSGD(),
+        FedAvg(epochs=3, batch_size=3, lr=1e-6),
+        FedAvg(epochs=3, batch_size=2, lr=1e-6, momentum=0.9),
+        FedAvg(epochs=3, batch_size=2, lr=1e-6, momentum=0.8, dampening=0.5),
+        FedAvg(epochs=3, batch_size=2, lr=1e-6, momentum=0.9, nesterov=True),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("defense", [DPSGD(noise_multiplier=0.7, norm=0.5), fed_cdp(noise_multiplier=0.1, norm=0.5)])
+def test_the_scale_is_that_of_the_noise_on_the_update(protocol: Protocol, defense: Defense) -> None:
+    """lr is so small that every step sees the same gradients."""
+    clean = observe(defense.without_noise(), protocol).update.tensors
+    added = []
+    for seed in range(6):
+        sent = observe(defense, protocol, seed=seed).update.tensors
+        added.append(torch.cat([(sent[k] - clean[k]).flatten() for k in sent]))
+    scale = known_scale(observe(defense, protocol))
+    assert scale is not None
+    assert float(scale["0.weight"]) == pytest.approx(float(torch.stack(added).std()), rel=0.05)
+
+
+def test_an_unknown_scale_is_none() -> None:
+    dp = DPSGD(noise_multiplier=0.7, norm=0.5)
+    assert known_scale(observe(NoDefense())) is None
+    assert known_scale(observe(Compose((noise(sigma=0.1), Clip(norm=0.1))))) is None
+    assert known_scale(observe(Compose((dp, Clip(norm=1e-9))), FedAvg(lr=1e-3))) is None
+    assert known_scale(observe(fed_cdp(snr=0.0), FedAvg(lr=1e-3))) is None
+    seen = observe(dp, FedAvg(lr=1e-3))
+    blind = replace(seen, knowledge=replace(seen.knowledge, local_training=None))
+    assert known_scale(blind) is None
+
+
+def test_the_objective_is_the_likelihood_in_units_of_the_cosine() -> None:
+    seen = observe(Compose((Clip(norm=0.5), noise(tensor_std=0.3))))
+    o, scale = seen.update.tensors, known_scale(seen)
+    assert scale is not None
+    s = {k: v + 0.1 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for k, v in o.items()}
+    z = sum(float(((o[k] / scale[k]) ** 2).sum()) for k in o)
+    nll = 0.5 * sum(float((((o[k] - s[k]) / scale[k]) ** 2).sum()) for k in o)
+    assert float(Whitened(scale)(s, o, AttackerView())) == pytest.approx(nll / z)
+    assert float(Whitened(scale)({k: 0 * v for k, v in o.items()}, o, AttackerView())) == pytest.approx(0.5)
+    # With one scale and a little noise it is the cosine distance, to second order.
+    even = {k: torch.tensor(0.1) for k in o}
+    near = {k: v * 1.0 + 1e-3 * torch.randn(v.shape, generator=torch.Generator().manual_seed(2)) for k, v in o.items()}
+    both = [float(f(near, o, AttackerView())) for f in (Whitened(even), Cosine())]
+    assert both[0] == pytest.approx(both[1], rel=0.1)
+
+
+def test_the_weight_of_the_variation_is_calibrated_from_the_noise() -> None:
+    for relative in (0.1, 0.5):
+        seen = observe(noise(relative=relative), n=2)
+        adapted = against_noise(Matching(), noise(relative=relative), seen)
+        o = seen.update.tensors
+        sigma2 = relative**2 / (1 + relative**2) * float(squared_norm(o)) / entries(o)
+        natural = NATURAL_VARIATION * sum(1 / s for s in SPEC.std) / 3
+        expected = STRENGTH / natural * 2 * math.prod(SPEC.shape) * sigma2 / float(squared_norm(o))
+        assert isinstance(adapted.prior, Scheduled)
+        assert isinstance(adapted.prior.prior, TotalVariation)
+        assert adapted.prior.prior.weight * adapted.prior.schedule(99, 100, 0.0) == pytest.approx(expected, rel=1e-4)
+        assert isinstance(adapted.objective, Whitened)
+    rough = replace(seen, knowledge=replace(seen.knowledge, public_data=torch.rand(4, *SPEC.shape)))
+    tried = against_noise(Matching(), noise(relative=0.5), rough).prior
+    assert isinstance(tried, Scheduled)
+    assert isinstance(tried.prior, TotalVariation)
+    assert tried.prior.weight < adapted.prior.prior.weight  # rougher pictures, a weaker prior
+
+
+def test_canvas_minimiser_start_and_restarts_stay() -> None:
+    attack = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=77), restarts=2)
+    adapted = against_noise(attack, noise(relative=1.0), observe(noise(relative=1.0)))
+    assert replace(adapted, objective=attack.objective, prior=attack.prior) == attack
+
+
+def test_what_needs_no_adapting_is_left_alone() -> None:
+    faint, loud = observe(noise(relative=1e-3)), observe(noise(relative=1.0))
+    smooth = Matching(prior=falling_variation(100))
+    assert against_noise(smooth, noise(relative=1e-3), faint) is smooth
+    assert against_noise(smooth, noise(relative=1.0), loud) is not smooth
+    assert against_noise(smooth, noise(relative=1.0), observe(NoDefense())) is smooth
+
+    # A prior of another kind stays.
+    class Own:
+        def __call__(self, z: torch.Tensor) -> torch.Tensor:
+            return z.square().sum()
+
+    kept = against_noise(Matching(prior=Own()), noise(relative=1.0), loud)
+    assert isinstance(kept.prior, Own)
+    # A minimiser of squares needs an objective known as one; it keeps its cosine.
+    squares = against_noise(Matching(minimiser=LevenbergMarquardt(), prior=NoPrior()), noise(relative=1.0), loud)
+    assert isinstance(squares.objective, Cosine)
+    assert isinstance(squares.prior, Scheduled)
+
+
+def test_where_the_length_is_unknown_the_cosine_stays() -> None:
+    seen = observe(noise(relative=1.0), FedAvg(lr=0.01))
+    blind = replace(seen, knowledge=replace(seen.knowledge, local_training=None, example_count=4))
+    assert isinstance(against_noise(Matching(), noise(relative=1.0), blind).objective, Cosine)
+    same = Matching(objective=SquaredL2())
+    assert against_noise(same, noise(relative=1.0), blind) is same
+
+
+@pytest.mark.parametrize(
+    ("defense", "name"),
+    [
+        (noise(sigma=1.0), "maximum-a-posteriori"),
+        (laplace(sigma=1.0), "maximum-a-posteriori"),
+        (DPSGD(noise_multiplier=1.0, norm=1.0), "maximum-a-posteriori"),
+        (fed_cdp(snr=0.0), "maximum-a-posteriori"),
+        (ClientDP(noise_multiplier=1.0, norm=1.0), "maximum-a-posteriori"),
+        (Clip(norm=1.0), "simulated-clipping"),
+        (ClipExamples(norm=1.0), "simulated-clipping"),
+        (ClipLayers(norm=1.0), "simulated-clipping"),
+    ],
+    ids=repr,
+)
+def test_each_has_a_counter(defense: Defense, name: str) -> None:
+    found = counter_to(defense)
+    assert isinstance(found, Counter)
+    assert found.name == name
+
+
+def bars() -> Batch:
+    """A picture with large even areas, as the prior expects."""
+    x = torch.full((1, *SPEC.shape), 0.2, dtype=torch.float64)
+    x[:, 0, 2:6], x[:, 1, :, 3:], x[:, 2, :4] = 0.9, 0.7, 0.6
+    return Batch(x, torch.tensor([2]))
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        noise(relative=0.5),
+        Compose((Clip(norm=0.1), noise(relative=0.5))),
+        Compose((noise(relative=0.5), TopK(keep=0.9))),
+        DPSGD(noise_multiplier=0.02, norm=1.0),
+    ],
+    ids=repr,
+)
+def test_who_knows_the_noise_does_better_on_a_smooth_picture(defense: Defense) -> None:
+    truth = bars()
+    seen = observe(defense, b=truth)
+    attack = Matching(
+        canvas=Pixels(first=Uniform()), prior=falling(prior=TotalVariation(3e-2, smoothing=1e-6), to=1e-3)
+    )
+    errors = {}
+    for name, run in (("naive", Naive(attack=attack)), ("adapted", Adapted(attack=attack))):
+        found = run.reconstruct(seen, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=80))
+        assert found.inputs is not None
+        errors[name] = float((found.inputs.double() - truth.inputs).square().mean())
+    assert errors["adapted"] < 0.8 * errors["naive"]

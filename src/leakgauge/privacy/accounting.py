@@ -1,0 +1,123 @@
+"""ε of Gaussian mechanisms, by Opacus' accountants."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from leakgauge.errors import InputError, did_you_mean, require
+
+ACCOUNTANTS = ("rdp", "prv")
+"""Both give upper bounds: Rényi (fast, a little loose) and privacy-loss random variables (numerical, tight)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """`steps` releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), each over a Poisson sample.
+
+    Attributes:
+        noise_multiplier: z.
+        sample_rate: probability that an example (or client) is in one release.
+        steps: releases, local steps times rounds.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        z, q = self.noise_multiplier, self.sample_rate
+        require(
+            0 < z < float("inf"), "noise_multiplier", f"is {z}", "give a positive number; without noise there is no ε"
+        )
+        require(0 < q <= 1, "sample_rate", f"is {q}", "give a share in (0, 1], e.g. batch size / examples")
+        require(self.steps >= 1, "steps", f"is {self.steps}", "give a positive number")
+
+
+def opacus(part: str) -> Any:
+    """A module of Opacus, which is an extra.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module(part)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "opacus":
+            raise
+        raise InputError("privacy", "needs Opacus, which is not installed", "pip install leakgauge[dp]") from error
+
+
+def check_accountant(name: str) -> None:
+    """Raises `InputError` for an accountant that guarantees nothing, or that nobody knows."""
+    if name == "gdp":
+        raise InputError(
+            "accountant",
+            "gdp is a central-limit approximation that under-reports ε (0.75 where 1.67 is tight, at 10 steps with "
+            "z = 1 and rate .05), so it guarantees nothing",
+            "use prv or rdp",
+        )
+    require(name in ACCOUNTANTS, "accountant", f"unknown name '{name}'", did_you_mean(name, ACCOUNTANTS))
+
+
+def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:
+    """ε such that all releases together are (ε, δ)-differentially private, adding or removing one; 0 for none.
+
+    It is what Opacus says for the same history. Infinite or huge values are no error: they say that there is none.
+
+    Raises:
+        InputError: bad δ or accountant, no Opacus, or numbers that `prv` cannot handle.
+    """
+    check_accountant(accountant)
+    require(0 < delta < 1, "delta", f"is {delta}", "give a number in (0, 1), below 1 / number of examples")
+    if not releases:
+        return 0.0
+    counter = opacus("opacus.accountants").create_accountant(mechanism=accountant)
+    counter.history = [(r.noise_multiplier, r.sample_rate, r.steps) for r in releases]
+    with quiet():
+        try:
+            return float(counter.get_epsilon(delta=delta))
+        except (ZeroDivisionError, OverflowError):
+            return math.inf  # so little noise that z² is no number
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise InputError(
+                "accountant", f"{accountant} cannot count this ({str(error).splitlines()[0]})", "use rdp"
+            ) from error
+
+
+def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp") -> float:
+    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it (by `rdp`, at least all but 1 %)."""
+    check_accountant(accountant)
+    require(epsilon > 0, "target_epsilon", f"is {epsilon}", "give a positive number")
+    low, high = 0.05, 1.0
+
+    def spent(z: float) -> float:
+        return epsilon_of([Release(noise_multiplier=z, sample_rate=sample_rate, steps=steps)], delta, accountant)
+
+    while spent(high) > epsilon:
+        low, high = high, 2 * high
+        require(high < 1e6, "target_epsilon", f"{epsilon} needs more noise than is useful", "give a larger ε")
+    at_high = spent(high)
+    while at_high < 0.99 * epsilon and high / low > 1 + 1e-6:
+        middle = (low * high) ** 0.5
+        at_middle = spent(middle)
+        if at_middle > epsilon:
+            low = middle
+        else:
+            high, at_high = middle, at_middle
+    return high
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Opacus warns where a wider grid of orders would be tighter (the bound holds) and divides by zero at rate 1."""
+    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        warnings.filterwarnings("ignore", message="Optimal order is the")
+        yield

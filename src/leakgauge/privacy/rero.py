@@ -1,0 +1,112 @@
+"""From ε to a probability: how often a reconstruction can succeed at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import norm
+
+from leakgauge.errors import require
+from leakgauge.privacy.accounting import Release, opacus, quiet
+from leakgauge.privacy.guarantee import Guarantee
+
+MOST_POINTS = 4_000_000
+"""Of a discretised privacy loss; beyond it the mesh gets coarser, then the Rényi bound alone counts."""
+
+
+def success_bound(spent: Guarantee | Sequence[Release] | tuple[float, int, float], prior: float) -> float:
+    """Reconstruction robustness: an attacker whose guess without the releases succeeds with probability at most κ
+    succeeds with at most γ(κ) after seeing them all, whatever success means, if all but the unit's data is known.
+
+    The smallest of the bounds that hold:
+
+    * all units in every step: γ = Φ(Φ⁻¹(κ) + μ) with μ² = Σ steps/z². It is exact there, and no sampling is worse.
+    * Rényi divergence D_α of the releases with the unit from those without (Balle, Cherubin and Hayes, 2022, by
+      Hölder): γ ≤ (κ·e^{D_α})^{(α−1)/α}, smallest over α.
+    * privacy-loss random variable, discretised as Opacus' prv does: γ ≤ κ·e^{ε+η} + δ(ε) + η', smallest over ε,
+      with η, η' the errors of the discretisation. Up to these it is the trade-off function, so it is tight.
+
+    Args:
+        spent: a guarantee, the releases of a ledger, or (noise multiplier, steps, sample rate).
+        prior: κ in (0, 1).
+
+    Raises:
+        InputError: κ out of range; or a sample rate below 1 and no Opacus.
+    """
+    require(0 < prior < 1, "prior", f"is {prior}", "give a probability, e.g. 0.001")
+    releases = _releases(spent)
+    mu = math.sqrt(sum(r.steps / r.noise_multiplier**2 for r in releases))
+    bounds = [1.0, float(norm.cdf(norm.ppf(prior) + mu))]
+    if any(r.sample_rate < 1 for r in releases):
+        bounds += [_renyi(releases, prior), _privacy_loss(releases, prior)]
+    return max(min(bounds), prior)
+
+
+def sentence(spent: Guarantee | Sequence[Release] | tuple[float, int, float], prior: float) -> str:
+    """The bound in words."""
+    return (
+        f"an attacker whose guess is right 1 time in {_whole(1 / prior)} without the updates is right at most "
+        f"{100 * success_bound(spent, prior):.2g} % of the time with them"
+    )
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:.2g}"
+
+
+def _releases(spent: Guarantee | Sequence[Release] | tuple[float, int, float]) -> tuple[Release, ...]:
+    if isinstance(spent, Guarantee):
+        return (Release(noise_multiplier=spent.noise_multiplier, sample_rate=spent.sample_rate, steps=spent.steps),)
+    if len(spent) == 3 and not any(isinstance(part, Release) for part in spent):
+        z, steps, rate = spent
+        return (Release(noise_multiplier=z, sample_rate=rate, steps=int(steps)),)  # type: ignore[arg-type]
+    return tuple(part for part in spent if isinstance(part, Release))
+
+
+def _renyi(releases: Sequence[Release], prior: float) -> float:
+    orders = opacus("opacus.accountants").RDPAccountant.DEFAULT_ALPHAS
+    rdp = opacus("opacus.accountants.analysis.rdp")
+    with quiet():
+        spent = sum(
+            rdp.compute_rdp(q=r.sample_rate, noise_multiplier=r.noise_multiplier, steps=r.steps, orders=orders)
+            for r in releases
+        )
+    alpha = np.asarray(orders, dtype=float)
+    logs = (math.log(prior) + np.asarray(spent)) * (alpha - 1) / alpha
+    finite = logs[np.isfinite(logs)]
+    return math.exp(min(float(finite.min()), 0.0)) if finite.size else 1.0
+
+
+def _privacy_loss(releases: Sequence[Release], prior: float) -> float:
+    """The bound from δ(ε) over the grid of the composed, discretised privacy loss; 1 where the grid is too large."""
+    prv = opacus("opacus.accountants.analysis.prv")
+    error = prior * 1e-3
+    steps = [r.steps for r in releases]
+    single = [prv.PoissonSubsampledGaussianPRV(r.sample_rate, r.noise_multiplier) for r in releases]
+    with quiet():
+        for mesh in (0.01, 0.1):
+            reach = prv.compute_safe_domain_size(
+                prvs=single, max_self_compositions=steps, eps_error=mesh, delta_error=error
+            )
+            width = mesh / math.sqrt(sum(steps) * math.log(12 / error) / 2)
+            if not 2 * reach / width < MOST_POINTS:
+                continue
+            domain = prv.Domain.create_aligned(-reach, reach, width)
+            cut = [prv.TruncatedPrivacyRandomVariable(one, domain.t_min, domain.t_max) for one in single]
+            try:
+                loss = prv.compose_heterogeneous([prv.discretize(one, domain) for one in cut], steps)
+            except (RuntimeError, ValueError):
+                continue  # its own check of the discretisation failed
+            return _least(np.asarray(loss.domain.ts), np.asarray(loss.pmf), prior, mesh, error)
+    return 1.0
+
+
+def _least(ts: np.ndarray, pmf: np.ndarray, prior: float, mesh: float, error: float) -> float:
+    """min over t of κ·e^{t+mesh} + Σ_{s>t} p(s)(1 − e^{t−s}) + error."""
+    upper = np.flip(np.flip(pmf).cumsum())
+    other = np.flip(np.flip(pmf * np.exp(-ts)).cumsum())
+    delta = np.clip(upper - np.exp(ts) * other, 0.0, 1.0)
+    bounds = prior * np.exp(ts + mesh) + delta + error
+    return float(np.min(bounds[np.isfinite(bounds)], initial=1.0))

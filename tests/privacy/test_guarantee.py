@@ -1,0 +1,165 @@
+"""Which compositions are differentially private."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.defenses import (
+    DPSGD,
+    ClientDP,
+    Clip,
+    ClipExamples,
+    ClipLayers,
+    Compose,
+    Defense,
+    NoDefense,
+    Soteria,
+    TopK,
+    fed_cdp,
+    noise,
+    transform,
+)
+from leakgauge.defenses.laplace import laplace
+from leakgauge.errors import InputError
+from leakgauge.privacy import (
+    Guarantee,
+    Mechanism,
+    NoGuarantee,
+    Release,
+    Unit,
+    epsilon_of,
+    guarantee,
+    mechanism,
+    validate_for_dp,
+)
+from leakgauge.task import Batch
+from leakgauge.tensors import Tensors
+
+pytest.importorskip("opacus")
+
+DP = DPSGD(noise_multiplier=1.3, norm=1.0)
+CLIENT = ClientDP(noise_multiplier=0.8, norm=2.0)
+
+
+class Mixing(Defense):
+    """Mixes the examples of a batch."""
+
+    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return Batch((batch.inputs + batch.inputs.flip(0)) / 2, batch.labels)
+
+
+class Scaling(Defense):
+    """Changes the length of an update."""
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return {k: 10 * v for k, v in tensors.items()}
+
+
+class Summing(Defense):
+    """Changes example gradients in some way of its own."""
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return True
+
+
+def both(*parts: Defense) -> Compose:
+    return Compose(parts)
+
+
+@pytest.mark.parametrize(
+    ("defense", "z", "unit"),
+    [
+        (DP, 1.3, Unit.EXAMPLE),
+        (both(DP, TopK(keep=0.1)), 1.3, Unit.EXAMPLE),
+        (both(TopK(keep=0.1), DP), 1.3, Unit.EXAMPLE),  # dp-sgd is in the earlier stage wherever it is written
+        (both(ClipExamples(norm=0.1), DP), 1.3, Unit.EXAMPLE),
+        (both(transform(), DP, Clip(norm=1.0)), 1.3, Unit.EXAMPLE),
+        (both(DP, noise(relative=0.1)), 1.3, Unit.EXAMPLE),
+        (CLIENT, 0.8, Unit.CLIENT),
+        (both(Soteria(), CLIENT, TopK(keep=0.1)), 0.8, Unit.CLIENT),
+        (both(Mixing(), noise(relative=0.1), CLIENT), 0.8, Unit.CLIENT),
+        (both(Clip(norm=2.0), noise(sigma=1.0)), 0.5, Unit.CLIENT),
+        (both(Clip(norm=2.0), TopK(keep=0.1), noise(sigma=1.0)), 0.5, Unit.CLIENT),
+        (both(CLIENT, Clip(norm=1.0), noise(sigma=3.0)), 3.0, Unit.CLIENT),
+        (both(Clip(norm=1.0), noise(sigma=3.0), CLIENT), 3.0, Unit.CLIENT),
+        (both(both(Clip(norm=2.0)), NoDefense(), noise(sigma=1.0)), 0.5, Unit.CLIENT),
+        (both(DP, CLIENT), 0.8, Unit.CLIENT),
+    ],
+    ids=repr,
+)
+def test_private(defense: Defense, z: float, unit: Unit) -> None:
+    assert mechanism(defense) == Mechanism(pytest.approx(z), unit)  # type: ignore[arg-type]
+    held = guarantee(defense, sample_rate=0.5, steps=3, delta=1e-5)
+    assert isinstance(held, Guarantee)
+    expected = epsilon_of([Release(noise_multiplier=z, sample_rate=0.5, steps=3)], 1e-5)
+    assert held == Guarantee(pytest.approx(expected), 1e-5, "rdp", unit, pytest.approx(z), 0.5, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("defense", "reason"),
+    [
+        (NoDefense(), "neither clip nor noise"),
+        (noise(sigma=1.0), "without a clip"),
+        (noise(relative=1.0), "depends on the data"),
+        (both(Clip(norm=1.0), noise(relative=1.0)), "depends on the data"),
+        (both(noise(sigma=1.0), Clip(norm=1.0)), "without a clip right before"),
+        (both(Clip(norm=1.0), Scaling(), noise(sigma=1.0)), "without a clip right before"),
+        (Clip(norm=1.0), "hides nothing"),
+        (ClipExamples(norm=1.0), "hides nothing"),
+        (TopK(keep=0.1), "TopK"),
+        (both(Clip(norm=1.0), TopK(keep=0.1)), "no clip with noise"),
+        (both(Clip(norm=1.0), laplace(sigma=1.0)), "L1 norm"),
+        (Soteria(), "as they are"),
+        (both(CLIENT, Soteria()), "looks at the batch after"),
+        (both(DP, Soteria()), "looks at the batch after"),
+        (both(Mixing(), DP), "many gradients"),
+        (both(DP, ClipExamples(norm=0.1)), "after the noise"),
+        (both(Summing(), DP), "not known to be bounded"),
+        (both(ClipExamples(norm=1.0), noise(sigma=1.0)), "depends on n"),
+        (both(ClipLayers(norm=1.0), noise(sigma=1.0)), "by itself"),
+        (fed_cdp(snr=0.0), "scales its noise with the data"),
+        (fed_cdp(noise_multiplier=1.0), "number of layers"),
+    ],
+    ids=repr,
+)
+def test_not_private(defense: Defense, reason: str) -> None:
+    found = guarantee(defense, sample_rate=0.5, steps=3, delta=1e-5)
+    assert isinstance(found, NoGuarantee)
+    assert reason in found.reason
+
+
+def test_noise_on_a_mean_needs_the_number_of_examples() -> None:
+    # An example moves the mean of 8 by 0.5/8, and its noise is 0.25: z = 4.
+    assert mechanism(both(ClipExamples(norm=0.5), noise(sigma=0.25)), examples=8) == Mechanism(4.0, Unit.EXAMPLE)
+
+
+def test_fed_cdp_pays_for_its_layers() -> None:
+    # An example moves the sum of clipped gradients by √4·C; noise on it is σC·√9 before averaging, 9·σC after.
+    before, after = (fed_cdp(noise_multiplier=0.6, after_averaging=a) for a in (False, True))
+    assert mechanism(before, examples=9, layers=4) == Mechanism(pytest.approx(0.6 * 3 / 2), Unit.EXAMPLE)  # type: ignore[arg-type]
+    assert mechanism(after, examples=9, layers=4) == Mechanism(pytest.approx(0.6 * 9 / 2), Unit.EXAMPLE)  # type: ignore[arg-type]
+
+
+def test_bad_numbers_are_refused_even_where_nothing_is_guaranteed() -> None:
+    for arguments in ({"sample_rate": 0.0}, {"steps": 0}, {"accountant": "gdp"}):
+        with pytest.raises(InputError):
+            guarantee(NoDefense(), **{"sample_rate": 0.5, "steps": 3, "delta": 1e-5, **arguments})
+
+
+def test_little_noise_is_no_infinite_epsilon() -> None:
+    found = guarantee(DPSGD(noise_multiplier=1e-170, norm=1.0), sample_rate=1.0, steps=1, delta=1e-5)
+    assert isinstance(found, NoGuarantee)
+    assert "too small" in found.reason
+
+
+def test_networks_are_told_what_to_change() -> None:
+    bad = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LSTM(3, 3), nn.BatchNorm1d(3, affine=False)).eval()
+    said = validate_for_dp(bad)
+    assert [s.split(" ")[0] for s in said] == ["1", "2", "3"]
+    assert "GroupNorm" in said[0]
+    assert "DPLSTM" in said[1]
+    assert not bad.training
+    assert validate_for_dp(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4))) == ()

@@ -16,6 +16,9 @@ from leakgauge.metrics.labels import label_f1, label_f1_by_prior, presence_accur
 from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
 from leakgauge.metrics.metric import Metric
 from leakgauge.metrics.pixel import MSE, PSNR, PSNR_CAP, PSNRPeak, is_exact
+from leakgauge.metrics.psnr_bytes import PSNRBytes
+from leakgauge.metrics.semantic import Jaccard, TopLabels, cifar10_labels
+from leakgauge.metrics.shifted import PSNRShifted
 from leakgauge.metrics.ssim import SSIM, SSIMCropped, SSIMGlobal
 
 __all__ = [
@@ -29,12 +32,17 @@ __all__ = [
     "Assignment",
     "Identification",
     "Interval",
+    "Jaccard",
     "Metric",
+    "PSNRBytes",
     "PSNRPeak",
+    "PSNRShifted",
     "SSIMCropped",
     "SSIMGlobal",
+    "TopLabels",
     "TorchmetricsLPIPS",
     "assign",
+    "cifar10_labels",
     "identify",
     "is_exact",
     "label_f1",

@@ -12,7 +12,7 @@ from leakgauge.models import two_convolutions
 from leakgauge.models.generator_rivals import DCGANGenerator, DeepImagePrior
 from leakgauge.models.generators import CINetGenerator, Wide, ZeroFill
 from reproduce import ci_net_demonstrations as demonstrations
-from reproduce.ci_net_runs import SEEDS, Attempt, Sheet, Target
+from reproduce.ci_net_runs import SEEDS, Attempt, Sheet, Target, narrow
 from reproduce.item import Inputs, Item, State
 from reproduce.rows import Row
 
@@ -63,6 +63,13 @@ def figure1(inputs: Inputs) -> Iterator[Row]:
     for examples in (2, 4, 8) if inputs.quick else (4, 8, 16, 32, 64):
         target = Target(name=f"ResNet-18 of width 16, batch {examples}", examples=examples)
         yield from sheet("figure1", inputs).rows(target, CI_NET, SEEDS[:1], (200 if inputs.quick else 2000,))
+
+
+def batch16(inputs: Inputs) -> Iterator[Row]:
+    """The paper's own network, sixteen pictures, one seed."""
+    target = Target(name="ResNet-18 of width 64, batch 16", build=lambda: narrow(64), examples=16)
+    milestones = (50,) if inputs.quick else (200, 400, 600, 1000, 1500, 2000)
+    yield from sheet("batch16", inputs).rows(target, CI_NET, SEEDS[:1], milestones)
 
 
 def figure2(inputs: Inputs) -> Iterator[Row]:
@@ -139,6 +146,13 @@ ITEMS = (
         "10, 21 and 42 s a step for batches of 64, 128 and 256: 41 hours for 2 000 steps of one seed",
     ),
     _item("figure1", f"{REDUCED}, one seed; quick: batches 2–8, 200 steps.", figure1, needs="2.3 hours on one core"),
+    _item(
+        "batch16",
+        "ours, as in the release's notebook: ResNet-18 with sigmoid at full width, train mode, labels given, generator "
+        "of 32 channels (the release's rule for 16 pictures), one seed; quick: 50 steps.",
+        batch16,
+        needs="TODO",
+    ),
     _item(
         "figure2",
         f"{REDUCED}, batch 4, 2 000 steps for 50 000; quick: 300 steps, one seed.",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from leakgauge.arguments import hints
+from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to_kind
+from leakgauge.defenses import NoDefense
 from leakgauge.registry import (
     ATTACKS,
     CANVASES,
@@ -58,11 +62,31 @@ def _parameters(entry: Entry) -> str:
     return ", ".join(one(p) for p in entry.parameters.values()) or "–"
 
 
+def _counter(entry: Entry) -> Counter | NoneKnown | None:
+    """What an attacker who knows this defence does; `None` for the one that is none."""
+    made: Any = entry.build if inspect.isclass(entry.build) else hints(entry.build)["return"]
+    return None if made is NoDefense else counter_to_kind(made)
+
+
 def show(kind: str) -> None:
-    """Prints the registry of that kind as a table."""
-    table = Table(title=kind, show_lines=True)
-    for column in ("name", "what", "parameters", "needs"):
+    """Prints the registry of that kind as a table; defences with what counters them, explained below."""
+    console, table, defenses = Console(), Table(title=kind, show_lines=True), kind == "defenses"
+    for column in ("name", "what", "parameters", "needs", *(["countered by"] if defenses else [])):
         table.add_column(column, overflow="fold", no_wrap=column == "name")
+    told: dict[str, str] = {}
     for entry in REGISTRIES[kind]:
-        table.add_row(entry.name, entry.summary, _parameters(entry), entry.needs or "–")
-    Console().print(table)
+        cells = [entry.name, entry.summary, _parameters(entry), entry.needs or "–"]
+        if defenses:
+            match _counter(entry):
+                case Counter(name=name, because=because):
+                    cells.append(name)
+                    told[name] = because
+                case NoneKnown(reason=reason):
+                    cells.append("none known")
+                    told[f"{entry.name}, none known"] = reason
+                case None:
+                    cells.append("–")
+        table.add_row(*cells)
+    console.print(table)
+    for name, why in told.items():
+        console.print(f"[bold]{name}[/bold]: {why}")

@@ -1,7 +1,26 @@
 """Attackers who know the defence."""
 
 from leakgauge.attacks.adaptive.adapted import Adapted, Naive
-from leakgauge.attacks.adaptive.counter import COUNTERS, Counter, NoneKnown, counter_to, counters, parts_of
+from leakgauge.attacks.adaptive.counter import (
+    COUNTERS,
+    Counter,
+    NoneKnown,
+    counter_to,
+    counter_to_kind,
+    counters,
+    parts_of,
+)
 from leakgauge.attacks.adaptive.likelihood import Likelihood
 
-__all__ = ["COUNTERS", "Adapted", "Counter", "Likelihood", "Naive", "NoneKnown", "counter_to", "counters", "parts_of"]
+__all__ = [
+    "COUNTERS",
+    "Adapted",
+    "Counter",
+    "Likelihood",
+    "Naive",
+    "NoneKnown",
+    "counter_to",
+    "counter_to_kind",
+    "counters",
+    "parts_of",
+]

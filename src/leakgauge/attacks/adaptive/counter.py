@@ -65,9 +65,12 @@ def parts_of(defense: Defense) -> tuple[Defense, ...]:
 
 def counter_to(defense: Defense) -> Counter | NoneKnown:
     """The counter to one defence that is no composition."""
+    return counter_to_kind(type(defense))
+
+
+def counter_to_kind(kind: type[Defense]) -> Counter | NoneKnown:
+    """The counter to a type of defence, or to the nearest of its bases that has one."""
     for home in _HOMES:
         importlib.import_module(home)
-    for kind in type(defense).__mro__:
-        if kind in COUNTERS:
-            return COUNTERS[kind]
-    return NoneKnown("nobody has registered one")
+    found = next((COUNTERS[base] for base in kind.__mro__ if base in COUNTERS), None)
+    return found or NoneKnown("nobody has registered one")

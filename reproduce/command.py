@@ -15,7 +15,7 @@ from leakgauge.errors import did_you_mean, require
 from reproduce.item import Inputs, Item, State
 from reproduce.rows import latest_run, save_run
 
-PAPERS = ("mkor", "ci-net", "qian-hansen")
+PAPERS = ("mkor", "ci-net", "qian-hansen", "inverting-gradients", "rog")
 
 
 def items() -> dict[str, Item]:

@@ -1,7 +1,21 @@
-"""Training of the classifiers whose gradients are attacked."""
+"""Training of the classifiers whose gradients are attacked, and of the denoiser that polishes what came back."""
 
 from leakgauge.training.augment import CropFlip, NoAugmentation
+from leakgauge.training.autoencoder import fit_autoencoder
+from leakgauge.training.denoiser_fit import Leg, fit_denoiser
+from leakgauge.training.denoiser_recipe import DenoiserRecipe
 from leakgauge.training.fit import Epoch, accuracy, fit
 from leakgauge.training.recipe import Recipe
 
-__all__ = ["CropFlip", "Epoch", "NoAugmentation", "Recipe", "accuracy", "fit"]
+__all__ = [
+    "CropFlip",
+    "DenoiserRecipe",
+    "Epoch",
+    "Leg",
+    "NoAugmentation",
+    "Recipe",
+    "accuracy",
+    "fit",
+    "fit_autoencoder",
+    "fit_denoiser",
+]

@@ -10,18 +10,21 @@ import torch
 import yaml
 from rich.console import Console
 from safetensors.torch import save_file
+from torch import Tensor
 
 from leakgauge.audit.model_spec import fitted
 from leakgauge.compute import Compute
 from leakgauge.data import Source, open_source
 from leakgauge.data.source import spec
 from leakgauge.errors import InputError, require
+from leakgauge.models.packaged import PREFIX, weights_path
+from leakgauge.models.weights import load_weights
 from leakgauge.registry import MODELS
 from leakgauge.resolve import resolve, split
 from leakgauge.task import Task
 from leakgauge.training.augment import CropFlip, NoAugmentation
 from leakgauge.training.fit import Epoch, accuracy, fit
-from leakgauge.training.recipe import Recipe
+from leakgauge.training.recipe import Drops, HalfCosine, Recipe
 
 
 def read_option(text: str, field: str) -> Any:
@@ -32,15 +35,36 @@ def read_option(text: str, field: str) -> Any:
         raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
 
 
-def source_of(text: str, field: str) -> Source:
-    """``parquet:PATH`` or ``'{source: parquet:PATH, size: 32}'``, as under ``data`` in a plan."""
+def source_of(text: str, field: str, **defaults: Any) -> Source:
+    """``parquet:PATH`` or ``'{source: parquet:PATH, size: 32}'``, as under ``data`` in a plan; `defaults` are
+    parameters where the text gives none."""
     given = read_option(text, field)
     options = {"source": given} if isinstance(given, str) else given
     require(isinstance(options, dict) and "source" in options, field, f"cannot read '{text}'", "write {source: …, …}")
     try:
-        return open_source(options["source"], **{key: value for key, value in options.items() if key != "source"})
+        options = defaults | options
+        return open_source(options.pop("source"), **options)
     except InputError as error:
         raise InputError(f"--{field}", f"{error.field} {error.problem}", error.mend) from error
+
+
+def without_folder(name: str) -> str:
+    """``parquet:cifar10-train.parquet``: a file that is passed on does not tell where it was made."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{Path(path).name}" if colon else kind
+
+
+def check_output(path: Path) -> None:
+    """Raises `InputError` where no weights file can be written, before hours are spent."""
+    require(path.suffix == ".safetensors", "output", f"is {path}", "name a .safetensors file")
+    require(path.absolute().parent.is_dir(), "output", f"no folder '{path.parent}'", "make it first")
+    require(not path.is_dir(), "output", f"'{path}' is a folder", "name a file")
+
+
+def halved(state: dict[str, Tensor], half: bool) -> dict[str, Tensor]:
+    """The tensors as they are written, floats in half precision if `half`."""
+    kept = {k: v.contiguous() for k, v in state.items()}
+    return {k: v.half() if v.is_floating_point() else v for k, v in kept.items()} if half else kept
 
 
 def fit_classifier(
@@ -48,12 +72,14 @@ def fit_classifier(
     *,
     data: str,
     held_out: str | None,
+    start: str | None,
     output: Path,
     epochs: int,
     batch_size: int,
     lr: float,
     weight_decay: float,
     augment: bool,
+    cosine: bool,
     bfloat16: bool,
     half: bool,
     threads: int,
@@ -61,9 +87,7 @@ def fit_classifier(
     console: Console,
 ) -> None:
     """Trains, writes the weights, and says how they do on held-out data."""
-    require(output.suffix == ".safetensors", "output", f"is {output}", "name a .safetensors file")
-    require(output.absolute().parent.is_dir(), "output", f"no folder '{output.parent}'", "make it first")
-    require(not output.is_dir(), "output", f"'{output}' is a folder", "name a file")
+    check_output(output)
     Compute(threads=threads).apply()
     source = source_of(data, "data")
     tests = None if held_out is None else source_of(held_out, "test")
@@ -71,6 +95,8 @@ def fit_classifier(
     data_spec = spec(source)
     torch.manual_seed(seed)
     module = resolve(MODELS, {name: fitted(MODELS[name].parameters, data_spec) | arguments}, "model").value
+    if start is not None:
+        load_weights(module, weights_path(start, "start"), "start")
     Task.of(module, data_spec)
     recipe = Recipe(
         epochs=epochs,
@@ -78,6 +104,7 @@ def fit_classifier(
         lr=lr,
         weight_decay=weight_decay,
         bfloat16=bfloat16,
+        decay=HalfCosine() if cosine else Drops(),
         augmentation=CropFlip() if augment else NoAugmentation(),
     )
     console.print(f"reading {len(source)} examples", style="dim")
@@ -91,10 +118,11 @@ def fit_classifier(
 
     checkpoint = output.with_suffix(".checkpoint")
     fit(module, data_spec, examples, recipe, seed=seed, checkpoint=checkpoint, on_epoch=say)
-    state = {k: v.contiguous() for k, v in module.state_dict().items()}
-    if half:
-        state = {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
-    meta = {"model": f"{name} {arguments}", "recipe": repr(recipe), "seed": str(seed), "data": source.name}
+    state = halved(module.state_dict(), half)
+    meta = {"model": f"{name} {arguments}", "recipe": repr(recipe), "seed": str(seed)}
+    meta["data"] = without_folder(source.name)
+    if start is not None:
+        meta["start"] = start if start.startswith(PREFIX) else Path(start).name
     if tests is not None:
         module.load_state_dict(state)
         score = accuracy(module, data_spec, tests.read(range(len(tests))))

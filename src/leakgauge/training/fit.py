@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.task import Batch, DataSpec
+from leakgauge.training.checkpoint import read_checkpoint, save_checkpoint
 from leakgauge.training.recipe import Recipe
 
 
@@ -109,33 +108,17 @@ def accuracy(module: nn.Module, data: DataSpec, examples: Batch, *, chunk: int =
 
 def _save(path: Path, identity: str, module: nn.Module, optimiser: torch.optim.Optimizer, history: list[Epoch]) -> None:
     state = {
-        "identity": identity,
         "module": module.state_dict(),
         "optimiser": optimiser.state_dict(),
         "history": [[e.number, e.loss, e.accuracy, e.rate, e.seconds] for e in history],
     }
-    fresh = path.with_name(path.name + ".new")
-    torch.save(state, fresh)
-    os.replace(fresh, path)
+    save_checkpoint(path, identity, state)
 
 
 def _resume(path: Path | None, identity: str, module: nn.Module, optimiser: torch.optim.Optimizer) -> list[Epoch]:
-    if path is None or not path.exists():
+    state = read_checkpoint(path, identity)
+    if state is None:
         return []
-    try:
-        state = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise InputError(
-            "checkpoint",
-            f"{path} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
-            "remove it to start again",
-        ) from error
-    require(
-        isinstance(state, dict) and state.get("identity") == identity,
-        "checkpoint",
-        f"{path} belongs to a run with other settings",
-        "remove it, or give another output",
-    )
     module.load_state_dict(state["module"])
     optimiser.load_state_dict(state["optimiser"])
     return [Epoch(int(n), loss, hits, rate, seconds) for n, loss, hits, rate, seconds in state["history"]]

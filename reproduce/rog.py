@@ -1,0 +1,188 @@
+"""ROG (Reconstruction from Obfuscated Gradients): its numbered tables and figures, in settings for two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from leakgauge.attacks.adaptive import Adapted, Naive
+from leakgauge.attacks.matching import Matching
+from leakgauge.attacks.matching.polish import MaxNormalise
+from leakgauge.attacks.matching.sign_tanh import SignTanh
+from leakgauge.attacks.recipes import inverting_gradients, rog
+from leakgauge.models import rog_resnet18, rog_vgg7
+from reproduce import rog_ablations as ablations
+from reproduce.denoiser import postprocessing
+from reproduce.item import Inputs, Item, Measure, State
+from reproduce.rog_ablations import SMALL
+from reproduce.rog_runs import SEEDS, Client, Named, Sheet
+from reproduce.rows import Row
+
+REDUCED = Client(size=64, examples=8)
+PUBLISHED = Client(size=128, examples=16)
+
+UNIFORM = Named("uniform, 3 bits", {"quantise": {"levels": 3}})
+QSGD = Named("QSGD, 3 bits", {"qsgd": {"levels": 3}})
+TOPK = Named("top-k, 95 % zeros", {"topk": {"keep": 0.05}})
+SIGNS = Named("signs", "sign")
+SOTERIA = Named("Soteria, 80 %", {"soteria": {"prune": 80.0, "layer": "9"}})
+PRECODE = Named("PRECODE", "precode")
+
+
+def fed_cdp(snr: float) -> Named:
+    """By signal-to-noise ratio, in dB."""
+    return Named(f"Fed-CDP, {snr:g} dB", {"fed-cdp": {"snr": snr}})
+
+
+COMPRESSED = (UNIFORM, QSGD, TOPK)
+NOISY = tuple(fed_cdp(snr) for snr in (0.0, -5.0, -10.0, -15.0, -20.0))
+
+
+def attack(defense: Named) -> Matching:
+    """ROG as it answers a defence: signs through the tanh, all others by squared distance."""
+    return rog(objective=SignTanh(), polish=(MaxNormalise(),)) if defense == SIGNS else rog()
+
+
+def defended(item: str, defenses: tuple[Named, ...], *, large: bool = True) -> Measure:
+    """Rows of ROG, which takes the defence for none: 64 px and batch 8; unless quick as published too, with τ 1."""
+
+    def measure(inputs: Inputs) -> Iterator[Row]:
+        clients = (REDUCED,) if inputs.quick or not large else (REDUCED, PUBLISHED)
+        for client in clients:
+            for defense in defenses:
+                asked = replace(client, defense=defense)
+                yield from Sheet(item, inputs.data, inputs.say).rows(asked, Naive(attack=attack(defense)))
+
+    return measure
+
+
+def figure2(inputs: Inputs) -> Iterator[Row]:
+    """Undefended, with the two ends of the scale; unless quick at 128 px with τ 1 and 5."""
+    sheet = Sheet("figure2", inputs.data, inputs.say)
+    yield from sheet.controls(REDUCED)
+    yield from sheet.rows(REDUCED)
+    yield from sheet.rows(REDUCED, inverting_gradients(steps=200), name="Inverting Gradients, 200 steps")
+    if inputs.quick:
+        return
+    yield from sheet.controls(PUBLISHED)
+    for steps in (1, 5):
+        yield from sheet.rows(replace(PUBLISHED, steps=steps))
+
+
+def table2(inputs: Inputs) -> Iterator[Row]:
+    """What is no reconstruction: noise, another photo, and each photo at a quarter of its resolution."""
+    sheet, truth = Sheet("table2", inputs.data, inputs.say), PUBLISHED.batch(inputs.data).inputs
+    noise = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
+    yield from sheet.pictures("128 px", "random noise", noise, truth)
+    yield from sheet.pictures("128 px", "another picture, of another class", truth.roll(1, 0), truth)
+    yield from sheet.controls(PUBLISHED)
+
+
+def whole_batch(item: str, examples: int) -> Measure:
+    """CIFAR-10 at 32 px; the best and the worst picture of the batch beside the mean."""
+
+    def measure(inputs: Inputs) -> Iterator[Row]:
+        sheet, client = Sheet(item, inputs.data, inputs.say), replace(SMALL, examples=examples)
+        rows = list(sheet.rows(client))
+        yield from rows
+        for row in rows:
+            values = [by_seed[0] for by_seed in row.per_image]
+            for end, value in (("least", min(values)), ("greatest", max(values))):
+                yield replace(row, metric=f"{row.metric}, {end}", per_image=[[value]])
+        yield from sheet.controls(client)
+
+    return measure
+
+
+def figure16(inputs: Inputs) -> Iterator[Row]:
+    """The three networks at 32 px, batch 4."""
+    networks: dict[str, Client] = {
+        "LeNet": SMALL,
+        "VGG-7": replace(SMALL, network="VGG-7", build=rog_vgg7),
+        "ResNet-18": replace(SMALL, network="ResNet-18", build=rog_resnet18),
+    }
+    sheet, seeds = Sheet("figure16", inputs.data, inputs.say), SEEDS[:1] if inputs.quick else SEEDS
+    yield from sheet.controls(SMALL)
+    for client in networks.values():
+        yield from sheet.rows(client, seeds=seeds)
+
+
+def adapted(inputs: Inputs) -> Iterator[Row]:
+    """32 px, batch 4: the attacker who takes the update for an undefended one, and the one who knows the defence."""
+    sheet, seeds = Sheet("adapted", inputs.data, inputs.say), SEEDS[:1] if inputs.quick else SEEDS
+    yield from sheet.controls(SMALL)
+    yield from sheet.rows(SMALL, seeds=seeds)
+    for defense in (*COMPRESSED, SIGNS, SOTERIA, PRECODE, *NOISY):
+        client = replace(SMALL, defense=defense)
+        yield from sheet.rows(client, Naive(attack=attack(defense)), name="ROG", seeds=seeds)
+        yield from sheet.rows(client, Adapted(attack=attack(defense)), name="ROG, adapted", seeds=seeds)
+
+
+PHOTOS = "The first photos of a sample of ImageNet, one a class, 64 px, batch 8, one step; "
+CIFAR = "CIFAR-10 at 32 px; "
+POST = "“denoised” is the packaged post-processor, trained on CIFAR-10, in place of ROG's two, trained on ImageNet; "
+UNKNOWN = "no number of it is among the published ones that are compared here"
+
+
+def _item(name: str, state: State, note: str, measure: Callable[[Inputs], Iterator[Row]] | None, needs: str) -> Item:
+    return Item(paper="rog", name=name, state=state, note=note.strip().removesuffix(";"), measure=measure, needs=needs)
+
+
+ITEMS = (
+    _item("table1", State.NOT_RUN, UNKNOWN, None, ""),
+    _item(
+        "table2", State.REDUCED,
+        "The four photos are not known: 16 of a sample, for the rows that need no attack; ROG on such photos is "
+        "figure2. ROGS (`rogs`) needs a trained generator such as BigGAN, and the Jaccard index an image tagger: "
+        "neither is here.",
+        table2, "seconds",
+    ),
+    _item(
+        "figure2", State.REDUCED,
+        PHOTOS + POST + "the full run adds 128 px, batch 16, with one and five steps.",
+        figure2, "",
+    ),
+    _item("figure3", State.NOT_RUN, UNKNOWN, None, ""),
+    _item(
+        "figure4", State.REDUCED, CIFAR + "batch 16, one step; bicubic codes of another factor in place of codes of "
+        "autoencoders", ablations.figure4, "",
+    ),
+    _item(
+        "figure5", State.REDUCED, CIFAR + "batch 16, one step; an autoencoder trained on 5 000 CIFAR-10 pictures; 300 "
+        "steps without projection (full run 2 000) for 20 000; " + POST, ablations.figure5, "",
+    ),
+    _item("figure6", State.REDUCED, PHOTOS + POST + "3 bits are seven values", defended("figure6", COMPRESSED), ""),
+    _item(
+        "figure7", State.REDUCED, PHOTOS + POST + "three times each tensor's g/rms in the tanh, see gain",
+        defended("figure7", (SIGNS,)), "",
+    ),
+    _item(
+        "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
+        "does not say which; Fed-CDP with C 4 and noise on each example",
+        defended("figure8", (SOTERIA, PRECODE, NOISY[0]), large=False), "",
+    ),
+    _item(
+        "figure9", State.REDUCED, PHOTOS + POST + "the ratio is that of one example's clipped gradient to its noise, "
+        "over all tensors: the paper does not say which", defended("figure9", NOISY[1:], large=False), "",
+    ),
+    _item("figure10", State.NOT_RUN, UNKNOWN, None, ""),
+    _item("figure11", State.NOT_RUN, UNKNOWN, None, ""),
+    *(
+        _item(
+            f"figure{number}", State.REDUCED, CIFAR + "one step; the figure is one of pictures and has no values",
+            whole_batch(f"figure{number}", examples), "",
+        )
+        for number, examples in ((12, 16), (13, 32), (14, 64), (15, 128))
+    ),
+    _item("figure16", State.REDUCED, CIFAR + "batch 4, one step; " + POST, figure16, ""),
+    _item("utility", State.NOT_RUN, "a study of training, not of attacks", None, ""),
+    _item("adapted", State.REDUCED, "ours; " + CIFAR + "batch 4, one step; " + POST, adapted, ""),
+    _item("wrong-start", State.REDUCED, "ours; " + CIFAR + "batch 4", ablations.wrong_start, ""),
+    _item(
+        "postprocessing", State.REDUCED, "the packaged denoiser on held-out pictures and on reconstructions, and "
+        "whether it invents: line-ups of mismatched updates", postprocessing, "",
+    ),
+    _item("gain", State.REDUCED, "ours; " + CIFAR + "batch 4, one step", ablations.gain, ""),
+)  # fmt: skip

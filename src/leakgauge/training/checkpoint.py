@@ -1,0 +1,44 @@
+"""Where a stopped run goes on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakgauge.errors import InputError, require
+
+
+def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
+    """Replaces the file at once, so that a run killed while it writes loses nothing. `identity` says whose it is."""
+    fresh = path.with_name(path.name + ".new")
+    torch.save({"identity": identity, **state}, fresh)
+    os.replace(fresh, path)
+
+
+def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
+    """What was saved; `None` where there is no file.
+
+    Raises:
+        InputError: it cannot be read, or belongs to a run of another `identity`.
+    """
+    if path is None or not path.exists():
+        return None
+    try:
+        state = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise InputError(
+            "checkpoint",
+            f"{path} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
+            "remove it to start again",
+        ) from error
+    require(
+        isinstance(state, dict) and state.get("identity") == identity,
+        "checkpoint",
+        f"{path} belongs to a run with other settings",
+        "remove it, or give another output",
+    )
+    return dict(state)

@@ -1,0 +1,208 @@
+"""Training of the denoiser: what a step does, resuming, learning, and the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+from safetensors import safe_open
+
+from leakgauge.data import Samples
+from leakgauge.errors import InputError
+from leakgauge.models.denoiser import DenoisingUNet, PatchDiscriminator, read_denoiser
+from leakgauge.task import Batch
+from leakgauge.training import DenoiserRecipe, fit_denoiser
+from leakgauge.training.degradations import Shrink, Shuffled
+from leakgauge.training.denoiser_fit import restored
+
+CANVAS = Shrink(factors=(4,), weights=(1,), modes=("bicubic",), sigma=0.1)
+
+
+def network(classes: int = 0) -> DenoisingUNet:
+    torch.manual_seed(0)
+    return DenoisingUNet(width=4, classes=classes)
+
+
+def examples(size: int = 16) -> Batch:
+    return Samples(size=size).read(range(8))
+
+
+def recipe(steps: int = 6, **changes) -> DenoiserRecipe:
+    return DenoiserRecipe(**({"steps": steps, "batch_size": 4, "every": 2, "alone": 0.34} | changes))
+
+
+def test_the_rate_falls_along_a_cosine_and_the_discriminator_comes_in_late() -> None:
+    half = DenoiserRecipe(steps=100, lr=2.0, adversarial=0.3, alone=0.25)
+    assert half.rate(0) == 2.0
+    assert half.rate(50) == pytest.approx(1.0)
+    assert half.rate(99) < 0.001
+    assert [half.weight(step) for step in (0, 24, 25, 99)] == [0.0, 0.0, 0.3, 0.3]
+
+
+def test_a_step_of_l1_alone_is_adam_on_the_mean_distance() -> None:
+    """Of the pictures drawn, by hand: one picture, mirror-symmetric, so that the draws cannot matter."""
+    half = examples().inputs[:1, :, :, :8]
+    data = Batch(torch.cat([half, half.flip(-1)], -1), torch.zeros(1, dtype=torch.int64))
+    plain = recipe(1, alone=1.0, degradation=Shuffled(parts=(Shrink(factors=(1,), weights=(1,), sigma=0),)))
+    ours, twin = network(), network()
+    fit_denoiser(ours, data, plain, seed=0)
+    twin.train()
+    step = torch.optim.Adam(twin.parameters(), 5e-4, betas=(0.5, 0.999))
+    images = data.inputs.repeat(4, 1, 1, 1)
+    F.l1_loss(twin(images), images).backward()
+    step.step()
+    for (name, one), two in zip(ours.named_parameters(), twin.parameters(), strict=True):
+        # Adam's first step is the sign of the gradient: entries of size zero may fall either way.
+        share = torch.isclose(one, two, atol=1e-6).double().mean()
+        assert share > 0.97, name
+
+
+def test_the_discriminator_changes_what_is_learnt() -> None:
+    made = []
+    for adversarial in (0.0, 1.0):
+        trained = network()
+        history = fit_denoiser(trained, examples(), recipe(6, adversarial=adversarial, alone=0.0), seed=0)
+        made.append(trained(examples().inputs).detach())
+        assert all((leg.fooled > 0) == (leg.told > 0) == (adversarial > 0) for leg in history)
+    assert float((made[0] - made[1]).abs().max()) > 1e-3
+
+
+def test_it_learns_to_undo_the_canvas() -> None:
+    """A hundred steps on eight photos, L1: nearer to the photos than what it was given."""
+    data, trained = examples(), network()
+    noisy = Shrink(factors=(1,), weights=(1,), modes=("nearest",), sigma=0.4)
+    plain = recipe(150, batch_size=8, lr=5e-3, adversarial=0.0, every=150, degradation=noisy)
+    history = fit_denoiser(trained, data, plain, seed=0)
+    assert len(history) == 1
+    assert not trained.training
+    degraded = noisy(data.inputs, torch.Generator().manual_seed(99))
+    answers = restored(trained, degraded, None, chunk=3)
+    assert answers.shape == degraded.shape
+    assert float((answers - data.inputs).abs().mean()) < 0.8 * float((degraded - data.inputs).abs().mean())
+
+
+@pytest.mark.parametrize("classes", [0, 8])
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, classes: int) -> None:
+    whole, parts, resumed = (network(classes) for _ in range(3))
+    fit_denoiser(whole, examples(), recipe(), seed=3)
+
+    class Stop(Exception):
+        pass
+
+    def stop(leg) -> None:
+        if leg.step == 4:
+            raise Stop
+
+    with pytest.raises(Stop):
+        fit_denoiser(parts, examples(), recipe(), seed=3, checkpoint=tmp_path / "c", on_leg=stop)
+    seen = []
+    history = fit_denoiser(
+        resumed, examples(), recipe(), seed=3, checkpoint=tmp_path / "c", on_leg=lambda leg: seen.append(leg.step)
+    )
+    assert seen == [6]
+    assert [leg.step for leg in history] == [2, 4, 6]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    fit_denoiser(network(), examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
+    for changed, seed, start in ((recipe(4), 0, 0), (recipe(2), 1, 0), (recipe(2), 0, 1)):
+        torch.manual_seed(start)
+        with pytest.raises(InputError, match="other settings"):
+            fit_denoiser(DenoisingUNet(width=4), examples(), changed, seed=seed, checkpoint=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("batch", "word"),
+    [
+        (Batch(torch.rand(3, 1, 16, 16), torch.zeros(3, dtype=torch.int64)), "colour"),
+        (Batch(torch.rand(3, 3, 4, 16), torch.zeros(3, dtype=torch.int64)), "8 px"),
+        (Batch(torch.rand(3, 3, 16, 16) + 1, torch.zeros(3, dtype=torch.int64)), "range"),
+        (Batch(torch.rand(3, 3, 16, 16), torch.tensor([0, 1, 8])), "classes"),
+    ],
+)
+def test_examples_are_checked(batch: Batch, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        fit_denoiser(network(8), batch, recipe(), seed=0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"steps": 0}, {"lr": 0.0}, {"adversarial": -1.0}, {"alone": 1.5}, {"every": 0}, {"batch_size": 0}]
+)
+def test_settings_are_checked(changes: dict) -> None:
+    with pytest.raises(InputError, match=next(iter(changes))):
+        recipe(**changes)
+
+
+def test_a_hopeless_rate_says_so() -> None:
+    with pytest.raises(InputError, match="diverged"):
+        fit_denoiser(network(), examples(), recipe(4, lr=1e30), seed=0)
+
+
+def run(*asked: str):
+    from leakgauge.cli import main
+
+    return CliRunner().invoke(main, ["fit", "denoiser", *asked])
+
+
+def test_the_command_writes_what_the_network_is_and_how_it_does(tmp_path: Path) -> None:
+    short = ["--steps", "2", "--every", "1", "--batch-size", "4", "--width", "4", "--size", "16", "--half"]
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    done = run("--data", "samples", "--test", "samples", *short, "-o", str(first))
+    assert done.exit_code == 0, done.output
+    assert "step 2/2" in done.output
+    with safe_open(first, framework="pt") as file:
+        said = file.metadata()
+    assert said["data"] == "samples"
+    assert "width 4, 0 classes" in said["model"]
+    assert "steps=2" in said["recipe"]
+    degraded = CANVAS(examples().inputs, torch.Generator().manual_seed(0))
+    answers = read_denoiser(first)(degraded).detach()
+    for name, images in (("before", degraded), ("after", answers)):
+        assert float(said[f"l1_{name}"]) == pytest.approx(float((images - examples().inputs).abs().mean()), abs=1e-3)
+    again = run("--data", "samples", *short, "--conditional", "--start", str(first), "-o", str(second))
+    assert again.exit_code == 0, again.output
+    assert read_denoiser(second).classes == 8
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+def test_lpips_of_held_out_pictures_is_written(tmp_path: Path, shared: Path) -> None:
+    weights = shared / "weights" / "lpips-alex-v0.1.safetensors"
+    out = tmp_path / "a.safetensors"
+    short = ["--steps", "1", "--batch-size", "4", "--width", "2", "--size", "16"]
+    done = run("--data", "samples", "--test", "samples", "--lpips", str(weights), *short, "-o", str(out))
+    assert done.exit_code == 0, done.output
+    with safe_open(out, framework="pt") as file:
+        assert 0.1 < float(file.metadata()["lpips_before"]) < 1
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    out = str(tmp_path / "x.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"no")
+    for asked, word in (
+        (["--data", "nowhere", "-o", out], "nowhere"),
+        (["--data", "{", "-o", out], "data"),
+        (["--data", "ecg", "-o", out], "--data"),
+        (["--data", "samples", "-o", "x.pt"], "output"),
+        (["--data", "samples", "-o", out, "--lr", "-1"], "lr"),
+        (["--data", "samples", "-o", out, "--lpips", "w.safetensors"], "--test"),
+        (["--data", "samples", "-o", out, "--test", "samples", "--lpips", "w.safetensors"], "w.safetensors"),
+        (["--data", "samples", "-o", out, "--start", str(tmp_path / "bad.safetensors")], "bad.safetensors"),
+        (["--data", "samples", "-o", out, "--size", "4"], "size"),
+    ):
+        done = run(*asked)
+        assert done.exit_code == 2, (asked, done.output)
+        assert done.output.count("\n") <= 2
+        assert word in done.output
+
+
+def test_the_judge_is_no_part_of_the_file(tmp_path: Path) -> None:
+    trained = network()
+    fit_denoiser(trained, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
+    kept = torch.load(tmp_path / "c", weights_only=True)
+    assert set(kept["network"]) == set(trained.state_dict())
+    assert set(kept["judge"]) == set(PatchDiscriminator().state_dict())

@@ -205,6 +205,30 @@ def count(model: str, **options: Any) -> None:
     count_command(model, **options)
 
 
+@main.command()
+@click.option("--noise-multiplier", type=float, help="Noise on the sum, in units of the clip norm.")
+@click.option("--target-epsilon", type=float, help="Solve for the noise multiplier instead.")
+@click.option("--sample-rate", type=float, help="Probability that an example (or client) is in a step; 1 for all.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Noisy steps in a round.")
+@click.option("--delta", type=float, required=True, help="Below 1 / number of examples (or clients).")
+@click.option("--accountant", help="prv or rdp; prv where there is no ledger.")
+@click.option("--unit", type=click.Choice(("example", "client")), help="Whose presence is hidden; example by default.")
+@click.option("--prior", type=float, default=1e-3, show_default=True, help="Chance of a guess without the updates.")
+@click.option("--ledger", type=click.Path(path_type=Path), help="Enter this training into FILE, and count all in it.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
+def privacy(**options: Any) -> None:
+    """Counts the ε of clip and noise (dp-sgd, client-dp), and says what it means for reconstruction.
+
+    With a --ledger and no multiplier it says what has been spent. Needs the extra dp (pip install leakgauge[dp]).
+    """
+    from rich.console import Console
+
+    from leakgauge.privacy.command import privacy_command
+
+    privacy_command(**options, console=Console(soft_wrap=True))
+
+
 @main.group()
 def fit() -> None:
     """Trains the networks that audits and reproductions use."""
@@ -216,12 +240,14 @@ def fit() -> None:
     "--data", required=True, help="A source as in a plan: folder:PATH, parquet:PATH, or '{source: …, size: 32}'."
 )
 @click.option("--test", "held_out", help="Held-out data, for the accuracy that is written into the file.")
+@click.option("--start", help="Go on from these weights: a file, or packaged:NAME.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
 @click.option("--epochs", type=click.IntRange(min=1), default=120, show_default=True)
 @click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--lr", type=float, default=0.1, show_default=True)
 @click.option("--weight-decay", type=float, default=5e-4, show_default=True)
 @click.option("--augment/--no-augment", default=True, show_default=True, help="Random crops and flips.")
+@click.option("--cosine", is_flag=True, help="Learning rate along half a cosine, better for few epochs.")
 @click.option("--bfloat16", is_flag=True, help="Forward passes in bfloat16, faster where the processor has it.")
 @click.option("--half", is_flag=True, help="Keep the weights in half precision: half the size.")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
@@ -229,14 +255,79 @@ def fit() -> None:
 def fit_classifier_(model: str, **options: Any) -> None:
     """Trains MODEL (a name, or '{name: {parameter: value}}') by SGD with Nesterov momentum.
 
-    The learning rate falls to a tenth at 37, 62 and 88 % of the epochs. Stopped and run again, it goes on after
-    the last whole epoch.
+    The learning rate falls to a tenth at 37, 62 and 88 % of the epochs, unless --cosine. Stopped and run again, it
+    goes on after the last whole epoch.
     """
     from rich.console import Console
 
     from leakgauge.training.command import fit_classifier
 
     fit_classifier(model, **options, console=Console(soft_wrap=True))
+
+
+@fit.command("denoiser")
+@click.option("--data", required=True, help="Colour pictures: folder:PATH, parquet:PATH, or '{source: …, size: 32}'.")
+@click.option("--size", type=click.IntRange(min=8), help="Side that pictures are resized to; as they are without.")
+@click.option("--test", "held_out", help="Held-out pictures, for the numbers that are written into the file.")
+@click.option("--lpips", type=click.Path(path_type=Path), help="LPIPS weights, to score held-out pictures with.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
+@click.option("--conditional", is_flag=True, help="The decoder's norms depend on the label.")
+@click.option("--start", type=click.Path(path_type=Path), help="Go on from a label-free denoiser's weights.")
+@click.option("--width", type=click.IntRange(min=1), default=32, show_default=True, help="Channels; the paper has 64.")
+@click.option("--steps", type=click.IntRange(min=1), default=3000, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--lr", type=float, default=5e-4, show_default=True)
+@click.option("--adversarial", type=float, default=0.01, show_default=True, help="Weight of the discriminator's loss.")
+@click.option("--alone", type=float, default=0.2, show_default=True, help="Share of the steps with L1 alone, first.")
+@click.option("--every", type=click.IntRange(min=1), default=250, show_default=True, help="Steps to a checkpoint.")
+@click.option("--bfloat16", is_flag=True, help="Convolutions in bfloat16, faster where the processor has it.")
+@click.option("--half", is_flag=True, help="Keep the weights in half precision: half the size.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def fit_denoiser_(**options: Any) -> None:
+    """Trains ROG's post-processor: a U-Net that gives degraded pictures back sharp, by L1 and a discriminator.
+
+    Stopped and run again, it goes on after the last checkpoint.
+    """
+    from rich.console import Console
+
+    from leakgauge.training.denoiser_command import fit_denoiser_command
+
+    fit_denoiser_command(**options, console=Console(soft_wrap=True))
+
+
+@main.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("frontier-out"),
+    show_default=True,
+    help="Folder of results; run again to go on.",
+)
+@click.option("--quick", "is_quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--train", help="Training data, a source as in a plan: parquet:PATH. Needed to measure accuracy.")
+@click.option("--test", help="Test data; also what is attacked, unless the plan names other data.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the report to FILE.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="At a time."
+)
+@click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
+def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
+    """What each defence leaves to an attacker, beside what it costs: accuracy, bytes, time and privacy budget.
+
+    Writes report.html and report.json with a recommendation. Killed and run again, it goes on where it was; a
+    finished run does no work.
+    """
+    from rich.console import Console
+
+    from leakgauge.frontier.command import example_text, frontier_command
+
+    if example:
+        click.echo(example_text(), nl=False)
+        return
+    frontier_command(plan, output, **options, console=Console())
 
 
 @main.command("list")

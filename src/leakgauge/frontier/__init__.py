@@ -1,0 +1,1 @@
+"""What each defence leaves to an attacker, beside what it costs."""

@@ -1,0 +1,62 @@
+"""Client time and bytes of a row, measured on one local step."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from leakgauge.clients import Protocol, client_update
+from leakgauge.defenses import Defense, NoDefense
+from leakgauge.defenses.wire import wire_bytes
+from leakgauge.draws import Draws
+from leakgauge.frontier.folder import Folder, keep, kept
+from leakgauge.frontier.plan import FrontierPlan, local_batch
+from leakgauge.task import Batch, Task
+from leakgauge.tensors import Tensors
+
+EXAMPLES = 32
+"""Of the client that is timed, at most; fewer where its local step has fewer."""
+
+REPEATS = 5
+
+
+def measure(plan: FrontierPlan, folder: Folder) -> None:
+    """Measures what is not yet measured, row by row."""
+    task = plan.attacked_task()
+    for row in plan.rows:
+        file = folder.costs(row.training)
+        if kept(file) is None:
+            keep(file, cost_of(task, row.client.value, row.defense.value))
+
+
+def cost_of(task: Task, client: Protocol, defense: Defense) -> dict[str, Any]:
+    """Bytes sent, with those of the undefended update, and under ``seconds`` the processor time of a client.
+
+    Both clients train in turn `REPEATS` times on uniform noise; ``relative`` is the median of the ratios, so that a
+    machine that is busy for a while moves neither side alone.
+    """
+    examples = local_batch(client, EXAMPLES)
+    generator = torch.Generator().manual_seed(0)
+    inputs = task.data.low + task.data.range * torch.rand(examples, *task.data.shape, generator=generator)
+    batch = Batch(inputs, torch.randint(task.data.classes, (examples,), generator=generator))
+
+    def spent(what: Defense, seed: int) -> tuple[float, Tensors]:
+        began = time.process_time()
+        sent = client_update(task, client, batch, Draws(seed), defense=what).tensors
+        return time.process_time() - began, sent
+
+    plain, sent = spent(NoDefense(), 0)[1], spent(defense, 0)[1]
+    pairs = [(spent(NoDefense(), i)[0], spent(defense, i)[0]) for i in range(REPEATS)]
+    return {
+        "bytes": wire_bytes(defense, sent),
+        "bytes_undefended": wire_bytes(NoDefense(), plain),
+        "examples": examples,
+        "seconds": {
+            "client": statistics.median(own for _, own in pairs),
+            "undefended": statistics.median(other for other, _ in pairs),
+            "relative": round(statistics.median(own / max(other, 1e-9) for other, own in pairs), 2),
+        },
+    }

@@ -1,0 +1,89 @@
+"""The output folder: belongs to one plan, and every file in it is written whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from leakgauge.errors import InputError, require
+from leakgauge.files import write_whole
+
+MEND = "free space, then run the same command: what is finished is kept"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where one frontier keeps its audits, trainings and measurements."""
+
+    path: Path
+    created_at: str
+
+    @staticmethod
+    def open(path: Path, *, digest: str, raw: dict[str, Any]) -> Folder:
+        """Begins or continues.
+
+        Raises:
+            InputError: it belongs to another plan, or cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                "output", f"{path} cannot be made ({error.strerror})", "give a folder that you may write to"
+            ) from error
+        file = path / "frontier.json"
+        if not file.exists():
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            write_whole(file, json.dumps({"digest": digest, "created_at": now, "config": raw}, indent=1), MEND)
+        begun = _read(file)
+        require(
+            begun is not None and begun.get("digest") == digest,
+            "output",
+            f"{path} belongs to another plan",
+            "give another folder with -o",
+        )
+        assert begun is not None
+        return Folder(path, begun["created_at"])
+
+    def audit(self, setting: str) -> Path:
+        """Folder of the audit of one setting."""
+        return self.path / "leakage" / slug(setting)
+
+    def training(self, name: str) -> Path:
+        """File of a training's result; the checkpoint lies beside it."""
+        return self.path / "utility" / f"{slug(name)}.json"
+
+    def costs(self, name: str) -> Path:
+        """File of the measured client time of one defence and protocol."""
+        return self.path / "costs" / f"{slug(name)}.json"
+
+
+def slug(text: str) -> str:
+    """A file name that is readable and unique."""
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")[:60]
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def keep(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Writes a result whole, and gives it back as it will be read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n", MEND)
+    return _read(path) or record
+
+
+def kept(path: Path) -> dict[str, Any] | None:
+    """A result written by `keep`, or `None`."""
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError("output", f"{path} cannot be read ({error})", "remove it, then run again") from error
+    return found if isinstance(found, dict) else None

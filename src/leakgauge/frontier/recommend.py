@@ -1,0 +1,252 @@
+"""What the rows say together, in sentences that a person can act on.
+
+Leakage of a row is that under the stronger of the two attackers. Everything is read off the rows; nothing is assumed
+about a defence by its name, and only a stated ε is called differential privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leakgauge.metrics.intervals import proportion_upper
+
+Record = Mapping[str, Any]
+UNDEFENDED = "undefended"
+
+EMPTY = 50.0
+"""ε beyond which a guarantee exists on paper: odds may change by a factor of e^50."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row as the recommendation sees it; counts are identified pictures of `images`."""
+
+    family: str
+    label: str
+    accuracy: float | None
+    naive: int
+    adapted: int
+    images: int
+    chance: float
+    low: tuple[float, float]
+    psnr: tuple[float, float]
+    ends: tuple[tuple[float, float], tuple[float, float]]
+    epsilon: float | None
+    unit: str
+    cost: str
+
+    @property
+    def count(self) -> int:
+        """Identified by the stronger attacker."""
+        return max(self.naive, self.adapted)
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.images
+
+    @property
+    def leak(self) -> tuple[float, float]:
+        """Order of leakage: identification, then the better mean PSNR."""
+        return self.rate, max(self.psnr)
+
+    @property
+    def words(self) -> str:
+        if self.family == UNDEFENDED:
+            return "no defence"
+        plain = ["".join(c for c in text.lower() if c.isalnum()) for text in (self.family, self.label)]
+        return self.label if plain[0] in plain[1] else f"{self.label} ({self.family})"
+
+    @property
+    def seen(self) -> str:
+        """``2 of 8 pictures identified``, and what that allows."""
+        upper = proportion_upper(self.count, self.images)
+        return f"{self.count} of {self.images} pictures identified (with 95 % confidence at most {100 * upper:.0f} %)"
+
+
+def point_of(row: Record) -> Point | None:
+    """`None` where either attacker has no result."""
+    found = [row["leakage"][who] for who in ("naive", "adapted")]
+    if any(f is None or not f.get("identified") or not f.get("psnr") for f in found):
+        return None
+    naive, adapted = found
+
+    def ends(f: Record) -> tuple[float, float]:
+        mean = f["psnr"]["mean"]
+        low, high = f["psnr"]["low"], f["psnr"]["high"]
+        return (mean if low is None else low, mean if high is None else high)
+
+    privacy = row.get("privacy") or {}
+    return Point(
+        family=row["family"],
+        label=row["label"],
+        accuracy=row["accuracy"]["value"],
+        naive=naive["identified"]["count"],
+        adapted=adapted["identified"]["count"],
+        images=min(naive["identified"]["n"], adapted["identified"]["n"]),
+        chance=max(naive["identified"]["chance"], adapted["identified"]["chance"]),
+        low=(naive["identified"]["low"] or 0.0, adapted["identified"]["low"] or 0.0),
+        psnr=(naive["psnr"]["mean"], adapted["psnr"]["mean"]),
+        ends=(ends(naive), ends(adapted)),
+        epsilon=privacy.get("epsilon"),
+        unit=str(privacy.get("unit") or ""),
+        cost=_cost(row.get("cost")),
+    )
+
+
+def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> dict[str, Any]:
+    """``headline`` and further ``sentences``."""
+    points = [p for p in (point_of(r) for r in rows) if p is not None]
+    bare = next((p for p in points if p.family == UNDEFENDED), None)
+    if bare is None:
+        return {
+            "headline": "Nothing can be recommended: the undefended row has no result to compare with.",
+            "sentences": [],
+        }
+    others = [p for p in points if p.family != UNDEFENDED]
+    first = _without_defense(bare)
+    if bare.accuracy is None:
+        return {"headline": first, "sentences": [*_leakage_only(others, tolerance), *_about(others, rows)]}
+    trained = [p for p in others if p.accuracy is not None]
+    best, *near = _best(trained, bare, bare.accuracy, tolerance)
+    return {"headline": best, "sentences": [first, *near, *_dominance([bare, *trained]), *_about(others, rows)]}
+
+
+def _without_defense(bare: Point) -> str:
+    reached = "" if bare.accuracy is None else f", and the model reaches {_percent(bare.accuracy)} accuracy"
+    return f"Without a defence {bare.count} of {bare.images} pictures are identified{reached}."
+
+
+def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str, float]) -> list[str]:
+    floor, most = full - tolerance["accuracy"], tolerance["identified"]
+    if bare.rate <= most:
+        return [
+            f"The attack identifies no more than {_percent(most)} of the pictures even without a defence, so this run "
+            "cannot tell the defences apart: give the attacker more effort or more knowledge."
+        ]
+    useful = [p for p in trained if (p.accuracy or 0) >= floor]
+    quiet = [p for p in trained if p.rate <= most]
+    good = [p for p in useful if p.rate <= most]
+    if good:
+        best = max(good, key=lambda p: (p.accuracy or 0, -p.leak[0], -p.leak[1]))
+        return [
+            f"{_start(best.words)} is the best that was tried: {_percent(best.accuracy)} accuracy against "
+            f"{_percent(full)} without a defence, {best.seen}{best.cost}."
+        ]
+    said = [
+        f"Nothing tried keeps accuracy within {100 * tolerance['accuracy']:g} points of undefended while at most "
+        f"{_percent(most)} of the pictures are identified."
+    ]
+    if useful:
+        near = min(useful, key=lambda p: p.leak)
+        said.append(f"Of what keeps accuracy, {near.words} leaks least: {near.count} of {near.images} identified.")
+    if quiet:
+        near = max(quiet, key=lambda p: p.accuracy or 0)
+        said.append(
+            f"Of what stops the attack, {near.words} costs least: {_percent(near.accuracy)} accuracy against "
+            f"{_percent(full)}."
+        )
+    return said
+
+
+def dominates(a: Point, b: Point) -> bool:
+    """At least as accurate and leaks no more, and better in one of the two."""
+    if a.accuracy is None or b.accuracy is None:
+        return False
+    return a.accuracy >= b.accuracy and a.leak <= b.leak and (a.accuracy, a.leak) != (b.accuracy, b.leak)
+
+
+def _dominance(trained: list[Point]) -> list[str]:
+    front = [p for p in trained if not any(dominates(q, p) for q in trained)]
+    front.sort(key=lambda p: -(p.accuracy or 0))
+    words = [f"{p.words} ({_percent(p.accuracy)}, {p.count} of {p.images})" for p in front]
+    said = []
+    if len(front) < len(trained):
+        said.append(
+            f"On the frontier, from accurate to quiet: {'; '.join(words)}. Each other row is beaten by one of these in "
+            "accuracy and in leakage."
+        )
+    families: dict[str, list[Point]] = {}
+    for p in trained:
+        if p.family != UNDEFENDED:
+            families.setdefault(p.family, []).append(p)
+    beaten: dict[str, list[str]] = {}
+    for winner, ours in families.items():
+        for loser, theirs in families.items():
+            if winner != loser and all(any(dominates(a, b) for a in ours) for b in theirs):
+                beaten.setdefault(winner, []).append(loser)
+    if beaten:
+        winner = max(beaten, key=lambda name: len(beaten[name]))
+        said.append(
+            f"{_start(winner)} dominates {_list(beaten[winner])}: for each of their strengths one of its own is better."
+        )
+    return said
+
+
+def _leakage_only(others: list[Point], tolerance: Mapping[str, float]) -> list[str]:
+    quiet = [p for p in others if p.rate <= tolerance["identified"]]
+    said = ["Accuracy was not measured, so nothing here says what a defence costs."]
+    if quiet:
+        said.append(f"At most {_percent(tolerance['identified'])} identified: {_list([p.words for p in quiet])}.")
+    elif others:
+        near = min(others, key=lambda p: p.leak)
+        said.append(
+            f"No row stays at or below {_percent(tolerance['identified'])} identified; the least is {near.words} with "
+            f"{near.count} of {near.images}."
+        )
+    return said
+
+
+def flatters(p: Point) -> bool:
+    """Whether a defence only looks good: what the naive attacker identifies may be chance and what the adapted one does
+    is not, or the adapted one's pictures are closer beyond both intervals of the mean (which need not overlap)."""
+    identified = p.low[0] <= p.chance < p.low[1]
+    closer = p.ends[1][0] > p.ends[0][1] and p.adapted > p.naive
+    return identified or closer
+
+
+def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
+    said = []
+    fooled = [p for p in others if flatters(p)]
+    if fooled:
+        parts = [f"{p.words} ({p.naive} of {p.images} identified, {p.adapted} once it adapts)" for p in fooled]
+        said.append(f"Good only against an attacker who does not know the defence: {_list(parts)}.")
+    private = sorted((p for p in others if p.epsilon is not None), key=lambda p: p.epsilon or 0.0)
+    if private:
+        parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_worth(p.epsilon)})" for p in private]
+        said.append(f"Differentially private: {_list(parts)}. All other rows say what these attacks did, and no more.")
+    elif others:
+        said.append("No row is differentially private: the numbers say what these attacks did, and no more.")
+    lost = [r["label"] for r in rows if point_of(r) is None]
+    if lost:
+        said.append(f"Without a result of an attack, and so not compared: {_list(lost)}.")
+    return said
+
+
+def _cost(cost: Record | None) -> str:
+    if not cost:
+        return ""
+    share = cost["bytes"] / max(cost["bytes_undefended"], 1)
+    # Time differs from run to run; sentences are compared byte by byte.
+    return f", {share:.0%} of the bytes" if round(share, 2) != 1 else ""
+
+
+def _worth(epsilon: float | None) -> str:
+    return ", which promises next to nothing" if epsilon is not None and epsilon > EMPTY else ""
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %".replace(".0 %", " %")
+
+
+def _start(text: str) -> str:
+    return text[:1].upper() + text[1:] if " " in text.split("(")[0].strip() else text
+
+
+def _list(parts: Sequence[str]) -> str:
+    return (
+        "; ".join(parts)
+        if any("," in p for p in parts) or len(parts) > 4
+        else " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else list(parts))
+    )

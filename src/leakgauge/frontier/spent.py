@@ -1,0 +1,86 @@
+"""ε of a row over the whole training, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leakgauge.defenses import layers_of
+from leakgauge.errors import InputError
+from leakgauge.frontier.accuracy import participations, partition_of
+from leakgauge.frontier.plan import UNDEFENDED, FrontierPlan, Row, local_batch
+from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, guarantee, mechanism
+from leakgauge.privacy.rero import sentence
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How often a client's data are used.
+
+    Attributes:
+        examples: that it holds.
+        rounds: in which it trains.
+    """
+
+    examples: int
+    rounds: int
+
+
+def exposures(plan: FrontierPlan) -> list[Exposure]:
+    """Those of the simulation's clients, each kind once; without one, the attacked client's single update."""
+    if plan.train is None:
+        return [Exposure(plan.undefended.batch, 1)]
+    pairs = zip(partition_of(plan), participations(plan), strict=True)
+    return [Exposure(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
+
+
+def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -> dict[str, Any]:
+    """The worst ε over the clients: of the one whose examples are seen most often.
+
+    Sampling counts inside a client only: a server that receives each update knows who took part. Local batches are
+    counted as Poisson samples, as accountants do, though clients shuffle.
+    """
+    if not row.defended and row.family != UNDEFENDED:
+        return {"epsilon": None, "reason": "aggregation and batch size are no differential privacy by themselves"}
+    try:
+        spent = [_of(plan, row, exposure, layers) for exposure in met]
+    except InputError as error:
+        return {"epsilon": None, "reason": str(error)}
+    without = next((s for s in spent if isinstance(s, NoGuarantee)), None)
+    if without is not None:
+        return {"epsilon": None, "reason": without.reason}
+    worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
+    return {
+        "epsilon": float(f"{worst.epsilon:.4g}"),
+        "delta": worst.delta,
+        "accountant": worst.accountant,
+        "unit": worst.unit.value,
+        "noise_multiplier": float(f"{worst.noise_multiplier:.4g}"),
+        "sample_rate": float(f"{worst.sample_rate:.4g}"),
+        "steps": worst.steps,
+        "robustness": sentence(worst, 1 / (1 + plan.config.gallery)),
+        "reason": None,
+    }
+
+
+def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee | NoGuarantee:
+    client, defense = row.client.value, row.defense.value
+    step = local_batch(client, met.examples)
+    found = mechanism(defense, examples=step, layers=layers)
+    if isinstance(found, NoGuarantee):
+        return found
+    by_client = found.unit is Unit.CLIENT
+    return guarantee(
+        defense,
+        sample_rate=1.0 if by_client else step / met.examples,
+        steps=met.rounds if by_client else client.steps(met.examples) * met.rounds,
+        delta=plan.config.delta,
+        accountant=plan.config.accountant,
+        examples=step,
+        layers=layers,
+    )
+
+
+def layers(plan: FrontierPlan) -> int:
+    """Of the attacked model, as fed-cdp clips them."""
+    return len(layers_of(plan.attacked_task().parameters))

@@ -1,0 +1,125 @@
+"""The words follow from the rows: hand-made rows with known right answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frontier.rows import row
+from leakgauge.frontier.recommend import dominates, flatters, point_of, recommendation
+
+TOLERANCE = {"accuracy": 0.02, "identified": 0.05}
+BARE = row("undefended", "none", 0.60, (20, 30.0))
+
+
+def _said(*rows: dict[str, Any]) -> str:
+    found = recommendation([BARE, *rows], TOLERANCE)
+    return " ".join([found["headline"], *found["sentences"]])
+
+
+def test_a_row_that_meets_both_limits_is_the_best() -> None:
+    good, loud = row("a", "a(x=1)", 0.59, (1, 9.0)), row("b", "b(x=1)", 0.60, (15, 25.0))
+    said = recommendation([BARE, good, loud], TOLERANCE)["headline"]
+    assert said.startswith("a(x=1) is the best that was tried: 59 % accuracy against 60 %")
+    assert "1 of 20 pictures identified" in said
+    assert "at most 22 %" in said, "the exact one-sided bound of 1 in 20 is .216"
+    assert "50% of the bytes" in said
+
+
+def test_of_two_good_rows_the_more_accurate_wins() -> None:
+    said = _said(row("a", "a(x=1)", 0.585, (0, 9.0)), row("b", "b(x=1)", 0.595, (1, 9.0)))
+    assert said.startswith("b(x=1) is the best")
+
+
+def test_nothing_good_is_said_with_the_nearest_on_both_sides() -> None:
+    said = _said(
+        row("a", "a(x=1)", 0.60, (12, 20.0)), row("a", "a(x=2)", 0.59, (9, 20.0)), row("b", "b(x=1)", 0.3, (0, 9))
+    )
+    assert said.startswith(
+        "Nothing tried keeps accuracy within 2 points of undefended while at most 5 % of the pictures are identified."
+    )
+    assert "Of what keeps accuracy, a(x=2) leaks least: 9 of 20" in said
+    assert "Of what stops the attack, b(x=1) costs least: 30 % accuracy" in said
+
+
+def test_the_stronger_attacker_counts() -> None:
+    said = _said(row("a", "a(x=1)", 0.60, (0, 9.0), (18, 25.0)))
+    assert said.startswith("Nothing tried keeps")
+    assert "Good only against an attacker who does not know the defence: a(x=1) (0 of 20 identified, 18 once" in said
+    weak = row("a", "a(x=1)", 0.60, (18, 25.0), (0, 9.0))
+    assert _said(weak).startswith("Nothing tried keeps"), "also where adapting went wrong"
+    assert "Good only against" not in _said(weak)
+
+
+def test_a_difference_within_the_intervals_flatters_nobody() -> None:
+    same = point_of(row("a", "a", 0.6, (9, 20.0), (11, 20.5)))
+    told = point_of(row("a", "a", 0.6, (9, 15.0), (11, 25.0)))
+    assert same is not None
+    assert told is not None
+    assert not flatters(same)
+    assert flatters(told)
+
+
+def test_dominance_is_by_accuracy_and_leakage() -> None:
+    a, b, c = (
+        point_of(r) for r in (row("a", "a", 0.6, (5, 20)), row("b", "b", 0.5, (6, 20)), row("c", "c", 0.7, (9, 20)))
+    )
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert dominates(a, b)
+    assert not dominates(b, a)
+    assert not dominates(a, c)
+    assert not dominates(c, a)
+    assert not dominates(a, a)
+
+
+def test_a_family_that_is_better_everywhere_is_named() -> None:
+    rows = [row("good one", f"a(x={i})", 0.58 - i / 10, (10 - 5 * i, 20.0 - i)) for i in range(2)]
+    rows += [row("bad one", f"b(x={i})", 0.50 - i / 10, (12 - 4 * i, 20.0 - i)) for i in range(2)]
+    said = _said(*rows)
+    assert "Good one dominates bad one" in said
+    assert "Bad one dominates" not in said
+    frontier = said[said.index("On the frontier") : said.index("Each other row")]
+    assert "a(x=0)" in frontier
+    assert "b(x=0)" not in frontier
+
+
+def test_without_accuracy_it_says_so_and_ranks_nothing_by_it() -> None:
+    rows = [row("undefended", "none", None, (20, 30.0)), row("a", "a(x=1)", None, (0, 9.0))]
+    found = recommendation(rows, TOLERANCE)
+    said = " ".join([found["headline"], *found["sentences"]])
+    assert "Accuracy was not measured" in said
+    assert "At most 5 % identified: a(x=1)." in said
+    assert "best" not in said
+
+
+def test_only_a_stated_epsilon_is_called_private() -> None:
+    said = _said(row("noise", "noise(x=9)", 0.5, (0, 9.0)))
+    assert "No row is differentially private" in said
+    said = _said(row("noise", "noise(x=9)", 0.5, (0, 9.0)), row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=3.21))
+    assert "Differentially private: dp(z=1) (ε = 3.21 for one example)." in said
+    assert "Differentially private: noise" not in said
+    said = _said(row("dp", "dp(z=0)", 0.5, (1, 9.0), epsilon=1000.0))
+    assert "dp(z=0) (ε = 1e+03 for one example, which promises next to nothing)" in said
+
+
+def test_an_attack_without_power_cannot_tell_defences_apart() -> None:
+    found = recommendation([row("undefended", "none", 0.6, (0, 9.0)), row("a", "a", 0.6, (0, 9.0))], TOLERANCE)
+    assert "cannot tell the defences apart" in found["headline"]
+
+
+def test_rows_without_a_result_are_named_and_never_good() -> None:
+    lost = row("a", "a(x=1)", 0.6, (0, 9.0))
+    lost["leakage"]["adapted"] = None
+    said = _said(lost)
+    assert said.startswith("Nothing tried")
+    assert "Without a result of an attack, and so not compared: a(x=1)." in said
+    lost["leakage"]["adapted"] = lost["leakage"]["naive"] | {"identified": None, "psnr": None}
+    assert "not compared: a(x=1)" in _said(lost)
+    assert "Nothing can be recommended" in recommendation([lost | {"family": "undefended"}], TOLERANCE)["headline"]
+
+
+def test_a_row_that_diverged_is_no_candidate() -> None:
+    broken = row("a", "a(x=1)", None, (0, 9.0))
+    broken["accuracy"]["reason"] = "training diverged in round 2"
+    assert _said(broken).startswith("Nothing tried")

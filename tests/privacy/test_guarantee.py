@@ -163,3 +163,19 @@ def test_networks_are_told_what_to_change() -> None:
     assert "DPLSTM" in said[1]
     assert not bad.training
     assert validate_for_dp(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4))) == ()
+
+
+def test_an_infinite_norm_clips_nothing() -> None:
+    infinite = float("inf")
+    for defense in (both(Clip(norm=infinite), noise(sigma=1.0)), both(ClipExamples(norm=infinite), noise(sigma=1.0))):
+        assert isinstance(guarantee(defense, sample_rate=0.5, steps=3, delta=1e-5, examples=8), NoGuarantee)
+
+
+def test_clipped_examples_and_noise_on_a_delta_guarantee_nothing() -> None:
+    """The noise comes once, after steps in which one example has moved what the others send."""
+    defense = both(ClipExamples(norm=0.5), noise(sigma=0.25))
+    found = guarantee(defense, sample_rate=0.5, steps=3, delta=1e-5, examples=8, gradient=False)
+    assert isinstance(found, NoGuarantee)
+    assert "later steps" in found.reason
+    assert mechanism(DP, gradient=False) == Mechanism(1.3, Unit.EXAMPLE)
+    assert isinstance(mechanism(CLIENT, gradient=False), Mechanism)

@@ -85,3 +85,10 @@ def test_a_mixture_of_sampled_and_full_steps() -> None:
 def test_a_prior_is_a_probability(prior: float) -> None:
     with pytest.raises(InputError, match="prior"):
         success_bound((1.0, 1, 1.0), prior)
+
+
+def test_losses_of_hundreds_do_not_overflow_into_a_false_promise() -> None:
+    """At multiplier .1 the loss of thirty steps is about 140: e^loss times a sum of e^−loss has no digits left."""
+    bounds = [success_bound((0.1, 30, rate), 1 / 101) for rate in (0.1, 0.1019, 0.10191, 32 / 314, 0.102)]
+    assert bounds == sorted(bounds)
+    assert 0.95 < bounds[0] < bounds[-1] < 0.97

@@ -38,7 +38,8 @@ class Release:
             0 < z < float("inf"), "noise_multiplier", f"is {z}", "give a positive number; without noise there is no ε"
         )
         require(0 < q <= 1, "sample_rate", f"is {q}", "give a share in (0, 1], e.g. batch size / examples")
-        require(self.steps >= 1, "steps", f"is {self.steps}", "give a positive number")
+        whole = isinstance(self.steps, int) and self.steps >= 1
+        require(whole, "steps", f"is {self.steps}", "give a positive whole number")
 
 
 def opacus(part: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,9 @@ def _release(z: float | None, target: float | None, rate: float, steps: int, del
 
 
 def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -> dict[str, Any]:
+    epsilon = book.epsilon(delta)
     return {
-        "epsilon": book.epsilon(delta),
+        "epsilon": epsilon if math.isfinite(epsilon) else None,  # JSON has no infinity
         "delta": delta,
         "accountant": book.accountant,
         "unit": book.unit.value,
@@ -109,7 +111,8 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
 def _show(console: Console, result: dict[str, Any]) -> None:
     z = result["noise_multiplier"]
     over = f"over {result['steps']} steps, by {result['accountant']}"
-    console.print(Text(f"ε = {result['epsilon']:.3g} at δ = {result['delta']:g} {over}", style="bold"))
+    epsilon = math.inf if result["epsilon"] is None else result["epsilon"]
+    console.print(Text(f"ε = {epsilon:.3g} at δ = {result['delta']:g} {over}", style="bold"))
     console.print(Text(f"unit: one {result['unit']}, added or removed"))
     if z is not None:
         console.print(Text(f"noise multiplier: {z:.4g}"))

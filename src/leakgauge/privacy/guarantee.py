@@ -81,6 +81,7 @@ def guarantee(
     accountant: str = "rdp",
     examples: int | None = None,
     layers: int | None = None,
+    gradient: bool = True,
 ) -> Guarantee | NoGuarantee:
     """What a defence guarantees over a training, or why nothing.
 
@@ -96,13 +97,15 @@ def guarantee(
         accountant: rdp or prv.
         examples: in one step, for fed-cdp, and for clip-examples with noise on the gradient (fedsgd).
         layers: of the model, for fed-cdp (`leakgauge.defenses.layers_of`).
+        gradient: whether the client sends a gradient (fedsgd), not a delta: clip-examples with noise on a delta of
+            several steps bounds nothing.
 
     Raises:
         InputError: numbers out of range, gdp as the accountant, or no Opacus.
     """
     check_accountant(accountant)
     Release(noise_multiplier=1.0, sample_rate=sample_rate, steps=steps)  # checks the numbers even without a mechanism
-    found = mechanism(defense, examples=examples, layers=layers)
+    found = mechanism(defense, examples=examples, layers=layers, gradient=gradient)
     if isinstance(found, NoGuarantee):
         return found
     release = Release(noise_multiplier=found.noise_multiplier, sample_rate=sample_rate, steps=steps)
@@ -112,7 +115,9 @@ def guarantee(
     return Guarantee(epsilon, delta, accountant, found.unit, found.noise_multiplier, sample_rate, steps)
 
 
-def mechanism(defense: Defense, *, examples: int | None = None, layers: int | None = None) -> Mechanism | NoGuarantee:
+def mechanism(
+    defense: Defense, *, examples: int | None = None, layers: int | None = None, gradient: bool = True
+) -> Mechanism | NoGuarantee:
     """The Gaussian mechanism in a defence, and its unit; see `guarantee`."""
     parts = parts_of(defense)
     if not parts:
@@ -120,7 +125,7 @@ def mechanism(defense: Defense, *, examples: int | None = None, layers: int | No
     by_client = _client_mechanism(parts)
     if isinstance(by_client, Mechanism):
         return by_client
-    by_example = _example_mechanism(parts, examples, layers)
+    by_example = _example_mechanism(parts, examples, layers, gradient)
     if isinstance(by_example, Mechanism) or any(part.acts_on_examples for part in parts):
         return by_example
     return by_client
@@ -145,7 +150,7 @@ def _client_mechanism(parts: Sequence[Defense]) -> Mechanism | NoGuarantee:
             if isinstance(best, Mechanism):
                 best = NoGuarantee(f"{_name(part)} looks at the batch after the noise")
         elif isinstance(part, Clip):
-            bound = part.norm
+            bound = part.norm if math.isfinite(part.norm) else None
         elif isinstance(part, ClientDP):
             z, bound = part.noise_multiplier, None
         elif isinstance(part, GaussianNoise):
@@ -158,7 +163,9 @@ def _client_mechanism(parts: Sequence[Defense]) -> Mechanism | NoGuarantee:
     return best
 
 
-def _example_mechanism(parts: Sequence[Defense], examples: int | None, layers: int | None) -> Mechanism | NoGuarantee:
+def _example_mechanism(
+    parts: Sequence[Defense], examples: int | None, layers: int | None, gradient: bool
+) -> Mechanism | NoGuarantee:
     mixing = [p for p in parts if type(p).on_batch is not Defense.on_batch and not isinstance(p, Transform)]
     if mixing:
         return NoGuarantee(f"{_name(mixing[0])} changes the batch, so that one example may reach many gradients")
@@ -173,7 +180,7 @@ def _example_mechanism(parts: Sequence[Defense], examples: int | None, layers: i
     if again:
         return NoGuarantee(f"{_name(again[0])} looks at the batch after the noise")
     if not noisy:
-        return _noise_on_gradient(parts, stage, examples)
+        return _noise_on_gradient(parts, stage, examples, gradient)
     last = stage[-1]
     if isinstance(last, DPSGD):
         return Mechanism(last.noise_multiplier, Unit.EXAMPLE)
@@ -194,15 +201,22 @@ def _fed_cdp(defense: FedCDP, examples: int | None, layers: int | None) -> Mecha
 
 
 def _noise_on_gradient(
-    parts: Sequence[Defense], stage: Sequence[Defense], examples: int | None
+    parts: Sequence[Defense], stage: Sequence[Defense], examples: int | None, gradient: bool
 ) -> Mechanism | NoGuarantee:
-    """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C."""
+    """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it."""
     first = next((p for p in parts if p.acts_on_update), None)
     if not stage or not isinstance(first, GaussianNoise) or not isinstance(first.scale, Absolute):
         return NoGuarantee(_why_not(parts))
     last = stage[-1]
     if not isinstance(last, ClipExamples):
         return NoGuarantee("each layer is clipped by itself, so the bound of the whole depends on their number")
+    if not math.isfinite(last.norm):
+        return NoGuarantee(_why_not(parts))
+    if not gradient:
+        return NoGuarantee(
+            "noise on a delta of steps with clipped gradients: one example moves the later steps by more than its own "
+            "gradient (dp-sgd adds noise in every step)"
+        )
     if examples is None:
         return NoGuarantee(
             "noise on the mean of n clipped gradients: its ε depends on n, not given (dp-sgd scales the noise with n)"

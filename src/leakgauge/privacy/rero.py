@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.signal import lfilter
 from scipy.stats import norm
 
 from leakgauge.errors import require
@@ -37,7 +38,9 @@ def success_bound(spent: Guarantee | Sequence[Release] | tuple[float, int, float
     """
     require(0 < prior < 1, "prior", f"is {prior}", "give a probability, e.g. 0.001")
     releases = _releases(spent)
-    mu = math.sqrt(sum(r.steps / r.noise_multiplier**2 for r in releases))
+    mu = math.hypot(*(math.sqrt(r.steps) / r.noise_multiplier for r in releases))
+    if mu > 1e100:
+        return 1.0  # so little noise that z² is no number
     bounds = [1.0, float(norm.cdf(norm.ppf(prior) + mu))]
     if any(r.sample_rate < 1 for r in releases):
         bounds += [_renyi(releases, prior), _privacy_loss(releases, prior)]
@@ -104,9 +107,14 @@ def _privacy_loss(releases: Sequence[Release], prior: float) -> float:
 
 
 def _least(ts: np.ndarray, pmf: np.ndarray, prior: float, mesh: float, error: float) -> float:
-    """min over t of κ·e^{t+mesh} + Σ_{s>t} p(s)(1 − e^{t−s}) + error."""
-    upper = np.flip(np.flip(pmf).cumsum())
-    other = np.flip(np.flip(pmf * np.exp(-ts)).cumsum())
-    delta = np.clip(upper - np.exp(ts) * other, 0.0, 1.0)
-    bounds = prior * np.exp(ts + mesh) + delta + error
-    return float(np.min(bounds[np.isfinite(bounds)], initial=1.0))
+    """min over t of κ·e^{t+mesh} + Σ_{s>t} p(s)(1 − e^{t−s}) + error.
+
+    The sum Σ_{s≥t} p(s)e^{t−s} is a recurrence on the even grid. Taken as e^t·Σ p(s)e^{−s} it overflows where losses
+    reach hundreds, and a bound below the truth comes out.
+    """
+    falling = np.flip(np.clip(pmf, 0.0, None))
+    upper = falling.cumsum()
+    weighted = lfilter([1.0], [1.0, -math.exp(-float(ts[1] - ts[0]))], falling)
+    delta = np.flip(np.clip(upper - weighted, 0.0, 1.0))
+    bounds = prior * np.exp(np.minimum(ts + mesh, 700.0)) + delta + error
+    return float(min(bounds.min(), 1.0))

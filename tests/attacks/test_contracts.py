@@ -10,57 +10,105 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from cases import batch, task
+from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, JointSoftLabels, Matching, Pixels, SquaredL2, Uniform
-from leakgauge.attacks.recipes import Auto, dlg, idlg, inverting_gradients
+from leakgauge.attacks.closed_form.server_read import ServerRead
+from leakgauge.attacks.matching import (
+    Adam,
+    BoundedLBFGS,
+    Cosine,
+    JointSoftLabels,
+    LevenbergMarquardt,
+    Matching,
+    Pixels,
+    SquaredL2,
+    StepSearch,
+    Uniform,
+)
+from leakgauge.attacks.recipes import (
+    Auto,
+    RowSpace,
+    ci_net,
+    dlg,
+    gias,
+    idlg,
+    inverting_gradients,
+    qian_hansen,
+    rog,
+)
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import Defense, TopK
+from leakgauge.defenses import Defense, NoDefense, TopK
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Mode
 from leakgauge.update import Update
 
 
 @dataclass(frozen=True)
 class Case:
-    """An attack, the network it runs on, and what it must reach there."""
+    """A registered attack, the network it runs on, and what it must reach there."""
 
+    registered: str
     attack: Attack
     model: str = "smooth"
     n: int = 1
     protocol: Protocol = FedSGD()  # noqa: RUF009 - frozen
     min_psnr: float | None = None
+    defense: Defense | None = None
 
     @property
     def name(self) -> str:
-        return f"{type(self.attack).__name__}-{self.model}-{self.n}-{type(self.protocol).__name__}"
+        return f"{self.registered}-{self.model}-{self.n}-{type(self.protocol).__name__}"
+
+
+def painter() -> nn.Module:
+    """A generator for GIAS: six numbers to a picture in (−1, 1)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        wide = (nn.Linear(6, 48), nn.Unflatten(1, (3, 4, 4)))
+        return nn.Sequential(*wide, nn.Upsample(scale_factor=2, mode="bilinear"), nn.Tanh()).double()
 
 
 SMOOTH = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=250))
+SECOND = Matching(canvas=Pixels(first=Uniform()), minimiser=LevenbergMarquardt(steps=8))
 CASES = (
-    Case(LinearRead(), "flat", min_psnr=100),
-    Case(LinearRead(), "flat", protocol=FedAvg(epochs=3, lr=0.1), min_psnr=100),
-    Case(SMOOTH, min_psnr=25),
-    Case(SMOOTH, n=2, min_psnr=15),
-    Case(SMOOTH, protocol=FedAvg(epochs=2, lr=0.1), min_psnr=25),
-    Case(Matching(minimiser=Adam(steps=150), labels=JointSoftLabels()), min_psnr=11),
-    Case(inverting_gradients(steps=150, tv=1e-4), "relu", min_psnr=8),
-    Case(dlg(restarts=3, steps=150)),
-    Case(idlg(restarts=3, steps=150), min_psnr=15),
-    Case(Auto(smooth_steps=200), min_psnr=20),
-    Case(Auto(), "flat", min_psnr=100),
+    Case("closed-form", LinearRead(), "flat", min_psnr=100),
+    Case("closed-form", LinearRead(), "flat", protocol=FedAvg(epochs=3, lr=0.1), min_psnr=100),
+    Case("matching", SMOOTH, min_psnr=25),
+    Case("matching", SMOOTH, n=2, min_psnr=15),
+    Case("matching", SMOOTH, protocol=FedAvg(epochs=2, lr=0.1), min_psnr=25),
+    Case("matching", Matching(minimiser=Adam(steps=150), labels=JointSoftLabels()), min_psnr=11),
+    Case("matching", SECOND, min_psnr=20),
+    Case("inverting-gradients", inverting_gradients(steps=150, tv=1e-4), "relu", min_psnr=8),
+    Case("dlg", dlg(restarts=3, steps=150)),
+    Case("idlg", idlg(restarts=3, steps=150), min_psnr=15),
+    Case("auto", Auto(smooth_steps=200), min_psnr=20),
+    Case("auto", Auto(), "flat", min_psnr=100),
+    Case("qian-hansen", qian_hansen(weight=1e-4, factor=1.0, minimiser=BoundedLBFGS(steps=100)), min_psnr=12),
+    Case("row-space", RowSpace(minimiser=BoundedLBFGS(steps=60, scale=1e6), restarts=2), "dropped", min_psnr=40),
+    Case("ci-net", ci_net(width=8, steps=80), min_psnr=10),
+    Case("gias", gias(generator=painter(), code=(6,), code_steps=10, weight_steps=20, restarts=1)),
+    Case("naive", Naive(attack=SMOOTH), min_psnr=25),
+    Case("adapted", Adapted(attack=SMOOTH), defense=NoDefense(), min_psnr=25),
+    Case("server-read", ServerRead()),
+    Case("step-search", StepSearch(attack=SMOOTH, epochs=(1, 2)), min_psnr=25),
+    Case("rog", rog(steps=40, factor=2)),
 )
+ELSEWHERE = {"learned-inversion": "learned/test_learned.py", "rogs": "recipes/test_rogs.py"}
+"""Registered attacks that must be trained or given a trained network first, and the tests that hold their contracts."""
 
 
 def observe(
     case: Case, b: Batch, *, labels: bool = True, defense: Defense | None = None, mode: Mode = Mode.EVAL
 ) -> Observation:
-    t = task(case.model, mode)
+    t, defense = task(case.model, mode), defense or case.defense
     update = client_update(t, case.protocol, b, Draws(3), defense=defense)
     known = Knowledge(
         labels=b.labels if labels else None, example_count=len(b), local_training=case.protocol, defense=defense
@@ -91,6 +139,14 @@ def tensors_in(thing: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(thing):
         for f in dataclasses.fields(thing):
             yield from tensors_in(getattr(thing, f.name))
+
+
+def test_5_every_registered_attack_is_in_the_table_and_says_what_it_needs() -> None:
+    names = {case.registered for case in CASES}
+    assert names | set(ELSEWHERE) == {entry.name for entry in ATTACKS}
+    assert not names & set(ELSEWHERE)
+    assert all((Path(__file__).parent / file).is_file() for file in ELSEWHERE.values())
+    assert all(entry.needs and entry.summary for entry in ATTACKS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -187,7 +243,7 @@ def test_train_mode_batchnorm_and_sparse_updates_run(case: Case) -> None:
 
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_7_a_matching_attack_gives_the_same_whole_and_in_chunks(restarts: int) -> None:
-    observation = observe(Case(SMOOTH), batch(1))
+    observation = observe(Case("matching", SMOOTH), batch(1))
     for minimiser in (Adam(steps=50), BoundedLBFGS(steps=30)):
         parts = Matching(objective=Cosine(), minimiser=minimiser, restarts=restarts)
         found = [
@@ -206,7 +262,7 @@ def test_objectives_that_claim_to_vanish_at_the_truth_do() -> None:
 
     for protocol in (FedSGD(), FedAvg(epochs=3, batch_size=1, lr=0.1, momentum=0.5)):
         truth = batch(3)
-        observation = observe(Case(SMOOTH, protocol=protocol), truth)
+        observation = observe(Case("matching", SMOOTH, protocol=protocol), truth)
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), torch.Generator())
         for objective in (SquaredL2(), Cosine()):
             assert abs(float(objective(simulator(truth), simulator.observed, simulator.view))) < 1e-10
@@ -217,7 +273,7 @@ def test_hidden_local_training_turns_the_sign_of_a_delta() -> None:
     from leakgauge.attacks.matching import Simulator
 
     truth = batch(3)
-    observation = observe(Case(SMOOTH, protocol=FedAvg(epochs=2, lr=0.05)), truth)
+    observation = observe(Case("matching", SMOOTH, protocol=FedAvg(epochs=2, lr=0.05)), truth)
     hidden = dataclasses.replace(observation, knowledge=Knowledge(labels=truth.labels, example_count=3))
     simulator = Simulator.of(hidden, torch.empty((), dtype=torch.float64), torch.Generator())
     assert float(Cosine()(simulator(truth), simulator.observed, simulator.view)) < 0.05
@@ -233,13 +289,17 @@ def test_joint_labels_return_the_optimised_label_and_not_the_start() -> None:
     joint = Matching(objective=SquaredL2(), minimiser=BoundedLBFGS(steps=300), labels=JointSoftLabels())
     for seed in range(6):
         truth = batch(1, seed=seed)
-        found = joint.reconstruct(observe(Case(joint), truth, labels=False), torch.Generator().manual_seed(seed))
+        found = joint.reconstruct(
+            observe(Case("matching", joint), truth, labels=False), torch.Generator().manual_seed(seed)
+        )
         right += bool((found.labels == truth.labels).all())
     assert right >= 5
 
 
 def test_stopping_keeps_the_best_so_far() -> None:
-    found = SMOOTH.reconstruct(observe(Case(SMOOTH), batch(1)), torch.Generator(), on_step=lambda step: step.index == 4)
+    found = SMOOTH.reconstruct(
+        observe(Case("matching", SMOOTH), batch(1)), torch.Generator(), on_step=lambda step: step.index == 4
+    )
     assert found.status is Status.STOPPED
     assert found.inputs is not None
     assert found.cost.gradient_evaluations == 5
@@ -248,17 +308,17 @@ def test_stopping_keeps_the_best_so_far() -> None:
 def test_time_and_queries_are_counted_apart() -> None:
     """Known defect (breaching): wall time logged as a query count."""
     found = Matching(minimiser=Adam(steps=7), restarts=3).reconstruct(
-        observe(Case(SMOOTH), batch(1)), torch.Generator()
+        observe(Case("matching", SMOOTH), batch(1)), torch.Generator()
     )
     assert found.cost.gradient_evaluations == 21
     assert isinstance(found.cost.gradient_evaluations, int)
     assert 0 < found.cost.seconds < 60
-    stepped = observe(Case(SMOOTH, protocol=FedAvg(epochs=4, lr=0.1)), batch(1))
+    stepped = observe(Case("matching", SMOOTH, protocol=FedAvg(epochs=4, lr=0.1)), batch(1))
     assert Matching(minimiser=Adam(steps=7)).reconstruct(stepped, torch.Generator()).cost.gradient_evaluations == 28
 
 
 def test_a_stated_protocol_of_another_kind_is_refused() -> None:
-    observation = observe(Case(SMOOTH, protocol=FedAvg(lr=0.1)), batch(1))
+    observation = observe(Case("matching", SMOOTH, protocol=FedAvg(lr=0.1)), batch(1))
     wrong = dataclasses.replace(observation, knowledge=Knowledge(labels=batch(1).labels, local_training=FedSGD()))
     with pytest.raises(ValueError, match="local_training"):
         SMOOTH.reconstruct(wrong, torch.Generator())

@@ -56,3 +56,16 @@ def test_bad_strengths_are_refused() -> None:
         with pytest.raises(InputError) as error:
             ClientDP(**arguments)
         assert error.value.field == field
+
+
+def test_more_noise_on_it_does_not_undo_the_clip_in_the_likelihood() -> None:
+    t, b = task("relu"), batch(4)
+    more = Compose((ClientDP(noise_multiplier=0.4, norm=0.05), noise(sigma=0.01)))
+    plain = Compose((Clip(norm=0.05), noise(sigma=(0.02**2 + 0.01**2) ** 0.5)))
+    update = client_update(t, FedSGD(), b, Draws(7), defense=more)
+    raw = client_update(t, FedSGD(), b, Draws(7)).tensors
+    ours, theirs = (view_of(d, update, None).log_likelihood for d in (more, plain))
+    assert ours is not None
+    assert theirs is not None
+    assert float(ours(raw)) == pytest.approx(float(theirs(raw)))
+    assert float(ours(raw)) == pytest.approx(float(ours(map_tensors(lambda v: 3 * v, raw))))

@@ -121,6 +121,7 @@ def test_a_missing_ledger_is_said(tmp_path: Path) -> None:
         (lambda: Release(noise_multiplier=1.0, sample_rate=0.0, steps=1), "sample_rate"),
         (lambda: Release(noise_multiplier=1.0, sample_rate=1.5, steps=1), "sample_rate"),
         (lambda: Release(noise_multiplier=1.0, sample_rate=0.1, steps=0), "steps"),
+        (lambda: Release(noise_multiplier=1.0, sample_rate=0.1, steps=1.5), "steps"),
         (lambda: epsilon_of([TEN], 0.0), "delta"),
         (lambda: epsilon_of([TEN], 1.0), "delta"),
         (lambda: epsilon_of([TEN], 1e-5, "gdp"), "accountant"),

@@ -123,6 +123,15 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     fit(net(), DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
     with pytest.raises(InputError, match="other settings"):
         fit(net(), DATA, examples(), recipe(3), seed=0, checkpoint=tmp_path / "c")
+    started = net()
+    nn.init.constant_(started[4].bias, 0.5)
+    with pytest.raises(InputError, match="other settings"):
+        fit(started, DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        fit(net(), DATA, examples(), recipe(1), seed=0, checkpoint=tmp_path / "no" / "c")
 
 
 @pytest.mark.parametrize(

@@ -172,3 +172,12 @@ def test_examples_as_bytes_are_exact_and_others_stay_floats() -> None:
     floats = Examples.of(Batch(x, torch.zeros(5, dtype=torch.int64)), DATA)
     assert torch.equal(floats.all().inputs, x)
     assert torch.equal(floats.take(torch.tensor([3, 1])).inputs, x[[3, 1]])
+
+
+def test_a_checkpoint_of_another_partition_or_other_weights_is_refused(tmp_path: Path) -> None:
+    training, file = FederatedTraining(rounds=1, per_round=2, client=LOCAL), tmp_path / "run.pt"
+    training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
+    others = dirichlet_partition(TRAIN.labels, 6, 0.5, torch.Generator().manual_seed(1))
+    for task, hands in ((_task(), others), (_task(seed=1), HANDS)):
+        with pytest.raises(InputError, match="other settings"):
+            training.run(task, TRAIN, hands, TEST, checkpoint=file)

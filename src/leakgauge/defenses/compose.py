@@ -113,7 +113,7 @@ def _log_likelihood(views: list[AttackerView], update: Update) -> Callable[[Tens
         total = _noise_scale(views)
         if total is None or not all(view.gaussian and view.support is None for view in views[first:]):
             return None
-        last = gaussian_view(update, total).log_likelihood
+        last = gaussian_view(update, total, views[first].simulate).log_likelihood
     if last is None:
         return None
     likelihood = last

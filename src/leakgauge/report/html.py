@@ -140,16 +140,16 @@ def _uri(png: bytes | None) -> str | None:
     return "data:image/png;base64," + base64.b64encode(png).decode() if png and png.startswith(_PNG) else None
 
 
-def _figure(value: object, digits: int = 2, unit: str = "") -> str:
+def figure(value: object, digits: int = 2, unit: str = "") -> str:
     """A number with its unit behind a space that does not break; a dash for none."""
     number = _number(value)
     return NONE if number is None else f"{number:,.{digits}f}" + (NBSP + unit if unit else "")
 
 
-def _interval(found: Any, key: str = "mean", digits: int = 2) -> str:
+def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
     """``0.88 [0.47, 1.00]``, without brackets where the interval is unknown."""
     middle, low, high = (
-        _figure(_get(found, k) if isinstance(found, Mapping) else None, digits) for k in (key, "low", "high")
+        figure(_get(found, k) if isinstance(found, Mapping) else None, digits) for k in (key, "low", "high")
     )
     return middle if NONE in (middle, low, high) else f"{middle}{NBSP}[{low},{NBSP}{high}]"
 
@@ -214,7 +214,7 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
     page = Environment(loader=PackageLoader("leakgauge", "report"), autoescape=True, undefined=ChainableUndefined)
     page.trim_blocks = page.lstrip_blocks = True
     page.finalize = lambda value: NONE if value is None else value
-    page.filters |= {"figure": _figure, "interval": _interval, "phrase": _phrase, "uri": _uri}
+    page.filters |= {"figure": figure, "interval": interval, "phrase": _phrase, "uri": _uri}
     rows, trials = _rows(report, pictures), list(report.get("trials") or [])
     audited = [r for r in rows if not r.control]
     script = Markup(page.get_template("script.js.j2").render())

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 CEILING, STRIPS, LABEL = 60.0, 12, 58
 COLUMNS = ("Scenario and attack", "Images", "Mean PSNR", "Worst image", "Mean null", "Gradients a trial")
-_SERIES = tuple((f"#0{i}0{i}f{i}", shape) for i, shape in enumerate("os^Dvp"))
-_BLUE, _INK, _MUTED, _GRID, _BAND, _PAPER = _SERIES[0][0], "#010101", "#020202", "#030303", "#040404", "#050505"
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "line", _BAND: "band", _PAPER: "card"}
+SERIES = tuple((f"#0{i}0{i}f{i}", shape) for i, shape in enumerate("os^Dvp"))
+_BLUE, INK, MUTED, GRID, _BAND, PAPER = SERIES[0][0], "#010101", "#020202", "#030303", "#040404", "#050505"
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", _BAND: "band", PAPER: "card"}
 _SETTINGS: dict[Any, Any] = (
     {"svg.fonttype": "none", "svg.hashsalt": "leakgauge", "text.parse_math": False, "font.size": 9.5}
-    | dict.fromkeys(("text.color", "axes.labelcolor"), _INK)
-    | dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _MUTED)
-    | dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), _GRID)
+    | dict.fromkeys(("text.color", "axes.labelcolor"), INK)
+    | dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), MUTED)
+    | dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), GRID)
     | dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False)
     | {"grid.linewidth": 0.6, "axes.axisbelow": True}
 )
@@ -95,7 +95,7 @@ def strength(defense: str) -> tuple[str, float] | None:
     return defense[: found[-1].start(1)] + "x" + defense[found[-1].end(1) :], float(found[-1][1])
 
 
-def _plot(title: str, takeaway: str, series: Iterable[Series], height: float, draw: Draw) -> Plot:
+def drawn(title: str, takeaway: str, series: Iterable[Series], height: float, draw: Draw) -> Plot:
     """Draws in sentinel colours, then hands colours and fonts over to the page and makes every id its own."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ def _plot(title: str, takeaway: str, series: Iterable[Series], height: float, dr
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"px '[^;\"]*", "px var(--sans)", svg)
-    for colour, variable in (_VARIABLES | {c: f"series-{i}" for i, (c, _) in enumerate(_SERIES)}).items():
+    for colour, variable in (_VARIABLES | {c: f"series-{i}" for i, (c, _) in enumerate(SERIES)}).items():
         svg = svg.replace(colour, f"var(--{variable})")
     box = "".join(re.findall(r'viewBox="[^"]*"', svg)[:1])
     head = f'<svg class="plot" {box} role="img" aria-labelledby="{name}-title {name}-desc">'
@@ -144,17 +144,17 @@ def _strips(title: str, takeaway: str, series: Iterable[Series], strips: Sequenc
                 ends = min(*null, end), min(max(null), end)
                 axes.plot(ends, (y, y), color=_BAND, lw=8, solid_capstyle="round", zorder=1)
             for x, full in values:
-                shape, size, face = (">", 7, _BLUE) if x > end else ("o", 5.5, _BLUE if full else _PAPER)
+                shape, size, face = (">", 7, _BLUE) if x > end else ("o", 5.5, _BLUE if full else PAPER)
                 axes.plot(min(x, end), y, shape, color=_BLUE, mfc=face, ms=size, mew=1.2, zorder=3)
             short = label if len(label) <= LABEL else label[:LABEL] + "…"
             axes.annotate(short, (0, y), (2, 8), textcoords="offset points", fontsize=9)
-        for face, word in zip((_BLUE, _PAPER), words, strict=True):
+        for face, word in zip((_BLUE, PAPER), words, strict=True):
             axes.plot([], [], "o", color=_BLUE, mfc=face, ms=5.5, mew=1.2, label=word)
         axes.plot([], [], "s", color=_BAND, ms=8, label="null baseline")
         axes.set(ylim=(len(strips) - 0.6, -0.8), yticks=[])
         axes.spines["left"].set_visible(False)
 
-    return _plot(title, takeaway, series, 1.05 + 0.45 * len(strips), draw)
+    return drawn(title, takeaway, series, 1.05 + 0.45 * len(strips), draw)
 
 
 def distribution(series: Sequence[Series]) -> Plot:
@@ -205,17 +205,17 @@ def _family(family: str, found: list[tuple[float, Series]], series: Sequence[Ser
         axes.set(xscale="log", xlabel=f"x in {family}", xlim=(min(xs) / 1.5, max(xs) * 1.5))
         axes.set_xticks(list(best), [f"{x:g}" for x in best])
         axes.set_xticks([], minor=True)
-        axes.plot(xs, means, "o", color=_MUTED, ms=4.5, label="one attack, one setting")
+        axes.plot(xs, means, "o", color=MUTED, ms=4.5, label="one attack, one setting")
         axes.plot(xs, [min(best[x], end) for x in xs], "o-", color=_BLUE, ms=6, lw=1.8, label="best attack")
         for value, style, words in ((bare, "--", "best attack, no defence"), (null, ":", "null baseline")):
             if value is not None:
-                axes.axhline(min(value, end), color=_INK, lw=1.2, ls=style, label=words)
+                axes.axhline(min(value, end), color=INK, lw=1.2, ls=style, label=words)
 
     (first, a), *_, (last, b) = best.items()
     takeaway = f"From x = {first:g} to {last:g}, the best attack’s mean went from {decibel(a)} to {decibel(b)}."
     takeaway += f" Without a defence it was {decibel(bare)}." if bare is not None else ""
     takeaway += f" Nothing recovered looks like {decibel(null)}." if null is not None else ""
-    return _plot(f"Quality against strength of {family}", takeaway, [s for _, s in found], 3.2, draw)
+    return drawn(f"Quality against strength of {family}", takeaway, [s for _, s in found], 3.2, draw)
 
 
 def against_cost(series: Sequence[Series]) -> Plot:
@@ -229,7 +229,7 @@ def against_cost(series: Sequence[Series]) -> Plot:
         axes.set_xlabel("gradient evaluations a trial (0 is drawn at 1)")
         axes.xaxis.set_major_formatter("{x:,g}")
         for i, attack in enumerate(sorted({s.attack for s in series})):
-            colour, shape = _SERIES[i % len(_SERIES)]
+            colour, shape = SERIES[i % len(SERIES)]
             mine = [(x, s) for x, s in zip(costs, series, strict=True) if s.attack == attack]
             for x, s in mine:
                 ends = [min(s.mean if v is None else v, end) for v in (s.low, s.high)]
@@ -239,7 +239,7 @@ def against_cost(series: Sequence[Series]) -> Plot:
 
     best = max(series, key=lambda s: (s.mean, -s.evaluations, s.label))
     takeaway = f"{best.attack} went furthest: {decibel(best.mean)} for {best.evaluations:,.0f} gradients a trial."
-    return _plot("Quality against cost", takeaway, series, 3.2, draw)
+    return drawn("Quality against cost", takeaway, series, 3.2, draw)
 
 
 def every(series: Sequence[Series]) -> list[Plot]:

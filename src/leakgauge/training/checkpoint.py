@@ -13,10 +13,18 @@ from leakgauge.errors import InputError, require
 
 
 def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
-    """Replaces the file at once, so that a run killed while it writes loses nothing. `identity` says whose it is."""
+    """Replaces the file at once, so that a run killed while it writes loses nothing. `identity` says whose it is.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     fresh = path.with_name(path.name + ".new")
-    torch.save({"identity": identity, **state}, fresh)
-    os.replace(fresh, path)
+    try:
+        torch.save({"identity": identity, **state}, fresh)
+        os.replace(fresh, path)
+    except (OSError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError("output", f"{path} cannot be written ({reason})", "free space, then run again") from error
 
 
 def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
@@ -29,7 +37,7 @@ def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
         return None
     try:
         state = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
         raise InputError(
             "checkpoint",
             f"{path} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",

@@ -49,7 +49,8 @@ def fit(
     require(len(examples) >= recipe.batch_size, "batch_size", f"exceeds the {len(examples)} examples", "lower it")
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = recipe.optimiser(module)
-    identity = f"{recipe} {seed} {len(examples)} {sorted(module.state_dict())}"
+    first = sum(float(p.detach().double().sum()) for p in module.parameters())
+    identity = f"{recipe} {seed} {len(examples)} from {first:.6g} {sorted(module.state_dict())}"
     history = _resume(checkpoint, identity, module, optimiser)
     for number in range(len(history), recipe.epochs):
         for group in optimiser.param_groups:

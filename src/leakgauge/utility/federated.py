@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -104,8 +105,10 @@ class FederatedTraining:
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
     def identity(self, task: Task, hands: Hands) -> str:
-        """Of what a checkpoint must agree with."""
-        return f"{self!r} {task.name} {task.mode.value} {len(hands)} clients {sum(map(len, hands))} examples"
+        """Of what a checkpoint must agree with: settings, who holds what, and the first parameters."""
+        dealt = hashlib.sha256(repr(hands).encode()).hexdigest()[:16]
+        first = sum(float(p.detach().double().abs().sum()) for p in task.parameters.values())
+        return f"{self!r} {task.name} {task.mode.value} {len(hands)} clients {dealt} from {first:.9g}"
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from leakgauge.attacks.adaptive import Adapted, Likelihood, Naive, counter_to
 from leakgauge.attacks.adaptive.compression import Signs, against_rounding, against_signs
 from leakgauge.attacks.adaptive.counter import Counter
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, TotalVariation
-from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update, raw_update
+from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update, raw_update
 from leakgauge.defenses import AttackerView, Compose, Defense, NoDefense, Quantise, Sign, noise, qsgd, sign
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -39,10 +40,12 @@ def test_each_has_a_named_counter_that_changes_objective_and_prior_alone(defense
         assert getattr(adapted, part) == getattr(BASE, part)
 
 
-def test_without_the_length_of_the_update_rounding_is_attacked_as_before_and_signs_are_not() -> None:
+def test_the_length_of_the_update_is_not_needed() -> None:
     delta = FedAvg(epochs=1, lr=0.1)
-    assert against_rounding(BASE, Quantise(), seen(Quantise(), delta, training=False)) is BASE
-    assert isinstance(against_signs(BASE, sign(), seen(sign(), delta, training=False)).objective, Signs)
+    for defense, against, objective in ((Quantise(), against_rounding, Likelihood), (sign(), against_signs, Signs)):
+        adapted = against(BASE, defense, seen(defense, delta, training=False)).objective
+        assert isinstance(adapted, objective)
+        assert adapted.scale_free
 
 
 def test_where_a_later_stage_has_covered_the_grid_the_attack_stays() -> None:
@@ -94,3 +97,25 @@ def test_the_adapted_attack_is_closer_to_the_picture_than_the_naive_one(defense:
         assert found.inputs is not None
         errors.append(float((found.inputs - b.inputs).square().mean()))
     assert errors[1] < errors[0]
+
+
+def test_where_the_objective_would_see_no_likelihood_the_attack_stays() -> None:
+    cohort = seen(qsgd(), SecureAggregation(cohort=1))
+    assert against_rounding(BASE, qsgd(), cohort) is BASE
+    told = seen(qsgd())
+    told = replace(told, knowledge=replace(told.knowledge, draws=Draws(3)))
+    assert against_rounding(BASE, qsgd(), told) is BASE
+
+
+def test_signs_that_were_left_out_at_random_are_not_compared() -> None:
+    """Not so those that top-k left out: they are small."""
+    w = torch.tensor([1.0, 2.0, -3.0, 4.0], dtype=torch.float64)
+    sent = {"w": torch.tensor([1.0, 0.0, -1.0, 0.0], dtype=torch.float64)}
+    kept = {"w": sent["w"] != 0}
+    other = {"w": torch.tensor([1.0, 20.0, -3.0, -7.0], dtype=torch.float64)}
+    blind = AttackerView(support=kept)
+    assert float(Signs()({"w": w}, sent, blind)) == pytest.approx(float(Signs()(other, sent, blind)))
+    alone = float(Signs()({"w": w[[0, 2]]}, {"w": sent["w"][[0, 2]]}, AttackerView()))
+    assert 4 * float(Signs()({"w": w}, sent, blind)) == pytest.approx(2 * alone + 2 * math.log(2))
+    small = AttackerView(support=kept, unsent_small=True)
+    assert float(Signs()({"w": w}, sent, small)) == float(Signs()({"w": w}, sent, AttackerView()))

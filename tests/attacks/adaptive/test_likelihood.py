@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cases import SPEC, batch, task
-from leakgauge.attacks.adaptive.likelihood import STRENGTH, Likelihood, knows_length, matching_variation
+from leakgauge.attacks.adaptive.likelihood import STRENGTH, Likelihood, matching_variation
 from leakgauge.attacks.matching import Adam, Cosine, Matching, NoPrior, Scheduled, TotalVariation
-from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
+from leakgauge.clients import FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import AttackerView, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise, view_of
 from leakgauge.draws import Draws
@@ -34,7 +34,8 @@ def near(observation: Observation) -> Tensors:
 def test_it_is_the_mean_over_entries_of_what_the_view_states() -> None:
     observation = seen(noise(sigma=0.2))
     view, raw, sent = view_of(noise(sigma=0.2), observation.update, None), near(observation), observation.update.tensors
-    by_hand = sum(float(((sent[k] - raw[k]) / 0.2).square().sum()) / 2 for k in sent) / entries(sent)
+    best = sum(float((sent[k] * raw[k]).sum()) for k in sent) / sum(float(raw[k].square().sum()) for k in sent)
+    by_hand = sum(float(((sent[k] - best * raw[k]) / 0.2).square().sum()) / 2 for k in sent) / entries(sent)
     assert float(Likelihood()(raw, sent, view)) == pytest.approx(by_hand)
 
 
@@ -86,12 +87,16 @@ def test_a_defense_of_the_data_between_changes_nothing() -> None:
     assert view_of(both, seen(both).update, None).log_likelihood is not None
 
 
-def test_deltas_have_a_length_only_with_the_local_training() -> None:
-    training = FedAvg(epochs=1, lr=0.1)
-    assert knows_length(seen(Quantise()))
-    assert knows_length(seen(Quantise(), training))
-    assert knows_length(seen(Quantise(), FedSGD(), training=False))
-    assert not knows_length(seen(Quantise(), training, training=False))
+def test_the_length_of_the_simulated_update_does_not_count_but_its_sign_does() -> None:
+    observation = seen(Quantise())
+    view, o = view_of(Quantise(), observation.update, None), observation.update.tensors
+    s = near(observation)
+    one, long = (float(Likelihood()(map_tensors(lambda t, f=f: f * t, s), o, view)) for f in (1.0, 37.0))
+    assert long == pytest.approx(one, rel=1e-9)
+    away = float(Likelihood()(map_tensors(torch.neg, s), o, view))
+    none = float(Likelihood()(map_tensors(torch.zeros_like, s), o, view))
+    assert away == pytest.approx(none, rel=1e-3)
+    assert one < none
 
 
 def test_a_variation_weighs_in_pixels_an_entry_and_other_priors_stay() -> None:

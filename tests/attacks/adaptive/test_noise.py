@@ -26,7 +26,7 @@ from leakgauge.attacks.matching import (
     falling,
 )
 from leakgauge.attacks.recipes.auto import falling_variation
-from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
+from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
     DPSGD,
@@ -97,15 +97,15 @@ def test_the_objective_is_the_likelihood_in_units_of_the_cosine() -> None:
     o, scale = seen.update.tensors, known_scale(seen)
     assert scale is not None
     s = {k: v + 0.1 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for k, v in o.items()}
-    z = sum(float(((o[k] / scale[k]) ** 2).sum()) for k in o)
-    nll = 0.5 * sum(float((((o[k] - s[k]) / scale[k]) ** 2).sum()) for k in o)
-    assert float(Whitened(scale)(s, o, AttackerView())) == pytest.approx(nll / z)
-    assert float(Whitened(scale)({k: 0 * v for k, v in o.items()}, o, AttackerView())) == pytest.approx(0.5)
-    # With one scale and a little noise it is the cosine distance, to second order.
+    ours, theirs = (torch.cat([(t[k] / scale[k]).flatten() for k in o]) for t in (s, o))
+    cosine = float(ours @ theirs / ours.norm() / theirs.norm())
+    assert float(Whitened(scale)(s, o, AttackerView())) == pytest.approx(1 - cosine)
+    # −log of the likelihood at the best length, relative to that of a zero update, which is ½.
+    best = float(ours @ theirs / ours.square().sum())
+    nll = 0.5 * float((best * ours - theirs).square().sum() / theirs.square().sum())
+    assert nll == pytest.approx((1 - cosine**2) / 2)
     even = {k: torch.tensor(0.1) for k in o}
-    near = {k: v * 1.0 + 1e-3 * torch.randn(v.shape, generator=torch.Generator().manual_seed(2)) for k, v in o.items()}
-    both = [float(f(near, o, AttackerView())) for f in (Whitened(even), Cosine())]
-    assert both[0] == pytest.approx(both[1], rel=0.1)
+    assert float(Whitened(even)(s, o, AttackerView())) == pytest.approx(float(Cosine()(s, o, AttackerView())))
 
 
 def test_the_weight_of_the_variation_is_calibrated_from_the_noise() -> None:
@@ -153,12 +153,13 @@ def test_what_needs_no_adapting_is_left_alone() -> None:
     assert isinstance(squares.prior, Scheduled)
 
 
-def test_where_the_length_is_unknown_the_cosine_stays() -> None:
+def test_the_length_of_the_update_is_not_needed() -> None:
     seen = observe(noise(relative=1.0), FedAvg(lr=0.01))
     blind = replace(seen, knowledge=replace(seen.knowledge, local_training=None, example_count=4))
-    assert isinstance(against_noise(Matching(), noise(relative=1.0), blind).objective, Cosine)
-    same = Matching(objective=SquaredL2())
-    assert against_noise(same, noise(relative=1.0), blind) is same
+    for attack in (Matching(), Matching(objective=SquaredL2())):
+        adapted = against_noise(attack, noise(relative=1.0), blind)
+        assert isinstance(adapted.objective, Whitened)
+        assert adapted.objective.scale_free
 
 
 @pytest.mark.parametrize(
@@ -210,3 +211,23 @@ def test_who_knows_the_noise_does_better_on_a_smooth_picture(defense: Defense) -
         assert found.inputs is not None
         errors[name] = float((found.inputs.double() - truth.inputs).square().mean())
     assert errors["adapted"] < 0.8 * errors["naive"]
+
+
+@pytest.mark.parametrize(
+    "defense", [ClientDP(noise_multiplier=0.5, norm=1.0), DPSGD(noise_multiplier=0.7, norm=0.5), noise(sigma=0.1)]
+)
+def test_behind_secure_aggregation_the_scale_is_that_of_the_mean(defense: Defense) -> None:
+    cohort = SecureAggregation(cohort=2)
+    sent = [observe(defense, cohort, seed=100 * s).update.tensors for s in range(8)]
+    spread = torch.stack([torch.cat([v.flatten() for v in u.values()]) for u in sent]).var(0).mean().sqrt()
+    scale = known_scale(observe(defense, cohort))
+    assert scale is not None
+    assert float(scale["0.weight"]) == pytest.approx(float(spread), rel=0.05)
+
+
+def test_who_knows_the_draws_has_no_noise_to_allow_for() -> None:
+    seen = observe(noise(relative=1.0))
+    knows = replace(seen, knowledge=replace(seen.knowledge, draws=Draws(7)))
+    attack = Matching()
+    assert against_noise(attack, noise(relative=1.0), seen) is not attack
+    assert against_noise(attack, noise(relative=1.0), knows) is attack

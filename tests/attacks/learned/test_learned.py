@@ -9,7 +9,8 @@ import torch
 
 from cases import SPEC, task
 from leakgauge.attacks.learned import LearnedInversion, Sketch
-from leakgauge.clients import FedAvg, FedSGD, client_update
+from leakgauge.attacks.learned.inversion import _sent
+from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import Defense, TopK
 from leakgauge.draws import Draws
@@ -113,3 +114,13 @@ def test_a_sketch_is_linear_and_keeps_inner_products() -> None:
     square = sum(float(v.square().sum()) for v in a.values())
     norms = [float(Sketch.of(a, 64, torch.Generator().manual_seed(s))(a).square().sum()) for s in range(200)]
     assert abs(sum(norms) / 200 / square - 1) < 4 * (2 / 64 / 200) ** 0.5
+
+
+def test_pairs_come_from_the_same_path_as_the_update_each_client_of_a_cohort_for_itself() -> None:
+    t, labels = task("smooth"), torch.arange(4) % SPEC.classes
+    batch, cohort, defense = Batch(patches(4, 2).double(), labels), SecureAggregation(cohort=2), TopK(keep=0.1)
+    update = client_update(t, cohort, batch, Draws(3), defense=defense)
+    observation = Observation(t, update, Knowledge(labels=labels, local_training=cohort, defense=defense))
+    made = _sent(observation, batch, defense, Draws(3))
+    for name, tensor in update.tensors.items():
+        torch.testing.assert_close(made[name], tensor)

@@ -123,3 +123,16 @@ def test_the_same_seed_gives_the_same_result_and_broken_updates_a_status() -> No
         broken = {k: torch.full_like(v, value) for k, v in observation.update.tensors.items()}
         found = run(SEARCH, replace(observation, update=replace(observation.update, tensors=broken)), budget=budget)
         assert found.inputs is None or bool(found.inputs.isfinite().all())
+
+
+def test_a_candidate_that_ends_in_not_a_number_never_wins() -> None:
+    class Diverging:
+        """Its first candidate blows up."""
+
+        def reconstruct(self, observation, generator, **options) -> Reconstruction:
+            epochs = observation.knowledge.local_training.epochs
+            value = float("nan") if epochs == 1 else 3.0
+            return Reconstruction(batch(1).inputs, None, Status.OUT_OF_STEPS, objective=value)
+
+    found = run(StepSearch(attack=Diverging(), client=CLIENT, epochs=(1, 2)), observe(CLIENT))
+    assert found.message.startswith("2 local epochs")

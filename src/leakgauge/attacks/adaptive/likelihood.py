@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,8 +14,7 @@ from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.observation import Observation
 from leakgauge.registry import OBJECTIVES
-from leakgauge.tensors import Tensors, entries
-from leakgauge.update import UpdateKind
+from leakgauge.tensors import Tensors, entries, inner, map_tensors, squared_norm
 
 STRENGTH = 0.5
 """Weight of the mean total variation beside a likelihood, in pixels per entry of the update. On two pictures and an
@@ -27,24 +27,26 @@ class Likelihood:
     """−log p(observed | raw) / entries, as `AttackerView.log_likelihood` has it, up to a constant.
 
     It is given the raw simulated update: what a mechanism makes of it is in the likelihood. Where the view states
-    none it is `Cosine` to the update as it would look on the wire. It needs the length of the update.
+    none it is `Cosine` to the update as it would look on the wire.
+
+    The simulated update is brought to its best length a = ⟨s, o⟩/‖s‖² first: far from the truth its length says little,
+    and a search that must correct it gets stuck. With seven levels on an untrained LeNet, 200 evaluations, one of three
+    clients ended at 17.2 dB without (naive 23.5) and at 25.6 with it, the others gained .8 and .5 dB.
 
     In these units a total variation weighs what `matching_variation` says.
     """
 
-    scale_free: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = True
     wants_raw: ClassVar[bool] = True
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         if view.log_likelihood is None:
             return Cosine()(view.relax(simulated), observed, view)
-        return -view.log_likelihood(simulated) / max(entries(observed), 1)
-
-
-def knows_length(observation: Observation) -> bool:
-    """Whether a simulated update has the length of the client's: of deltas only with the local training known."""
-    gradient = observation.update.header.kind is UpdateKind.GRADIENT
-    return gradient or observation.knowledge.local_training is not None
+        tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
+        # Not negative: an update that points away has no length at which it fits.
+        length = (inner(simulated, observed) / squared_norm(simulated).clamp_min(tiny)).clamp_min(1e-6)
+        best = map_tensors(lambda t: length * t, simulated)
+        return -view.log_likelihood(best) / max(entries(observed), 1)
 
 
 def matching_variation(prior: Prior, observation: Observation) -> Prior:

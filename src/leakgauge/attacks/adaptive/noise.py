@@ -26,8 +26,7 @@ from leakgauge.defenses import (
 )
 from leakgauge.defenses.laplace import LaplaceNoise
 from leakgauge.observation import Observation
-from leakgauge.tensors import Tensors, squared_norm
-from leakgauge.update import UpdateKind
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
 
 NATURAL_VARIATION = 0.115
 """Mean |∂x| + mean |∂y| of photographs of 32 px with values from 0 to 1: 0.1156 over 200 training images of CIFAR-10.
@@ -43,21 +42,22 @@ LEAD = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Whitened:
-    """½ Σ_k ‖(s_k − o_k)/σ_k‖² / Σ_k ‖o_k/σ_k‖², σ_k the known scale of the noise on tensor k.
+    """1 − cos of the whitened updates s_k/σ_k and o_k/σ_k over all tensors k, σ_k the known scale of the noise on each.
 
-    The Gaussian likelihood in the units of the cosine distance (½ for a zero update), so that weights of priors mean
-    the same. Tensors with less noise count for more. It needs the length of the update.
+    Near the truth −log of the Gaussian likelihood at the simulated update's best length, ½(1 − cos²), in the units of
+    the cosine, so that weights of priors mean the same. Tensors with less noise count for more. With the length left
+    to the search, one client of three ended at 17.6 dB under noise of .1, below the naive attack's 24.5; so it has
+    25.1 (untrained LeNet, 200 evaluations).
     """
 
     scale: Tensors
 
-    scale_free: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = True
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         whiten = {k: 1 / s.to(observed[k]) for k, s in _positive(self.scale).items()}
-        power = squared_norm({k: observed[k] * w for k, w in whiten.items()})
-        gap = squared_norm({k: (simulated[k] - observed[k]) * w for k, w in whiten.items()})
-        return 0.5 * gap / power.clamp_min(torch.finfo(power.dtype).tiny)
+        ours, theirs = (map_tensors(torch.mul, t, whiten) for t in (simulated, observed))
+        return Cosine()(ours, theirs, view)
 
 
 @counters(
@@ -84,7 +84,8 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     and multiplier .01, 9.3 and 12.2 naive, 13.8 and 19.4 adapted. The mean colour gives 9.8 and 16.4.
     """
     del defense
-    scale = known_scale(observation)
+    # Who knows the draws simulates the noise itself: none is left to allow for.
+    scale = known_scale(observation) if observation.knowledge.draws is None else None
     if scale is None or not isinstance(attack.objective, Cosine | SquaredL2):
         return attack
     power = float(squared_norm({k: observation.update.tensors[k] / s for k, s in _positive(scale).items()}))
@@ -93,11 +94,7 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     values = [float(s) for s in _positive(scale).values()]
     if heavier is attack.prior and max(values) < 1.01 * min(values) and isinstance(attack.objective, Cosine):
         return attack
-    squares = getattr(attack.minimiser, "needs_squares", False)
-    knows_length = (
-        observation.knowledge.local_training is not None or observation.update.header.kind is UpdateKind.GRADIENT
-    )
-    objective = Whitened(scale) if knows_length and not squares else attack.objective
+    objective = attack.objective if getattr(attack.minimiser, "needs_squares", False) else Whitened(scale)
     if isinstance(objective, SquaredL2):
         return attack  # without whitening, weights of the prior would mean something else
     return replace(attack, objective=objective, prior=heavier)

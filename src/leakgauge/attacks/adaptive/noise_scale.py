@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakgauge.attacks.adaptive.counter import parts_of
-from leakgauge.clients import FedAvg
-from leakgauge.defenses import DPSGD, FedCDP, view_of
+from leakgauge.attacks.matching.cohort import cohort_view
+from leakgauge.clients import FedAvg, FedSGD
+from leakgauge.defenses import DPSGD, FedCDP
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors
 
 
 def known_scale(observation: Observation) -> Tensors | None:
-    """Standard deviation of the noise on each tensor of the update, from mechanism, wire and local training.
+    """Standard deviation of the noise on each tensor of the update, from mechanism, wire and local training;
+    behind secure aggregation that on the mean.
 
     `None` where nothing states it: later stages have reshaped the noise, or the number of examples is unknown. Noise
     of single steps (dp-sgd, fed-cdp) adds up in a FedAvg delta to first order: what noise does to later gradients
@@ -23,10 +25,11 @@ def known_scale(observation: Observation) -> Tensors | None:
     if knowledge.defense is None:
         return None
     header = replace(update.header, example_count=observation.example_count)
-    stated = view_of(knowledge.defense, replace(update, header=header), None).noise_scale
+    protocol = knowledge.local_training
+    stated = cohort_view(protocol or FedSGD(), knowledge.defense, replace(update, header=header), None).noise_scale
     if stated is not None:
         return stated
-    parts, protocol = parts_of(knowledge.defense), knowledge.local_training
+    parts = parts_of(knowledge.defense)
     in_steps = [part for part in parts if isinstance(part, DPSGD | FedCDP)]
     alone = len(in_steps) == 1 and not any(part.acts_on_update for part in parts)
     if not alone or not isinstance(protocol, FedAvg) or observation.example_count is None:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.learned.sketch import Sketch
 from leakgauge.attacks.matching.problem import Meter
-from leakgauge.clients import FedSGD
-from leakgauge.clients.client import raw_update
+from leakgauge.clients import FedSGD, Protocol, raw_update, sent_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
@@ -90,10 +89,11 @@ class LearnedInversion:
         sketch = Sketch.of(observation.update.tensors, self.buckets, generator)
         codes, targets = [], []
         for _ in range(pairs):
-            batch = self._batch(public.to(compute.like()), labels, generator, image=task.data.is_image)
+            batch = self._batch(public, labels, generator, image=task.data.is_image)
+            batch = Batch(batch.inputs.to(compute.like()), labels.to(compute.device))
             sent = _sent(replace(observation, task=task), batch, defense, Draws.sample(generator))
             codes.append(sketch(sent))
-            targets.append(task.data.normalise(batch.inputs).flatten(1))
+            targets.append(task.data.normalise(batch.inputs).flatten(1).cpu())
             meter.spent += cost
             status = meter.over(cost)
             if status in (Status.STOPPED, Status.TIME_LIMIT):
@@ -126,11 +126,15 @@ def _cost(meter: Meter) -> Cost:
 
 def _sent(observation: Observation, batch: Batch, defense: Defense, draws: Draws) -> Tensors:
     """What a client with that batch would send. The task is the defended one already."""
-    task, protocol = observation.task, observation.knowledge.local_training or FedSGD()
-    batch = defense.on_batch(batch, draws.generator("batch"))
-    bound = defense.for_batch(task, batch)
-    raw = raw_update(task, protocol, batch, draws, bound)[0]
-    return bound.on_update({k: v.detach() for k, v in raw.items()}, draws.generator("update"))
+    task = observation.task
+
+    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
+        batch = defense.on_batch(batch, draws.generator("batch"))
+        bound = defense.for_batch(task, batch)
+        raw, after = raw_update(task, protocol, batch, draws, bound)
+        return bound.on_update({k: v.detach() for k, v in raw.items()}, draws.generator("update")), after
+
+    return sent_update(observation.knowledge.local_training or FedSGD(), batch, draws, stages)[0]
 
 
 class _Network:

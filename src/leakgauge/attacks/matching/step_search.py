@@ -131,7 +131,7 @@ def _distance(found: Reconstruction) -> float:
     """Closed forms, which certify themselves, have none and come first."""
     if found.objective is None:
         return -1.0 if found.status is Status.EXACT else float("inf")
-    return found.objective
+    return found.objective if found.objective == found.objective else float("inf")  # not-a-number is no answer
 
 
 def _from(spent: int, on_step: OnStep | None) -> OnStep | None:

@@ -68,12 +68,20 @@ SETTINGS = (
     *(Setting({"laplace": {"relative": relative}}) for relative in (0.1, 0.3)),
     *(Setting({"dp-sgd": {"norm": 1.0, "noise_multiplier": z}}) for z in (0.0003, 0.003, 0.1)),
     *(Setting({"client-dp": {"norm": 1.0, "noise_multiplier": z}}) for z in (0.0003, 0.003)),
+    *(Setting({"fed-cdp": {"snr": snr}}) for snr in (10.0, 0.0, -10.0)),
     *(Setting({"soteria": {"prune": prune}}) for prune in (30.0, 80.0)),
     *(Setting({"precode": {"size": size}}) for size in (64, 256)),
     *(Setting({"mixup": {"alpha": alpha}}, 4) for alpha in (0.4, 1.0)),
     Setting([{"topk": {"keep": 0.2}}, {"quantise": {"levels": 7}}]),
     Setting([{"clip": {"norm": 1.0}}, {"noise": {"sigma": 0.001}}]),
 )
+
+NOT_MEASURED = {
+    "clip-examples": "with one example it is `clip`",
+    "instahide": "no counter is known, and the naive attack recovers the encoding",
+    "transform": "there is nothing to undo, see `leakgauge list defenses`",
+}
+"""Defences without a row, and why."""
 
 
 def psnr(found: Reconstruction, batch: Batch) -> list[float]:
@@ -209,7 +217,8 @@ so intervals are somewhat too narrow). *No defence* is the same attack on the sa
 
 def page() -> str:
     """The whole page."""
-    return HEAD.format(evaluations=EVALUATIONS) + "\n".join(table()) + "\n"
+    absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
+    return HEAD.format(evaluations=EVALUATIONS) + "\n".join(table()) + f"\n\nWithout a row:\n\n{absent}"
 
 
 def main() -> None:

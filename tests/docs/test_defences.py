@@ -1,0 +1,39 @@
+"""The page on defences is made from measured rows, and its words follow from its numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from reproduce import defences  # noqa: E402
+
+
+def test_the_page_in_the_docs_is_made_from_the_rows() -> None:
+    assert defences.PAGE.read_text(encoding="utf-8") == defences.page()
+
+
+def test_every_registered_defence_has_a_row_or_a_reason() -> None:
+    from leakgauge.registry import DEFENSES
+
+    shown = " ".join(setting.label for setting in defences.SETTINGS)
+    absent = {entry.name for entry in DEFENSES if entry.name not in shown}
+    assert absent == set(defences.NOT_MEASURED) | {"none"}
+
+
+@pytest.mark.parametrize(
+    ("medians", "words"),
+    [
+        ((30, 15, 25, 12), "flatters it by 10.0 dB"),
+        ((30, 29, 29.5, 12), "no protection"),
+        ((30, 13, 13.5, 12), "not recovered"),
+        ((30, 20, 21, 12), "worth +1.0 dB"),
+        ((30, 20, 19, 12), "worth -1.0 dB"),
+    ],
+)
+def test_the_reading_in_words(medians: tuple[float, ...], words: str) -> None:
+    assert words in defences.verdict(*medians)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from frontier.rows import report, row
+from leakgauge.frontier.drawing import dots, identified
 from leakgauge.frontier.page import render, size
 from leakgauge.frontier.recommend import recommendation
 
@@ -135,6 +136,16 @@ def test_sizes_have_units_that_fit() -> None:
         "1.5 MB",
         "4 GB",
     ]
+
+
+def test_what_a_row_leaks_is_that_under_the_stronger_attacker() -> None:
+    rows = _rows()
+    for who, f1 in (("naive", 0.875), ("adapted", 0.125)):
+        rows[1]["leakage"][who] |= {"label_f1": rows[1]["leakage"][who]["label_f1"] | {"mean": f1}}
+    cells = re.findall(r'<td data-v="(0\.\d+)">0\.(?:88|12)<span', _page(rows))
+    assert cells == ["0.875"], "labels too"
+    wrong_way = dots([row("a", "a", 0.5, (9, 20.0), (3, 12.0))], identified)[0]
+    assert wrong_way.stronger == wrong_way.naive != wrong_way.adapted
 
 
 @pytest.mark.page

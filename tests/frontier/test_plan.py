@@ -14,7 +14,8 @@ from leakgauge.cli import main
 from leakgauge.clients import FedAvg, SecureAggregation
 from leakgauge.errors import InputError
 from leakgauge.frontier.command import example_text, quick
-from leakgauge.frontier.plan import FrontierPlan, overlaid, row_label
+from leakgauge.frontier.plan import FrontierPlan, overlaid
+from leakgauge.frontier.rows import row_label
 
 MLP = {"mlp": {"hidden": [8]}}
 
@@ -116,6 +117,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"defenses": {"x": [{"client": {"secure-aggregation": {"cohort": 2}}}]}}, "defenses.x[0].client", "cohort"),
     ({"utility": {"round": 3}}, "utility.round", "did you mean 'rounds'"),
     ({"utility": {"train": "parquet:/no/such", "test": "samples"}}, "utility.train", "no Parquet file"),
+    (
+        {"utility": {"train": {"source": "samples", "size": 8}, "test": {"source": "samples", "size": 8}}},
+        "utility.clients",
+        "are 100 for 8 training examples",
+    ),
     ({"knows": ["labels"]}, "knows", "defense"),
     ({"attack": "auot"}, "attack", "auto"),
     ({"delta": 0}, "delta", "is 0"),
@@ -141,6 +147,17 @@ def test_bad_input_on_the_command_line_is_one_line_and_exit_code_2(tmp_path: Pat
         assert len(result.output.strip().splitlines()) == 1
         assert result.output.startswith("leakgauge: ")
     assert not (tmp_path / "out").exists()
+
+
+def test_bad_options_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    file, out = tmp_path / "plan.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(small()))
+    for option, value in (("--train", "{source: ["), ("--json", str(tmp_path / "no" / "copy.json"))):
+        result = CliRunner().invoke(main, ["frontier", str(file), "-o", str(out), option, value])
+        assert result.exit_code == 2, result.exception
+        assert result.output.startswith(f"leakgauge: {option}: ")
+        assert len(result.output.strip().splitlines()) == 1
+    assert not out.exists()
 
 
 def test_example_is_printed() -> None:

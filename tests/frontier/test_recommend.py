@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from frontier.rows import row
-from leakgauge.frontier.recommend import dominates, flatters, point_of, recommendation
+from leakgauge.frontier.points import point_of
+from leakgauge.frontier.recommend import dominates, flatters, recommendation
 
 TOLERANCE = {"accuracy": 0.02, "identified": 0.05}
 BARE = row("undefended", "none", 0.60, (20, 30.0))
@@ -44,7 +45,9 @@ def test_nothing_good_is_said_with_the_nearest_on_both_sides() -> None:
 def test_the_stronger_attacker_counts() -> None:
     said = _said(row("a", "a(x=1)", 0.60, (0, 9.0), (18, 25.0)))
     assert said.startswith("Nothing tried keeps")
-    assert "Good only against an attacker who does not know the defence: a(x=1) (0 of 20 identified, 18 once" in said
+    assert (
+        "Good only against an attacker who does not know the defence: a(x=1) (0 of 20 identified, 18 of 20 once" in said
+    )
     weak = row("a", "a(x=1)", 0.60, (18, 25.0), (0, 9.0))
     assert _said(weak).startswith("Nothing tried keeps"), "also where adapting went wrong"
     assert "Good only against" not in _said(weak)
@@ -74,14 +77,19 @@ def test_dominance_is_by_accuracy_and_leakage() -> None:
 
 
 def test_a_family_that_is_better_everywhere_is_named() -> None:
-    rows = [row("good one", f"a(x={i})", 0.58 - i / 10, (10 - 5 * i, 20.0 - i)) for i in range(2)]
+    rows = [row("good one", f"a(x={i})", 0.58 - i / 10, (10 - 5 * i, 12.0 - i)) for i in range(2)]
     rows += [row("bad one", f"b(x={i})", 0.50 - i / 10, (12 - 4 * i, 20.0 - i)) for i in range(2)]
     said = _said(*rows)
     assert "Good one dominates bad one" in said
     assert "Bad one dominates" not in said
-    frontier = said[said.index("On the frontier") : said.index("Each other row")]
+    frontier = said[said.index("On the frontier") : said.index("For each other row")]
     assert "a(x=0)" in frontier
     assert "b(x=0)" not in frontier
+
+
+def test_a_family_that_is_better_within_the_intervals_dominates_nobody() -> None:
+    rows = [row("good one", "a", 0.58, (10, 20.0)), row("bad one", "b", 0.50, (12, 20.1))]
+    assert "dominates" not in _said(*rows)
 
 
 def test_without_accuracy_it_says_so_and_ranks_nothing_by_it() -> None:
@@ -123,3 +131,23 @@ def test_a_row_that_diverged_is_no_candidate() -> None:
     broken = row("a", "a(x=1)", None, (0, 9.0))
     broken["accuracy"]["reason"] = "training diverged in round 2"
     assert _said(broken).startswith("Nothing tried")
+
+
+def test_each_attacker_is_judged_by_the_pictures_it_has_a_result_for() -> None:
+    uneven = row("a", "a(x=1)", 0.6, (8, 25.0), (1, 9.0))
+    uneven["leakage"]["adapted"]["identified"] |= {"n": 4, "rate": 0.25}
+    uneven["leakage"]["adapted"]["failed"] = 16
+    point = point_of(uneven)
+    assert point is not None
+    assert (point.rate, point.count, point.images) == (0.4, 8, 20), "8 of 20, never 8 of 4"
+    said = _said(uneven)
+    assert "8 of 20 identified" in said
+    assert "For some pictures an attack gave no result, which is no protection: a(x=1)." in said
+    assert "For some pictures" not in _said(row("a", "a(x=1)", 0.6, (8, 25.0)))
+
+
+def test_a_loss_of_just_the_tolerance_is_good_enough() -> None:
+    bare = row("undefended", "none", 1078 / 4000, (20, 30.0))
+    found = recommendation([bare, row("a", "a(x=1)", 998 / 4000, (0, 9.0))], {"accuracy": 0.02, "identified": 0.05})
+    assert 998 / 4000 < 1078 / 4000 - 0.02, "in floating point"
+    assert found["headline"].startswith("a(x=1) is the best")

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from leakgauge.audit.config import read_yaml
 from leakgauge.compute import Compute
+from leakgauge.errors import require
 from leakgauge.files import write_whole
 from leakgauge.frontier.accuracy import run_trainings
 from leakgauge.frontier.costs import measure
@@ -22,6 +23,7 @@ from leakgauge.frontier.folder import MEND, Folder
 from leakgauge.frontier.leakage import run_leakage
 from leakgauge.frontier.page import render
 from leakgauge.frontier.plan import FrontierPlan, overlaid
+from leakgauge.training.command import read_option
 
 QUICK: Mapping[str, Any] = {
     "data": {"images": 4},
@@ -58,11 +60,14 @@ def frontier_command(
     console: Console,
 ) -> None:
     """Everything behind the command. Killed and run again it goes on where it was; a finished run does no work."""
+    if json_file is not None:
+        there = json_file.absolute().parent.is_dir() and not json_file.is_dir()
+        require(there, "--json", f"cannot write '{json_file}'", "name a file in a folder that exists")
     compute = Compute()
     compute.apply()
     raw = yaml.safe_load(example_text()) if path is None else read_yaml(path)
     raw = quick(raw) if is_quick else raw
-    data = {key: yaml.safe_load(text) for key, text in (("train", train), ("test", test)) if text is not None}
+    data = {key: read_option(text, f"--{key}") for key, text in (("train", train), ("test", test)) if text is not None}
     raw = overlaid(raw, {"utility": data}) if data else raw
     plan = FrontierPlan(raw)
     folder = Folder.open(output, digest=plan.digest, raw=raw)

@@ -13,7 +13,8 @@ from leakgauge.defenses import Defense, NoDefense
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
 from leakgauge.frontier.folder import Folder, keep, kept
-from leakgauge.frontier.plan import FrontierPlan, local_batch
+from leakgauge.frontier.plan import FrontierPlan
+from leakgauge.frontier.rows import local_batch
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 

@@ -13,8 +13,9 @@ from leakgauge.files import write_whole
 from leakgauge.frontier import spent
 from leakgauge.frontier.folder import MEND, Folder, kept
 from leakgauge.frontier.leakage import counters_of, leakage_of
-from leakgauge.frontier.plan import FrontierPlan, Row, row_label
+from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.frontier.recommend import recommendation
+from leakgauge.frontier.rows import Row, row_label
 from leakgauge.registry import DEFENSES
 from leakgauge.version import __version__
 

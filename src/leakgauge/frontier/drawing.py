@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.report.plots import _GRID, _INK, _MUTED, _PAPER, _SERIES, CEILING, LABEL, Plot, _plot
+from leakgauge.frontier.rows import UNDEFENDED
+from leakgauge.report.plots import CEILING, GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Record = Mapping[str, Any]
 COLUMNS = ("Row", "Accuracy", "Identified, naive", "Identified, adapted", "Mean PSNR, naive", "Mean PSNR, adapted")
-UNDEFENDED = "undefended"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Dot:
     naive: Mark
     adapted: Mark
     attackers: bool
+
+    @property
+    def stronger(self) -> Mark:
+        """What the row leaks: under the better of the two attackers."""
+        return max(self.adapted, self.naive, key=lambda mark: mark.value)
 
 
 Read = Callable[[Record], Mark | None]
@@ -105,8 +110,8 @@ def every(rows: Sequence[Record]) -> list[Plot]:
 
 def _style(families: Sequence[str]) -> dict[str, tuple[str, str]]:
     """A colour and a shape each; no two families share both, so no meaning hangs on colour alone."""
-    n = len(_SERIES)
-    return {f: (_SERIES[i % n][0], _SERIES[(i + i // n) % n][1]) for i, f in enumerate(families)}
+    n = len(SERIES)
+    return {f: (SERIES[i % n][0], SERIES[(i + i // n) % n][1]) for i, f in enumerate(families)}
 
 
 def _against_accuracy(title: str, words: str, found: Sequence[Dot], floor: float | None, name: str) -> Plot:
@@ -121,46 +126,46 @@ def _against_accuracy(title: str, words: str, found: Sequence[Dot], floor: float
             colour, shape = style[family]
             mine = [d for d in found if d.family == family]
             xs = [d.accuracy.value for d in mine if d.accuracy]
-            axes.plot(xs, [d.adapted.value for d in mine], "-", color=colour, lw=1.3, zorder=2)
+            axes.plot(xs, [d.stronger.value for d in mine], "-", color=colour, lw=1.3, zorder=2)
             for x, d in zip(xs, mine, strict=True):
                 axes.plot([x, x], [d.naive.value, d.adapted.value], ":", color=colour, lw=1.3, zorder=2)
-                axes.plot([x, x], [d.adapted.low, d.adapted.high], "-", color=colour, lw=0.7, alpha=0.55, zorder=1)
+                axes.plot([x, x], [d.stronger.low, d.stronger.high], "-", color=colour, lw=0.7, alpha=0.55, zorder=1)
                 assert d.accuracy is not None
                 ends = [d.accuracy.low, d.accuracy.high]
-                axes.plot(ends, [d.adapted.value] * 2, "-", color=colour, lw=0.7, alpha=0.55, zorder=1)
+                axes.plot(ends, [d.stronger.value] * 2, "-", color=colour, lw=0.7, alpha=0.55, zorder=1)
                 if d.attackers:
-                    axes.plot(x, d.naive.value, shape, color=colour, mfc=_PAPER, ms=6, mew=1.2, zorder=3)
+                    axes.plot(x, d.naive.value, shape, color=colour, mfc=PAPER, ms=6, mew=1.2, zorder=3)
                 axes.plot(x, d.adapted.value, shape, color=colour, ms=6, zorder=4)
             axes.plot([], [], f"{shape}-", color=colour, ms=6, label=family[:LABEL].lstrip("_") or "defence")
         if bare is not None and bare.accuracy is not None:
-            axes.axvline(bare.accuracy.value, color=_GRID, lw=1.2, ls="--", zorder=0)
-            axes.plot(bare.accuracy.value, bare.adapted.value, "*", color=_INK, ms=11, label="undefended", zorder=5)
+            axes.axvline(bare.accuracy.value, color=GRID, lw=1.2, ls="--", zorder=0)
+            axes.plot(bare.accuracy.value, bare.adapted.value, "*", color=INK, ms=11, label="undefended", zorder=5)
         if floor is not None:
-            axes.axhline(floor, color=_INK, lw=1.1, ls=":", label=name, zorder=0)
-        axes.plot([], [], "o", color=_MUTED, mfc=_PAPER, ms=6, mew=1.2, label="naive attacker (hollow)")
+            axes.axhline(floor, color=INK, lw=1.1, ls=":", label=name, zorder=0)
+        axes.plot([], [], "o", color=MUTED, mfc=PAPER, ms=6, mew=1.2, label="naive attacker (hollow)")
 
-    return _plot(title, _takeaway(found, bare, words), (), 4.6, draw)
+    return drawn(title, _takeaway(found, bare, words), (), 4.6, draw)
 
 
 def _by_row(title: str, words: str, found: Sequence[Dot], floor: float | None, name: str) -> Plot:
     def draw(axes: Axes) -> None:
         axes.set(xlabel=f"{words} (left is better)", ylim=(len(found) - 0.4, -0.9), yticks=[])
         axes.grid(axis="x")
-        colour = _SERIES[0][0]
+        colour = SERIES[0][0]
         for y, d in enumerate(found):
-            axes.plot([d.adapted.low, d.adapted.high], [y, y], "-", color=colour, lw=0.8)
-            axes.plot(d.naive.value, y, "o", color=colour, mfc=_PAPER, ms=5.5, mew=1.2)
+            axes.plot([d.stronger.low, d.stronger.high], [y, y], "-", color=colour, lw=0.8)
+            axes.plot(d.naive.value, y, "o", color=colour, mfc=PAPER, ms=5.5, mew=1.2)
             axes.plot(d.adapted.value, y, "o", color=colour, ms=5.5)
             axes.annotate(d.label[:LABEL], (0, y), (2, 7), textcoords="offset points", fontsize=8.5)
-        axes.plot([], [], "o", color=colour, mfc=_PAPER, ms=5.5, mew=1.2, label="naive attacker")
+        axes.plot([], [], "o", color=colour, mfc=PAPER, ms=5.5, mew=1.2, label="naive attacker")
         axes.plot([], [], "o", color=colour, ms=5.5, label="adapted attacker")
         if floor is not None:
-            axes.axvline(floor, color=_INK, lw=1.1, ls=":", label=name)
+            axes.axvline(floor, color=INK, lw=1.1, ls=":", label=name)
         axes.set_xlim(left=0)
         axes.spines["left"].set_visible(False)
 
     bare = next((d for d in found if d.family == UNDEFENDED), None)
-    return _plot(title, _takeaway(found, bare, words), (), 1.2 + 0.42 * len(found), draw)
+    return drawn(title, _takeaway(found, bare, words), (), 1.2 + 0.42 * len(found), draw)
 
 
 def _takeaway(found: Sequence[Dot], bare: Dot | None, words: str) -> str:
@@ -169,8 +174,8 @@ def _takeaway(found: Sequence[Dot], bare: Dot | None, words: str) -> str:
     said = "" if bare is None else f"Undefended: {bare.adapted.value:.3g} ({words}). "
     if not others:
         return said.strip()
-    least = min(others, key=lambda d: max(d.naive.value, d.adapted.value))
-    said += f"Least under the stronger attacker: {max(least.naive.value, least.adapted.value):.3g}, {least.label}. "
+    least = min(others, key=lambda d: d.stronger.value)
+    said += f"Least under the stronger attacker: {least.stronger.value:.3g}, {least.label}. "
     return said + f"Knowing the defence helped the attacker in {len(moved)} of {len(others)} rows."
 
 

@@ -11,7 +11,8 @@ from leakgauge.audit.run import run as run_audit
 from leakgauge.compute import Compute
 from leakgauge.defenses import Defense
 from leakgauge.frontier.folder import Folder
-from leakgauge.frontier.plan import ADAPTED, NAIVE, FrontierPlan, Row
+from leakgauge.frontier.plan import ADAPTED, NAIVE, FrontierPlan
+from leakgauge.frontier.rows import Row
 
 KEPT = (
     "level", "images", "trials", "failed", "psnr", "null_psnr", "ssim_mean", "lpips_mean", "identified", "recovered",

@@ -12,7 +12,7 @@ from jinja2 import ChainableUndefined, ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.frontier import drawing
-from leakgauge.report.html import LEVELS, NBSP, NONE, _figure, _interval
+from leakgauge.report.html import LEVELS, NBSP, NONE, figure, interval
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -21,7 +21,7 @@ def render(report: Mapping[str, Any]) -> str:
     page = Environment(loader=loader, autoescape=True, undefined=ChainableUndefined)
     page.trim_blocks = page.lstrip_blocks = True
     page.finalize = lambda value: NONE if value is None else value
-    page.filters |= {"figure": _figure, "interval": _interval, "percent": percent, "size": size}
+    page.filters |= {"figure": figure, "interval": interval, "percent": percent, "size": size}
     script = Markup(page.get_template("script.js.j2").render())
     return page.get_template("page.html.j2").render(
         report=report,

@@ -6,67 +6,25 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
 from leakgauge.audit.plan import Key, Plan
-from leakgauge.clients import FedAvg, Protocol
+from leakgauge.clients import Protocol
 from leakgauge.clients.client import refuse_combination
 from leakgauge.data import Source, open_source
 from leakgauge.data.source import spec
 from leakgauge.defenses import Defense
 from leakgauge.errors import InputError, require
 from leakgauge.frontier.config import RowConfig, parse, parse_row
+from leakgauge.frontier.rows import UNDEFENDED, Row
 from leakgauge.registry import ATTACKS, CLIENTS, MODELS
-from leakgauge.resolve import Named, resolve, resolve_defense, split
+from leakgauge.resolve import resolve, resolve_defense, split
 from leakgauge.task import Mode, Task
 from leakgauge.utility import FederatedTraining
 
-UNDEFENDED = "undefended"
-"""Family of the row without a defence."""
-
 NAIVE, ADAPTED = "naive", "adapted"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One point of the frontier.
-
-    Attributes:
-        family, strength: where the plan has it; strengths count from 0, weak to strong.
-        defense: the mechanism on each client.
-        client: what each client runs, without aggregation; `raw` is how the plan wrote it.
-        batch: examples of the attacked client.
-        cohort: clients whose updates are aggregated before the server sees them.
-        train: whether it is trained with.
-    """
-
-    family: str
-    strength: int
-    defense: Named
-    raw_defense: Any
-    client: Named
-    raw_client: Any
-    batch: int
-    cohort: int
-    train: bool
-
-    @property
-    def defended(self) -> bool:
-        """Whether a mechanism changes what a client sends, rather than only how many examples are in it."""
-        return bool(self.defense.label != "none")
-
-    @property
-    def training(self) -> str:
-        """Rows with the same one share a training: aggregation and the attacked client's batch do not change it."""
-        return f"{self.client.label} | {self.defense.label}"
-
-    @property
-    def setting(self) -> str:
-        """Rows with the same one share an audit."""
-        return f"{self.client.label} | {self.batch} | {self.cohort}"
 
 
 class FrontierPlan:
@@ -249,6 +207,10 @@ class FrontierPlan:
         for name in ("shape", "classes"):
             ours, theirs = getattr(self.train, name), getattr(self.test, name)
             require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
+        u = self.config.utility
+        kept = min(u.examples or len(self.train), len(self.train))
+        few = f"are {u.clients} for {kept} training examples"
+        require(u.clients <= kept, "utility.clients", few, "give each at least one example")
         task = self.model_for(self.train)
         for row in self.trainings().values():
             try:
@@ -261,24 +223,6 @@ class FrontierPlan:
         """The model as the server broadcasts it to the attacked client, with the first seed."""
         plan, _ = self.audits[self.undefended.setting]
         return plan.broadcast(Key(0, 0, 0, 0, 0, 0)).task
-
-
-def local_batch(client: Protocol, examples: int) -> int:
-    """Examples in one local step of a client."""
-    size = client.batch_size if isinstance(client, FedAvg) else None
-    return min(size or examples, examples)
-
-
-def row_label(row: Row, usual: Row) -> str:
-    """A row in words: what differs from the undefended one; unique in the plan."""
-    parts = [row.defense.label] if row.defended else []
-    if row.client.label != usual.client.label:
-        parts.append(row.client.label)
-    if row.batch != usual.batch:
-        parts.append(f"a client of {row.batch} examples")
-    if row.cohort > 1:
-        parts.append(f"mean over {row.cohort} clients")
-    return " + ".join(parts) or "none"
 
 
 def _at_row(error: InputError, rows: list[Row]) -> InputError:

@@ -7,92 +7,13 @@ about a defence by its name, and only a stated ε is called differential privacy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from leakgauge.metrics.intervals import proportion_upper
-
-Record = Mapping[str, Any]
-UNDEFENDED = "undefended"
+from leakgauge.frontier.points import Point, Record, point_of
+from leakgauge.frontier.rows import UNDEFENDED
 
 EMPTY = 50.0
 """ε beyond which a guarantee exists on paper: odds may change by a factor of e^50."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One row as the recommendation sees it; counts are identified pictures of `images`."""
-
-    family: str
-    label: str
-    accuracy: float | None
-    naive: int
-    adapted: int
-    images: int
-    chance: float
-    low: tuple[float, float]
-    psnr: tuple[float, float]
-    ends: tuple[tuple[float, float], tuple[float, float]]
-    epsilon: float | None
-    unit: str
-    cost: str
-
-    @property
-    def count(self) -> int:
-        """Identified by the stronger attacker."""
-        return max(self.naive, self.adapted)
-
-    @property
-    def rate(self) -> float:
-        return self.count / self.images
-
-    @property
-    def leak(self) -> tuple[float, float]:
-        """Order of leakage: identification, then the better mean PSNR."""
-        return self.rate, max(self.psnr)
-
-    @property
-    def words(self) -> str:
-        if self.family == UNDEFENDED:
-            return "no defence"
-        plain = ["".join(c for c in text.lower() if c.isalnum()) for text in (self.family, self.label)]
-        return self.label if plain[0] in plain[1] else f"{self.label} ({self.family})"
-
-    @property
-    def seen(self) -> str:
-        """``2 of 8 pictures identified``, and what that allows."""
-        upper = proportion_upper(self.count, self.images)
-        return f"{self.count} of {self.images} pictures identified (with 95 % confidence at most {100 * upper:.0f} %)"
-
-
-def point_of(row: Record) -> Point | None:
-    """`None` where either attacker has no result."""
-    found = [row["leakage"][who] for who in ("naive", "adapted")]
-    if any(f is None or not f.get("identified") or not f.get("psnr") for f in found):
-        return None
-    naive, adapted = found
-
-    def ends(f: Record) -> tuple[float, float]:
-        mean = f["psnr"]["mean"]
-        low, high = f["psnr"]["low"], f["psnr"]["high"]
-        return (mean if low is None else low, mean if high is None else high)
-
-    privacy = row.get("privacy") or {}
-    return Point(
-        family=row["family"],
-        label=row["label"],
-        accuracy=row["accuracy"]["value"],
-        naive=naive["identified"]["count"],
-        adapted=adapted["identified"]["count"],
-        images=min(naive["identified"]["n"], adapted["identified"]["n"]),
-        chance=max(naive["identified"]["chance"], adapted["identified"]["chance"]),
-        low=(naive["identified"]["low"] or 0.0, adapted["identified"]["low"] or 0.0),
-        psnr=(naive["psnr"]["mean"], adapted["psnr"]["mean"]),
-        ends=(ends(naive), ends(adapted)),
-        epsilon=privacy.get("epsilon"),
-        unit=str(privacy.get("unit") or ""),
-        cost=_cost(row.get("cost")),
-    )
 
 
 def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> dict[str, Any]:
@@ -119,7 +40,7 @@ def _without_defense(bare: Point) -> str:
 
 
 def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str, float]) -> list[str]:
-    floor, most = full - tolerance["accuracy"], tolerance["identified"]
+    floor, most = full - tolerance["accuracy"] - 1e-9, tolerance["identified"]
     if bare.rate <= most:
         return [
             f"The attack identifies no more than {_percent(most)} of the pictures even without a defence, so this run "
@@ -157,6 +78,11 @@ def dominates(a: Point, b: Point) -> bool:
     return a.accuracy >= b.accuracy and a.leak <= b.leak and (a.accuracy, a.leak) != (b.accuracy, b.leak)
 
 
+def surely_quieter(a: Point, b: Point) -> bool:
+    """Whether the stronger attacker recovers less under `a`, intervals of mean quality apart."""
+    return max(high for _, high in a.ends) < max(b.ends, key=lambda ends: ends[1])[0]
+
+
 def _dominance(trained: list[Point]) -> list[str]:
     front = [p for p in trained if not any(dominates(q, p) for q in trained)]
     front.sort(key=lambda p: -(p.accuracy or 0))
@@ -164,8 +90,9 @@ def _dominance(trained: list[Point]) -> list[str]:
     said = []
     if len(front) < len(trained):
         said.append(
-            f"On the frontier, from accurate to quiet: {'; '.join(words)}. Each other row is beaten by one of these in "
-            "accuracy and in leakage."
+            f"On the frontier, from accurate to quiet: {'; '.join(words)}. For each other row one of these is at "
+            "least as accurate and leaks no more. These are point values of one training a row and few pictures: "
+            "neighbours may change places."
         )
     families: dict[str, list[Point]] = {}
     for p in trained:
@@ -174,12 +101,13 @@ def _dominance(trained: list[Point]) -> list[str]:
     beaten: dict[str, list[str]] = {}
     for winner, ours in families.items():
         for loser, theirs in families.items():
-            if winner != loser and all(any(dominates(a, b) for a in ours) for b in theirs):
+            if winner != loser and all(any(dominates(a, b) and surely_quieter(a, b) for a in ours) for b in theirs):
                 beaten.setdefault(winner, []).append(loser)
     if beaten:
         winner = max(beaten, key=lambda name: len(beaten[name]))
         said.append(
-            f"{_start(winner)} dominates {_list(beaten[winner])}: for each of their strengths one of its own is better."
+            f"{_start(winner)} dominates {_list(beaten[winner])}: for each of their strengths one of its own is at "
+            "least as accurate and leaks less, intervals apart."
         )
     return said
 
@@ -210,7 +138,10 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
     said = []
     fooled = [p for p in others if flatters(p)]
     if fooled:
-        parts = [f"{p.words} ({p.naive} of {p.images} identified, {p.adapted} once it adapts)" for p in fooled]
+        parts = [
+            f"{p.words} ({p.naive} of {p.tried[0]} identified, {p.adapted} of {p.tried[1]} once it adapts)"
+            for p in fooled
+        ]
         said.append(f"Good only against an attacker who does not know the defence: {_list(parts)}.")
     private = sorted((p for p in others if p.epsilon is not None), key=lambda p: p.epsilon or 0.0)
     if private:
@@ -218,18 +149,13 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
         said.append(f"Differentially private: {_list(parts)}. All other rows say what these attacks did, and no more.")
     elif others:
         said.append("No row is differentially private: the numbers say what these attacks did, and no more.")
+    partly = [r["label"] for r in rows if point_of(r) and any(f.get("failed") for f in r["leakage"].values())]
+    if partly:
+        said.append(f"For some pictures an attack gave no result, which is no protection: {_list(partly)}.")
     lost = [r["label"] for r in rows if point_of(r) is None]
     if lost:
         said.append(f"Without a result of an attack, and so not compared: {_list(lost)}.")
     return said
-
-
-def _cost(cost: Record | None) -> str:
-    if not cost:
-        return ""
-    share = cost["bytes"] / max(cost["bytes_undefended"], 1)
-    # Time differs from run to run; sentences are compared byte by byte.
-    return f", {share:.0%} of the bytes" if round(share, 2) != 1 else ""
 
 
 def _worth(epsilon: float | None) -> str:

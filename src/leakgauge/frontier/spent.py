@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from leakgauge.clients import FedAvg, Protocol
 from leakgauge.defenses import layers_of
 from leakgauge.errors import InputError
 from leakgauge.frontier.accuracy import participations, partition_of
-from leakgauge.frontier.plan import UNDEFENDED, FrontierPlan, Row, local_batch
+from leakgauge.frontier.plan import FrontierPlan
+from leakgauge.frontier.rows import UNDEFENDED, Row, local_batch
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, guarantee, mechanism
 from leakgauge.privacy.rero import sentence
+from leakgauge.update import UpdateKind
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Exposure:
 
 def exposures(plan: FrontierPlan) -> list[Exposure]:
     """Those of the simulation's clients, each kind once; without one, the attacked client's single update."""
-    if plan.train is None:
+    if not plan.config.utility.given:
         return [Exposure(plan.undefended.batch, 1)]
     pairs = zip(partition_of(plan), participations(plan), strict=True)
     return [Exposure(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
@@ -38,10 +41,13 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     """The worst ε over the clients: of the one whose examples are seen most often.
 
     Sampling counts inside a client only: a server that receives each update knows who took part. Local batches are
-    counted as Poisson samples, as accountants do, though clients shuffle.
+    counted as Poisson samples, as accountants do, though clients shuffle; where they do not, nothing is sampled and
+    each example is in one known step of an epoch.
     """
     if not row.defended and row.family != UNDEFENDED:
         return {"epsilon": None, "reason": "aggregation and batch size are no differential privacy by themselves"}
+    if plan.config.mode == "train" and plan.attacked_task().buffers:
+        return {"epsilon": None, "reason": "BatchNorm statistics leave the client beside the update, without noise"}
     try:
         spent = [_of(plan, row, exposure, layers) for exposure in met]
     except InputError as error:
@@ -66,19 +72,29 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
 def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee | NoGuarantee:
     client, defense = row.client.value, row.defense.value
     step = local_batch(client, met.examples)
-    found = mechanism(defense, examples=step, layers=layers)
+    smallest = met.examples % step or step  # the last step of an epoch, in which noise on a mean counts least
+    gradient = client.kind is UpdateKind.GRADIENT
+    found = mechanism(defense, examples=smallest, layers=layers, gradient=gradient)
     if isinstance(found, NoGuarantee):
         return found
-    by_client = found.unit is Unit.CLIENT
+    rate, steps = (1.0, 1) if found.unit is Unit.CLIENT else sampling(client, met.examples)
     return guarantee(
         defense,
-        sample_rate=1.0 if by_client else step / met.examples,
-        steps=met.rounds if by_client else client.steps(met.examples) * met.rounds,
+        sample_rate=rate,
+        steps=steps * met.rounds,
         delta=plan.config.delta,
         accountant=plan.config.accountant,
-        examples=step,
+        examples=smallest,
         layers=layers,
+        gradient=gradient,
     )
+
+
+def sampling(client: Protocol, examples: int) -> tuple[float, int]:
+    """Sample rate of an example in a local step, and in how many steps of a round it is drawn at that rate."""
+    if isinstance(client, FedAvg) and not client.shuffle:
+        return 1.0, client.epochs
+    return local_batch(client, examples) / examples, client.steps(examples)
 
 
 def layers(plan: FrontierPlan) -> int:

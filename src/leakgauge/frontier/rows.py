@@ -1,0 +1,69 @@
+"""One point of a frontier, and how it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leakgauge.clients import FedAvg, Protocol
+from leakgauge.resolve import Named
+
+UNDEFENDED = "undefended"
+"""Family of the row without a defence."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point of the frontier.
+
+    Attributes:
+        family, strength: where the plan has it; strengths count from 0, weak to strong.
+        defense: the mechanism on each client.
+        client: what each client runs, without aggregation; `raw` is how the plan wrote it.
+        batch: examples of the attacked client.
+        cohort: clients whose updates are aggregated before the server sees them.
+        train: whether it is trained with.
+    """
+
+    family: str
+    strength: int
+    defense: Named
+    raw_defense: Any
+    client: Named
+    raw_client: Any
+    batch: int
+    cohort: int
+    train: bool
+
+    @property
+    def defended(self) -> bool:
+        """Whether a mechanism changes what a client sends, rather than only how many examples are in it."""
+        return bool(self.defense.label != "none")
+
+    @property
+    def training(self) -> str:
+        """Rows with the same one share a training: aggregation and the attacked client's batch do not change it."""
+        return f"{self.client.label} | {self.defense.label}"
+
+    @property
+    def setting(self) -> str:
+        """Rows with the same one share an audit."""
+        return f"{self.client.label} | {self.batch} | {self.cohort}"
+
+
+def local_batch(client: Protocol, examples: int) -> int:
+    """Examples in one local step of a client."""
+    size = client.batch_size if isinstance(client, FedAvg) else None
+    return min(size or examples, examples)
+
+
+def row_label(row: Row, usual: Row) -> str:
+    """A row in words: what differs from the undefended one; unique in the plan."""
+    parts = [row.defense.label] if row.defended else []
+    if row.client.label != usual.client.label:
+        parts.append(row.client.label)
+    if row.batch != usual.batch:
+        parts.append(f"a client of {row.batch} examples")
+    if row.cohort > 1:
+        parts.append(f"mean over {row.cohort} clients")
+    return " + ".join(parts) or "none"

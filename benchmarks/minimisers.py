@@ -1,6 +1,6 @@
-"""Where each minimiser pays: `python benchmarks/minimisers.py --out rows.jsonl [--table]`.
+"""Where each minimiser pays: `python benchmarks/minimisers.py --out rows.jsonl [--table | --page docs/minimisers.md]`.
 
-One-core seconds and gradient evaluations to 15, 20, 25 and 30 dB, one photo a client, labels given. A row is
+One-core seconds and gradient evaluations to 15, 20, 25, 26 and 30 dB, one photo a client, labels given. A row is
 written after each run, and a run whose row is there is not repeated. Seconds are those of the processor, so other
 jobs on the machine matter little. Truth is known to this script alone: it watches the point with the lowest
 objective so far, which is what an attack would return if it were stopped.
@@ -50,7 +50,7 @@ from leakgauge.reconstruction import Status
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 
-TARGETS = (15, 20, 25, 30)
+TARGETS = (15, 20, 25, 26, 30)
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "lenet": lenet,
@@ -184,8 +184,9 @@ def median(values: list[float | None]) -> float | None:
 
 def table(found: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown: medians of seconds / evaluations to each target, and of the final PSNR."""
-    yield f"| network | attack | runs | {' | '.join(f'{t} dB' for t in TARGETS)} | final dB | seconds |"
-    yield "|---" * (5 + len(TARGETS)) + "|"
+    targets = " | ".join(f"{t} dB" for t in TARGETS)
+    yield f"| network | attack | evaluations | images × seeds | {targets} | final dB | s |"
+    yield "|---" * (6 + len(TARGETS)) + "|"
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in found:
         groups.setdefault((row["network"], row["attack"], row["budget"]), []).append(row)
@@ -196,7 +197,18 @@ def table(found: list[dict[str, Any]]) -> Iterator[str]:
             seconds, evaluations = median([a and a[1] for a in at]), median([a and a[0] for a in at])
             cells.append("–" if seconds is None else f"{seconds:.3g} s / {evaluations:.0f}")
         final, spent = (statistics.median(row[k] for row in runs) for k in ("final", "seconds"))
-        yield f"| {network} | {name} ({budget}) | {len(runs)} | {' | '.join(cells)} | {final:.1f} | {spent:.3g} |"
+        images, seeds = (len({row[k] for row in runs}) for k in ("image", "seed"))
+        size = f"{images} × {seeds}" if images * seeds == len(runs) else f"{len(runs)} runs"
+        yield f"| {network} | {name} | {budget} | {size} | {' | '.join(cells)} | {final:.1f} | {spent:.3g} |"
+
+
+MARKS = ("<!-- rows -->", "<!-- end of rows -->")
+
+
+def page(text: str, found: list[dict[str, Any]]) -> str:
+    """The page of the docs with the table of `found` between its marks."""
+    before, _, rest = text.partition(MARKS[0])
+    return "\n".join((before + MARKS[0], "", *table(found), "", MARKS[1] + rest.partition(MARKS[1])[2]))
 
 
 def main() -> None:
@@ -210,9 +222,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--evaluations", type=int, default=600)
     parser.add_argument("--table", action="store_true", help="print the table of what is there, run nothing")
+    parser.add_argument("--page", type=Path, help="put the table of what is there into this page, run nothing")
     arguments = parser.parse_args()
     if arguments.table:
         print("\n".join(table(rows(arguments.out))))
+        return
+    if arguments.page is not None:
+        text = arguments.page.read_text(encoding="utf-8")
+        arguments.page.write_text(page(text, rows(arguments.out)), encoding="utf-8")
         return
     Compute().apply()
     source = Samples(size=32) if arguments.data is None else Parquet(path=str(arguments.data))

@@ -7,17 +7,21 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
-from cases import batch, task
-from leakgauge.attacks.matching import Adam, BoundedLBFGS, Given, NoPrior, Scheduled
+from cases import SPEC, batch, task
+from leakgauge.attacks.adaptive.noise import _heavier
+from leakgauge.attacks.matching import Adam, BoundedLBFGS, Given, NoPrior, Normal, Pixels, Proportional, Scheduled
 from leakgauge.attacks.matching.schedule import Falling
 from leakgauge.attacks.recipes import Auto, inverting_gradients
-from leakgauge.attacks.recipes.auto import affordable, falling_variation
+from leakgauge.attacks.recipes.auto import MOST, MOST_DENSE, affordable, falling_variation, following_variation
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
+from leakgauge.data import Samples, spec
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Attack
 from leakgauge.task import DataSpec, Task
 
 
@@ -55,16 +59,54 @@ def test_noise_holds_the_weight_at_a_hundredth_of_itself() -> None:
         assert relative / 100 <= floor < 2.1 * relative / 100
 
 
+def test_the_weight_on_kinks_is_that_of_the_paper_or_more_on_far_images_and_far_less_on_near_ones() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, SPEC.classes))
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, SPEC.classes))
+    ours, flat = (following_variation(Task.of(m, SPEC)).schedule for m in (net, dense))
+    assert ours(0, 10, float("inf")) == ours(5, 10, 0.02) == ours(5, 10, 1.0) == MOST > 1e-2
+    assert flat(0, 10, float("inf")) == flat(5, 10, 0.2) == MOST_DENSE == 1e-2
+    for near in (ours, flat):
+        assert near(5, 10, 1e-3) == pytest.approx(1.5e-4)
+        assert near(5, 10, 2e-3) == pytest.approx(4 * near(5, 10, 1e-3))
+
+
+def test_noise_of_known_scale_keeps_the_weight_from_falling() -> None:
+    own = following_variation(task("relu"))
+    for weight in (1e-4, 5e-3, 0.4):
+        heavier = _heavier(own, weight)
+        assert isinstance(heavier, Scheduled)
+        assert heavier.schedule(9, 10, 0.0) * heavier.prior.weight == pytest.approx(weight)
+        assert heavier.schedule(9, 10, 0.5) == max(own.schedule(9, 10, 0.5), weight)
+        assert _heavier(heavier, weight) is heavier
+        assert _heavier(heavier, weight / 2) is heavier
+
+
 def test_the_network_decides_the_minimiser_and_the_data_the_prior() -> None:
     g = torch.Generator().manual_seed(0)
     smooth, rough = (Auto().choice(task(m), g) for m in ("smooth", "relu"))
     assert isinstance(smooth.minimiser, BoundedLBFGS)
     assert isinstance(smooth.prior, Scheduled)
     assert isinstance(rough.minimiser, Adam)
+    assert isinstance(rough.prior, Scheduled)
+    assert isinstance(rough.prior.schedule, Proportional)
+    assert rough.canvas == Pixels(first=Normal())
     module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
     assert isinstance(Auto().choice(Task.of(module, DataSpec((6,), 2)), g).prior, NoPrior)
     near = Auto().choice(task("smooth"), g, Given(batch(1).inputs))
     assert near.prior == falling_variation(600, near=True)
+    read = Given(batch(1).inputs)
+    near = Auto().choice(task("relu"), g, read)
+    assert near.canvas == Pixels(first=read)
+    assert near.minimiser.lr < rough.minimiser.lr
+
+
+def test_signed_adam_spends_most_of_any_run_at_full_speed() -> None:
+    adam = Auto().choice(task("relu"), torch.Generator().manual_seed(0)).minimiser
+    assert isinstance(adam, Adam)
+    for steps in (20, 100, 600, 2400):
+        first, second = adam.milestones(steps)
+        assert 0.65 * steps <= first <= 0.7 * steps
+        assert 0.85 * steps <= second <= 0.91 * steps
 
 
 def test_the_budget_and_the_batch_decide_the_weight() -> None:
@@ -82,13 +124,38 @@ def test_the_budget_is_shared_by_restarts_and_local_steps() -> None:
     assert affordable(stepped, Budget(gradient_evaluations=600), 1) == 150
 
 
+def score(attack: Attack, observation: Observation, truth: torch.Tensor, seed: int, evaluations: int) -> float:
+    budget = Budget(gradient_evaluations=evaluations)
+    found = attack.reconstruct(observation, torch.Generator().manual_seed(seed), budget=budget)
+    assert found.inputs is not None
+    return float(PSNR()(found.inputs.double(), truth.double()).mean())
+
+
 def test_at_equal_evaluations_it_beats_the_published_recipe() -> None:
-    truth, budget = batch(1).inputs, Budget(gradient_evaluations=120)
-
-    def score(attack, seed: int) -> float:
-        found = attack.reconstruct(seen(seed=seed), torch.Generator().manual_seed(seed), budget=budget)
-        assert found.inputs is not None
-        return float(PSNR()(found.inputs.double(), truth))
-
-    ours, published = ([score(a, s) for s in range(3)] for a in (Auto(), inverting_gradients()))
+    truth = batch(1).inputs
+    ours, published = (
+        [score(a, seen(seed=s), truth, s, 120) for s in range(3)] for a in (Auto(), inverting_gradients())
+    )
     assert statistics.median(ours) > statistics.median(published) + 3
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_on_a_network_with_kinks_too(n: int) -> None:
+    """At least as good at every weight of total variation that the paper uses."""
+    photos = Samples(size=16)
+    pool = (nn.MaxPool2d(2), nn.Flatten(), nn.Linear(192, spec(photos).classes))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 12, 3, 2, 1), nn.ReLU(), *pool)
+    t = Task.of(net, spec(photos))
+
+    def mean(attack: Attack) -> float:
+        scores = []
+        for first in (0, 2, 5):
+            truth = photos.read(range(first, first + n))
+            known = Knowledge(labels=truth.labels, example_count=n, local_training=FedSGD())
+            observation = Observation(t, client_update(t, FedSGD(), truth, Draws(0)), known)
+            scores.append(score(attack, observation, truth.inputs, 0, 60))
+        return statistics.fmean(scores)
+
+    assert mean(Auto()) > max(mean(inverting_gradients(steps=60, tv=tv)) for tv in (1e-2, 1e-3, 0.0))

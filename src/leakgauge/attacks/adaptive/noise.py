@@ -11,7 +11,17 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.adaptive.noise_scale import known_scale
-from leakgauge.attacks.matching import Cosine, Falling, Matching, NoPrior, Scheduled, SquaredL2, TotalVariation, falling
+from leakgauge.attacks.matching import (
+    Cosine,
+    Falling,
+    Matching,
+    NoPrior,
+    Proportional,
+    Scheduled,
+    SquaredL2,
+    TotalVariation,
+    falling,
+)
 from leakgauge.attacks.matching.priors import Prior
 from leakgauge.defenses import (
     DPSGD,
@@ -137,8 +147,16 @@ def _variation_weight(observation: Observation, power: float) -> float | None:
 
 
 def _heavier(prior: Prior, weight: float) -> Prior:
-    """The prior with a total variation that ends at `weight`, if its own ends lower; else the prior itself."""
+    """The prior with a total variation that ends at `weight`, if its own ends lower; else the prior itself.
+
+    One that follows the distance keeps doing so, but never falls below `weight`.
+    """
     own, schedule = (prior.prior, prior.schedule) if isinstance(prior, Scheduled) else (prior, None)
+    if isinstance(own, TotalVariation) and own.weight and isinstance(schedule, Proportional):
+        least = weight / own.weight
+        if schedule.least >= least:
+            return prior
+        return Scheduled(own, replace(schedule, least=least, most=max(schedule.most, least)))
     if not isinstance(own, NoPrior | TotalVariation) or not isinstance(schedule, Falling | None):
         return prior
     first = own.weight if isinstance(own, TotalVariation) else 0.0

@@ -14,7 +14,6 @@ from leakgauge.attacks.matching.in_turn import InTurn, Turn
 from leakgauge.attacks.matching.lbfgs import LBFGS
 from leakgauge.attacks.matching.levenberg_marquardt import LevenbergMarquardt
 from leakgauge.attacks.matching.low_resolution import LowResolution
-from leakgauge.attacks.matching.mean_start import NearMean
 from leakgauge.attacks.matching.minimiser import Minimiser
 from leakgauge.attacks.matching.norms import Norm, SquaredNorm
 from leakgauge.attacks.matching.objectives import Cosine, Objective, SquaredL2
@@ -50,7 +49,6 @@ __all__ = [
     "LowResolution",
     "Matching",
     "Minimiser",
-    "NearMean",
     "NoPrior",
     "Norm",
     "Normal",

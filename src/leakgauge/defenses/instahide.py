@@ -30,7 +30,7 @@ class InstaHide(Defense):
     encoding leaves the data's raw range.
 
     No guarantee: broken from the encodings of a whole training set by Carlini et al., *Is Private Learning
-    Possible with Instance Encoding?*, IEEE S&P 2021. Signs are no secret of a picture: |x̃| shows its
+    Possible with Instance Encoding?*, IEEE S&P 2021. Signs are no secret of a picture: ``|x̃|`` shows its
     outlines. One example alone is not mixed, only masked.
 
     Attributes:

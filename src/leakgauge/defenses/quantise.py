@@ -99,7 +99,7 @@ class Quantise(Defense):
     its release is s + 1. Ties go to the even code. A zero or empty tensor stays; a tensor with a not-a-number becomes
     all not-a-number; a single entry stays as it is.
 
-    Guarantee: |sent − g| ≤ max|g|/2s (one rounding error). No privacy guarantee: every sent value says in
+    Guarantee: ``|sent − g| ≤ max|g|/2s`` (one rounding error). No privacy guarantee: every sent value says in
     which interval of width max|g|/s the true one lies.
     """
 
@@ -145,7 +145,7 @@ class Quantise(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class QSGD(Defense):
-    """Rounds |g|·s/norm to one of its two neighbouring whole numbers at random, so that the mean is |g|·s/norm.
+    """Rounds ``|g|·s/norm`` to one of its two neighbouring whole numbers at random; the mean is ``|g|·s/norm``.
 
     Source: Alistarh et al., *QSGD*, NeurIPS 2017, Eq. 4, with a norm of choice; one norm a tensor (their buckets of d
     entries are not simulated). s is `levels`. A zero or empty tensor stays; a tensor with a not-a-number becomes all
@@ -170,7 +170,7 @@ class QSGD(Defense):
         return _rounded(t, self.norm(t), self.levels, code)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """p(kΔ | g) = max(0, 1 − |g − kΔ|/Δ), Δ = norm/s; see `stochastic_log_likelihood`."""
+        """``p(kΔ | g)`` = ``max(0, 1 − |g − kΔ|/Δ)``, Δ = norm/s; see `stochastic_log_likelihood`."""
         if draw is not None:
             drawn = _uniform(update.tensors, draw)
 

@@ -26,6 +26,7 @@ class AttackedConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
 
     source: str | None = None
     size: int | None = Field(default=None, ge=1)

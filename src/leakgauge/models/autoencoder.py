@@ -13,7 +13,7 @@ from leakgauge.errors import require
 
 
 class Autoencoder(nn.Module):
-    """Pictures in [0, 1] → codes of `code`×(size/2^halvings)² → pictures in (0, 1).
+    """Pictures in [0, 1] → codes of ``code × (size/2^halvings)²`` → pictures in (0, 1).
 
     The encoder halves the sides `halvings` times (3×3 convolutions of stride 2, ReLU); the decoder doubles them again
     (nearest, 3×3 convolution, ReLU) and ends in a sigmoid. No normalisation layers, so that pictures do not mix.

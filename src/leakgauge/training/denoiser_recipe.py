@@ -13,8 +13,8 @@ from leakgauge.training.degradations import Degradation, Shuffled
 class DenoiserRecipe:
     """Adam on L1 + `adversarial` × the discriminator's verdict, both networks with one learning rate.
 
-    The generator minimises mean |D(x̃) − x| + λ·mean softplus(−d(D(x̃))), the discriminator mean softplus(−d(x)) + mean
-    softplus(d(D(x̃))), with d the logits: the losses of Goodfellow et al., 2014, in their non-saturating form.
+    The generator minimises ``mean |D(x̃) − x| + λ·mean softplus(−d(D(x̃)))``, the discriminator ``mean softplus(−d(x))
+    + mean softplus(d(D(x̃)))``, with d the logits: the losses of Goodfellow et al., 2014, in their non-saturating form.
 
     Source: ROG, section 4, which names the two losses and not their weights. Differs: lr is 5e-4, falling to 0 along a
     cosine, where the paper has 1e-5 throughout, because a run of some thousand steps would not arrive; Adam's β₁ is .5

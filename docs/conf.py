@@ -9,6 +9,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Before autodoc, which imports with `typing.TYPE_CHECKING` set: pydantic cannot build open models then.
 from leakgauge.version import __version__
 
 project = "leakgauge"

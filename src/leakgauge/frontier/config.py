@@ -26,7 +26,6 @@ class AttackedConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Any]
 
     source: str | None = None
     size: int | None = Field(default=None, ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from enum import Enum
@@ -9,8 +10,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Before autodoc, which imports with `typing.TYPE_CHECKING` set: pydantic cannot build open models then.
 from leakgauge.version import __version__
+
+# Before autodoc, which imports with `typing.TYPE_CHECKING` set: pydantic cannot build open models then.
+importlib.import_module("leakgauge.frontier.config")
 
 project = "leakgauge"
 author = "the leakgauge authors"

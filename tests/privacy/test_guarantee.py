@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,7 @@ DP = DPSGD(noise_multiplier=1.3, norm=1.0)
 CLIENT = ClientDP(noise_multiplier=0.8, norm=2.0)
 
 
+@dataclass(frozen=True)
 class Mixing(Defense):
     """Mixes the examples of a batch."""
 
@@ -50,6 +53,7 @@ class Mixing(Defense):
         return Batch((batch.inputs + batch.inputs.flip(0)) / 2, batch.labels)
 
 
+@dataclass(frozen=True)
 class Scaling(Defense):
     """Changes the length of an update."""
 
@@ -57,6 +61,7 @@ class Scaling(Defense):
         return {k: 10 * v for k, v in tensors.items()}
 
 
+@dataclass(frozen=True)
 class Summing(Defense):
     """Changes example gradients in some way of its own."""
 

@@ -100,9 +100,11 @@ class Auto:
                 minimiser=BoundedLBFGS(steps=self.smooth_steps),
                 restarts=self.restarts,
             )
+        # Near the truth a heavy prior leads away from it before the distance has fallen.
+        rough: Prior = following_variation(task) if first is None else TotalVariation(1e-3)
         return Matching(
             objective=objective,
-            prior=following_variation(task) if image else NoPrior(),
+            prior=rough if image else NoPrior(),
             canvas=Pixels(first=first or Normal()),
             minimiser=Adam(steps=self.rough_steps, lr=0.1 if first is None else 0.03, decay=LATE),
             restarts=self.restarts,

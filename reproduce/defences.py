@@ -218,6 +218,8 @@ so intervals are somewhat too narrow). *No defence* is the same attack on the sa
 def page() -> str:
     """The whole page."""
     absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
+    there = {row["defense"] for row in rows()}
+    absent += "".join(f"* `{s.label}`: not measured yet\n" for s in SETTINGS if s.label not in there)
     return HEAD.format(evaluations=EVALUATIONS) + "\n".join(table()) + f"\n\nWithout a row:\n\n{absent}"
 
 

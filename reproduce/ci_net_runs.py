@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -26,7 +27,7 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Reconstruction
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
-from reproduce.rows import Row
+from reproduce.rows import ItemRows, Row
 
 DATA = DataSpec((3, 32, 32), 10)
 SEEDS = (0, 1, 2)
@@ -150,12 +151,13 @@ def scores(pictures: Tensor, batch: Batch, data: Path) -> dict[str, list[float]]
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(ItemRows):
     """The item that rows belong to, and what every one of its runs shares."""
 
-    item: str
     data: Path
     say: Callable[[str], None]
+
+    paper: ClassVar[str] = "ci-net"
 
     def rows(
         self,
@@ -191,37 +193,10 @@ class Sheet:
                 metric,
                 list(by_seed.values()),
                 list(by_seed),
-                steps=step,
+                evaluations=step,
                 seconds=seconds,
                 doubt=doubt,
             )
-
-    def row(
-        self,
-        setting: str,
-        attack: str,
-        metric: str,
-        by_seed: Sequence[Sequence[float]],
-        seeds: Sequence[int] = (0,),
-        *,
-        steps: int = 0,
-        seconds: float = 0.0,
-        doubt: str = "",
-    ) -> Row:
-        """From values as they come, seed by seed, to a row."""
-        return Row(
-            paper="ci-net",
-            row=self.item,
-            setting=setting,
-            attack=attack,
-            metric=metric,
-            claimed=None,
-            per_image=[list(values) for values in zip(*by_seed, strict=True)],
-            seeds=list(seeds),
-            gradient_evaluations=steps,
-            seconds=round(seconds, 3),
-            doubt=doubt,
-        )
 
     def grey(self, target: Target) -> Iterator[Row]:
         """What a grey picture scores: no attack below it has found anything."""

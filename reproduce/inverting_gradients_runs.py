@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from leakgauge.reconstruction import Attack
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, inner, squared_norm
 from reproduce.item import Inputs
-from reproduce.rows import Row
+from reproduce.rows import ItemRows, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +145,14 @@ def distinct_batches(labels: Tensor, size: int, count: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(ItemRows):
     """The item that rows belong to, and what all its runs share."""
 
-    item: str
     folder: Path
     say: Callable[[str], None]
     metrics: Mapping[str, Metric] = field(default_factory=lambda: {"PSNR": PSNR()})
+
+    paper: ClassVar[str] = "inverting-gradients"
 
     @staticmethod
     def of(item: str, inputs: Inputs, **metrics: Metric) -> Sheet:
@@ -221,30 +223,3 @@ class Sheet:
                 seconds=sum(one.seconds for one in runs) / len(runs),
                 doubt=doubt,
             )
-
-    def row(
-        self,
-        setting: str,
-        attack: str,
-        metric: str,
-        by_seed: Sequence[Sequence[float]],
-        seeds: Sequence[int] = (0,),
-        *,
-        evaluations: int = 0,
-        seconds: float = 0.0,
-        doubt: str = "",
-    ) -> Row:
-        """From values as they come, seed by seed; evaluations and seconds are of one client."""
-        return Row(
-            paper="inverting-gradients",
-            row=self.item,
-            setting=setting,
-            attack=attack,
-            metric=metric,
-            claimed=None,
-            per_image=[list(values) for values in zip(*by_seed, strict=True)],
-            seeds=list(seeds),
-            gradient_evaluations=evaluations,
-            seconds=round(seconds, 3),
-            doubt=doubt,
-        )

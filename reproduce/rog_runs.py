@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction
 from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
-from reproduce.rows import Row
+from reproduce.rows import ItemRows, Row
 
 SEEDS = (0, 1, 2)
 LENET = "LeNet"
@@ -136,12 +136,13 @@ def scores(pictures: Tensor, truth: Tensor, folder: Path) -> dict[str, list[floa
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(ItemRows):
     """The item that rows belong to."""
 
-    item: str
     folder: Path
     say: Callable[[str], None]
+
+    paper: ClassVar[str] = "rog"
 
     def rows(
         self,
@@ -191,30 +192,3 @@ class Sheet:
         yield from self.pictures(client.name, "grey picture", torch.full_like(truth, 0.5), truth)
         canvas: Any = rog().canvas
         yield from self.pictures(client.name, "the truth ↓4 ↑4", Clamp()(canvas.ceiling(truth, client.data)), truth)
-
-    def row(
-        self,
-        setting: str,
-        attack: str,
-        metric: str,
-        by_seed: list[list[float]],
-        seeds: tuple[int, ...] = (0,),
-        *,
-        evaluations: int = 0,
-        seconds: float = 0.0,
-        doubt: str = "",
-    ) -> Row:
-        """From values as they come, seed by seed, to a row."""
-        return Row(
-            paper="rog",
-            row=self.item,
-            setting=setting,
-            attack=attack,
-            metric=metric,
-            claimed=None,
-            per_image=[list(values) for values in zip(*by_seed, strict=True)],
-            seeds=list(seeds),
-            gradient_evaluations=evaluations,
-            seconds=round(seconds, 3),
-            doubt=doubt,
-        )

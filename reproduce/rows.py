@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -62,6 +62,42 @@ class Row:
             json.dump(self.record() | {"created_at": stamp}, file, indent=1)
             file.write("\n")
         return path
+
+
+@dataclass(frozen=True)
+class ItemRows:
+    """Makes the rows of one item."""
+
+    item: str
+
+    paper: ClassVar[str]
+
+    def row(
+        self,
+        setting: str,
+        attack: str,
+        metric: str,
+        by_seed: Sequence[Sequence[float]],
+        seeds: Sequence[int] = (0,),
+        *,
+        evaluations: int = 0,
+        seconds: float = 0.0,
+        doubt: str = "",
+    ) -> Row:
+        """From values as they come, seed by seed; evaluations and seconds are of one client."""
+        return Row(
+            paper=self.paper,
+            row=self.item,
+            setting=setting,
+            attack=attack,
+            metric=metric,
+            claimed=None,
+            per_image=[list(values) for values in zip(*by_seed, strict=True)],
+            seeds=list(seeds),
+            gradient_evaluations=evaluations,
+            seconds=round(seconds, 3),
+            doubt=doubt,
+        )
 
 
 def save_run(paper: str, item: str, rows: Sequence[Row], *, quick: bool) -> Path:

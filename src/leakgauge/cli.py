@@ -216,6 +216,7 @@ def count(model: str, **options: Any) -> None:
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Noisy steps in a round.")
 @click.option("--delta", type=float, required=True, help="Below 1 / number of examples (or clients).")
+@click.option("--units", type=click.IntRange(min=1), help="Number of examples (or clients); δ is held against it.")
 @click.option("--accountant", help="prv or rdp; prv where there is no ledger.")
 @click.option("--unit", type=click.Choice(("example", "client")), help="Whose presence is hidden; example by default.")
 @click.option("--prior", type=float, default=1e-3, show_default=True, help="Chance of a guess without the updates.")

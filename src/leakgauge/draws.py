@@ -25,5 +25,12 @@ class Draws:
 
     def generator(self, stage: str, index: int = 0) -> torch.Generator:
         """A fresh CPU generator for the `index`-th use in `stage`; the same each time it is asked for."""
-        digest = hashlib.sha256(f"{self.seed}/{stage}/{index}".encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 2)
+        return torch.Generator().manual_seed(self._seed(stage, index))
+
+    def of(self, party: str, index: int) -> Draws:
+        """Draws of their own for one of several parties, such as the clients of a cohort: no two share a stream."""
+        return Draws(self._seed(party, index))
+
+    def _seed(self, name: str, index: int) -> int:
+        digest = hashlib.sha256(f"{self.seed}/{name}/{index}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 2

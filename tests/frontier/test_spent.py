@@ -69,3 +69,15 @@ def test_without_a_training_the_single_update_is_counted() -> None:
     raw = {"defenses": {"x": [{"batch": 2}]}, "data": {"size": 8, "images": 1}}
     plan = FrontierPlan(raw | {"utility": {"train": {"source": "samples", "size": 8}}})
     assert exposures(plan) == [Exposure(1, 1)]
+
+
+def test_a_delta_of_one_over_the_examples_gives_no_epsilon() -> None:
+    """Eight photos in two clients: a release of one of them, whole, has ε = 0 at δ = 1/8."""
+    pytest.importorskip("opacus")
+    eight = {"source": "samples", "size": 8}
+    training = {"train": eight, "test": eight, "clients": 2, "per_round": 1, "rounds": 1}
+    defense = {"dp-sgd": {"norm": 1.0, "noise_multiplier": 2.0}}
+    assert _spent(defense, utility=training, delta=0.12)["epsilon"] > 0
+    refused = _spent(defense, utility=training, delta=0.13)
+    assert refused["epsilon"] is None
+    assert "not below 1/8" in refused["reason"]

@@ -57,6 +57,7 @@ def test_solves_for_the_multiplier() -> None:
     ("words", "said"),
     [
         ((*TEN, "--accountant", "gdp"), "guarantees nothing"),
+        ((*TEN, "--units", "100000"), "1e-05 is not below 1/100000, one over the number of examples; give less, 1e-06"),
         ((*TEN, "--target-epsilon", "1"), "give one of them"),
         ((*TEN, "--prior", "2"), "prior"),
         ((*TEN, "--json", "/nowhere/x.json"), "no folder"),

@@ -92,4 +92,4 @@ class SecureAggregation:
     @staticmethod
     def draws_of(draws: Draws, client: int) -> Draws:
         """The draws of one client of the cohort."""
-        return Draws(draws.seed + client)
+        return draws.of("client", client)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from leakgauge.defenses.clip import Clip
 from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.dp_sgd import normal_like
-from leakgauge.defenses.likelihood import gaussian_view
-from leakgauge.errors import require
+from leakgauge.defenses.gaussian import normal_like, require_bound, require_multiplier
+from leakgauge.defenses.likelihood import gaussian_view, replaying_view
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
@@ -36,18 +34,8 @@ class ClientDP(Defense):
     norm: float
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.norm < math.inf,
-            "norm",
-            f"is {self.norm}",
-            "give a finite norm: noise without a bound is not private",
-        )
-        require(
-            self.noise_multiplier > 0,
-            "noise_multiplier",
-            f"is {self.noise_multiplier}",
-            "give a positive number, or use clip",
-        )
+        require_bound(self.norm)
+        require_multiplier(self.noise_multiplier, otherwise="clip")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         sigma = self.noise_multiplier * self.norm
@@ -57,14 +45,7 @@ class ClientDP(Defense):
         return Clip(norm=self.norm).on_update(tensors, None)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        if draw is None:
-            sigma = self.noise_multiplier * self.norm
-            return gaussian_view(update, map_tensors(lambda t: t.new_tensor(sigma), update.tensors), self._clipped)
-        state = draw.get_state()
-
-        def simulate(raw: Tensors) -> Tensors:
-            again = torch.Generator()
-            again.set_state(state)
-            return self.on_update(raw, again)
-
-        return AttackerView(simulate=simulate)
+        if draw is not None:
+            return replaying_view(self.on_update, draw)
+        sigma = self.noise_multiplier * self.norm
+        return gaussian_view(update, map_tensors(lambda t: t.new_tensor(sigma), update.tensors), self._clipped)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from leakgauge.defenses.clip import ClipExamples
 from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.gaussian import normal_like, require_bound, require_multiplier
 from leakgauge.defenses.likelihood import gaussian_view
-from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateKind
@@ -37,18 +36,8 @@ class DPSGD(Defense):
     norm: float
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.norm < math.inf,
-            "norm",
-            f"is {self.norm}",
-            "give a finite norm: noise without a bound is not private",
-        )
-        require(
-            self.noise_multiplier > 0,
-            "noise_multiplier",
-            f"is {self.noise_multiplier}",
-            "give a positive number, or use clip-examples",
-        )
+        require_bound(self.norm)
+        require_multiplier(self.noise_multiplier, otherwise="clip-examples")
 
     @property
     def acts_on_examples(self) -> bool:
@@ -77,8 +66,3 @@ class DPSGD(Defense):
         if draw is not None or update.header.kind is not UpdateKind.GRADIENT or not count:
             return AttackerView()
         return gaussian_view(update, map_tensors(lambda t: t.new_tensor(self.noise_on_mean(count)), update.tensors))
-
-
-def normal_like(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """N(0, 1) in the shape of `t`, drawn in one precision, so that whoever knows the draw repeats it in any other."""
-    return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.defenses.clip import ClipExamples
 from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.dp_sgd import normal_like
+from leakgauge.defenses.gaussian import normal_like, require_bound
 from leakgauge.defenses.likelihood import gaussian_view
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
@@ -108,12 +108,7 @@ class FedCDP(Defense):
     after_averaging: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.norm < math.inf,
-            "norm",
-            f"is {self.norm}",
-            "give a finite norm: noise without a bound is not private",
-        )
+        require_bound(self.norm)
 
     @property
     def acts_on_examples(self) -> bool:

@@ -27,3 +27,15 @@ def gaussian_view(update: Update, sigma: Tensors, simulate: Callable[[Tensors], 
         return -0.5 * torch.stack(terms).sum()
 
     return AttackerView(simulate=simulate, noise_scale=sigma, log_likelihood=log_likelihood, gaussian=True)
+
+
+def replaying_view(stage: Callable[[Tensors, torch.Generator], Tensors], draw: torch.Generator) -> AttackerView:
+    """The view of one who knows the draw: `stage` is run again with it."""
+    state = draw.get_state()
+
+    def simulate(raw: Tensors) -> Tensors:
+        again = torch.Generator()
+        again.set_state(state)
+        return stage(raw, again)
+
+    return AttackerView(simulate=simulate)

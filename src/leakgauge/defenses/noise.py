@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.gaussian import normal_like
+from leakgauge.defenses.likelihood import gaussian_view, replaying_view
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
@@ -97,33 +98,12 @@ class GaussianNoise(Defense):
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         sigma = self.scale.of(tensors)
-
-        def noise(t: Tensor) -> Tensor:
-            # Drawn in one precision, so that whoever knows the draw repeats it in any other.
-            return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
-
-        return {name: t + sigma[name] * noise(t) for name, t in tensors.items()}
+        return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, sigma)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        sigma = self.scale.seen(update.tensors)
-
-        def log_likelihood(simulated: Tensors) -> Tensor:
-            terms = [
-                ((update.tensors[k].to(s) - s) / sigma[k].to(s).clamp_min(1e-30)).square().sum()
-                for k, s in simulated.items()
-            ]
-            return -0.5 * torch.stack(terms).sum()
-
-        if draw is None:
-            return AttackerView(noise_scale=sigma, log_likelihood=log_likelihood, gaussian=True)
-        state = draw.get_state()
-
-        def simulate(raw: Tensors) -> Tensors:
-            again = torch.Generator()
-            again.set_state(state)
-            return self.on_update(raw, again)
-
-        return AttackerView(simulate=simulate)
+        if draw is not None:
+            return replaying_view(self.on_update, draw)
+        return gaussian_view(update, self.scale.seen(update.tensors))
 
 
 @DEFENSES.register("noise")

@@ -11,6 +11,7 @@ from leakgauge.errors import InputError
 from leakgauge.frontier.accuracy import participations, partition_of
 from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.frontier.rows import UNDEFENDED, Row, local_batch
+from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, guarantee, mechanism
 from leakgauge.privacy.rero import sentence
 from leakgauge.update import UpdateKind
@@ -56,6 +57,10 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     if without is not None:
         return {"epsilon": None, "reason": without.reason}
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
+    try:
+        check_delta(plan.config.delta, _units(plan, worst.unit), f"{worst.unit.value}s")
+    except InputError as error:
+        return {"epsilon": None, "reason": str(error)}
     return {
         "epsilon": float(f"{worst.epsilon:.4g}"),
         "delta": worst.delta,
@@ -88,6 +93,14 @@ def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee |
         layers=layers,
         gradient=gradient,
     )
+
+
+def _units(plan: FrontierPlan, unit: Unit) -> int:
+    """Examples or clients of the training; without one, of the single update."""
+    if not plan.config.utility.given:
+        return plan.undefended.batch if unit is Unit.EXAMPLE else 1
+    hands = partition_of(plan)
+    return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
 
 
 def sampling(client: Protocol, examples: int) -> tuple[float, int]:

@@ -68,6 +68,16 @@ def check_accountant(name: str) -> None:
     require(name in ACCOUNTANTS, "accountant", f"unknown name '{name}'", did_you_mean(name, ACCOUNTANTS))
 
 
+def check_delta(delta: float, units: int, name: str) -> None:
+    """δ must be below 1/`units`: whoever publishes one of them whole, at random, has ε = 0 at δ = 1/units.
+
+    Raises:
+        InputError: it is not.
+    """
+    mend = f"give less, {0.1 / units:.0e} say"
+    require(delta * units < 1, "delta", f"{delta:g} is not below 1/{units}, one over the number of {name}", mend)
+
+
 def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:
     """ε such that all releases together are (ε, δ)-differentially private, adding or removing one; 0 for none.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.privacy.accounting import Release, check_accountant, multiplier_for
+from leakgauge.privacy.accounting import Release, check_accountant, check_delta, multiplier_for
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.privacy.rero import sentence, success_bound
@@ -32,6 +32,7 @@ def privacy_command(
     rounds: int,
     steps: int,
     delta: float,
+    units: int | None = None,
     accountant: str | None = None,
     unit: str | None = None,
     prior: float = 1e-3,
@@ -52,6 +53,8 @@ def privacy_command(
         if file is not None and not file.absolute().parent.is_dir():
             raise InputError(option, f"no folder '{file.parent}'", "make it first")
     book = _book(ledger, accountant, unit)
+    if units is not None:
+        check_delta(delta, units, f"{book.unit.value}s")
     if noise_multiplier is not None and target_epsilon is not None:
         raise InputError("--target-epsilon", "is given beside --noise-multiplier", "give one of them")
     entered = None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from leakgauge.attacks.matching.problem import Best, Minimum, Problem
+from leakgauge.attacks.matching.descent import descend
+from leakgauge.attacks.matching.problem import Evaluation, Minimum, Problem
 from leakgauge.errors import require
-from leakgauge.reconstruction import Status
 from leakgauge.registry import MINIMISERS
+from leakgauge.tensors import Tensors
 
 
 @MINIMISERS.register("adam")
@@ -43,29 +45,14 @@ class Adam:
         """
         return [int(steps // divisor) for divisor in self.decay]
 
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of a step, counted from 0, of a run of `steps`."""
+        return self.lr * math.prod(0.1 for milestone in self.milestones(steps) if step >= milestone)
+
     def minimise(self, problem: Problem) -> Minimum:
         """Runs all restarts side by side."""
-        affordable = problem.affordable()
-        steps = self.steps if affordable is None else min(self.steps, affordable)
-        point = {k: v.clone() for k, v in problem.clamp(problem.start).items()}
-        optimiser = torch.optim.Adam(list(point.values()), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, self.milestones(steps))
-        best = Best(problem.restarts, next(iter(point.values())))
-        for step in range(steps):
-            over = problem.over()
-            if over is not None:
-                return best.minimum(over)
-            problem.reach(step, steps)
-            at = problem.evaluate(point)
-            best.offer(point, at)
-            problem.meter.note(step, float(best.data.min()))
-            if not bool(torch.isfinite(at.total).any()):
-                break  # no restart comes back from not-a-number
-            for name, variable in point.items():
-                gradient = at.gradient[name].detach()
-                variable.grad = gradient.sign() if self.signed else gradient
-            optimiser.step()
-            schedule.step()
-            for name, (low, high) in problem.bounds.items():
-                point[name].clamp_(low, high)
-        return best.minimum(Status.OUT_OF_STEPS if steps == self.steps else Status.OUT_OF_BUDGET)
+        return descend(problem, self.steps, rate=self.rate, direction=self._direction)
+
+    def _direction(self, at: Evaluation) -> Tensors:
+        gradient = {k: g.detach() for k, g in at.gradient.items()}
+        return {k: g.sign() for k, g in gradient.items()} if self.signed else gradient

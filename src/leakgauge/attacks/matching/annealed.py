@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from leakgauge.attacks.matching.problem import Best, Minimum, Problem
+from leakgauge.attacks.matching.descent import descend
+from leakgauge.attacks.matching.problem import Evaluation, Minimum, Problem
 from leakgauge.errors import require
-from leakgauge.reconstruction import Status
 from leakgauge.registry import MINIMISERS
+from leakgauge.tensors import Tensors
 
 
 @MINIMISERS.register("annealed-adam")
@@ -46,32 +49,18 @@ class AnnealedAdam:
 
     def minimise(self, problem: Problem) -> Minimum:
         """Runs all restarts side by side."""
-        affordable = problem.affordable()
-        steps = self.steps if affordable is None else min(self.steps, affordable)
-        point = {k: v.clone() for k, v in problem.clamp(problem.start).items()}
-        optimiser = torch.optim.Adam(list(point.values()), lr=self.lr)
-        best = Best(problem.restarts, next(iter(point.values())))
-        unit: torch.Tensor | None = None
-        for step in range(steps):
-            over = problem.over()
-            if over is not None:
-                return best.minimum(over)
-            problem.reach(step, steps)
-            at = problem.evaluate(point)
-            best.offer(point, at)
-            problem.meter.note(step, float(best.data.min()))
-            if not bool(torch.isfinite(at.total).any()):
-                break  # no restart comes back from not-a-number
-            flat = torch.cat([g.detach().flatten(1) for g in at.gradient.values()], 1)
-            if unit is None:
-                largest = flat.abs().amax(1).clamp_min(torch.finfo(flat.dtype).tiny)
-                # By way of the largest: squares of small float32 gradients would vanish.
-                unit = largest * (flat / largest[:, None]).square().mean(1).sqrt()
-            for name, variable in point.items():
-                variable.grad = at.gradient[name].detach() / unit.view(-1, *([1] * (variable.ndim - 1)))
-            for group in optimiser.param_groups:
-                group["lr"] = self.rate(step, steps)
-            optimiser.step()
-            for name, (low, high) in problem.bounds.items():
-                point[name].clamp_(low, high)
-        return best.minimum(Status.OUT_OF_STEPS if steps == self.steps else Status.OUT_OF_BUDGET)
+        units: list[Tensor] = []
+
+        def direction(at: Evaluation) -> Tensors:
+            gradient = {k: g.detach() for k, g in at.gradient.items()}
+            if not units:
+                units.append(root_mean_square(torch.cat([g.flatten(1) for g in gradient.values()], 1)))
+            return {k: g / units[0].view(-1, *([1] * (g.ndim - 1))) for k, g in gradient.items()}
+
+        return descend(problem, self.steps, rate=self.rate, direction=direction)
+
+
+def root_mean_square(flat: Float[Tensor, "restarts n"]) -> Float[Tensor, " restarts"]:
+    """By way of the largest entry: squares of small float32 gradients would vanish."""
+    largest = flat.abs().amax(1).clamp_min(torch.finfo(flat.dtype).tiny)
+    return largest * (flat / largest[:, None]).square().mean(1).sqrt()

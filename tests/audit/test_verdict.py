@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -245,3 +246,13 @@ def test_the_bound_covers_as_often_as_it_says() -> None:
     for p in (0.05, 0.3, 0.7):
         hits = rng.binomial(20, p, size=4000)
         assert np.mean([proportion_upper(int(h), 20) >= p for h in hits]) >= 0.945
+
+
+def test_data_that_are_no_images_are_examples() -> None:
+    """An electrocardiogram is no picture, in no sentence."""
+    records = [r | {"scenario": r["scenario"] | {"data": r["scenario"]["data"] | {"kind": "example"}}} for r in LEAKY]
+    found = verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}}))
+    words = json.dumps([found["headline"], found["findings"][0]["sentence"], found["gate"]])
+    assert "8 of 8 examples" in words
+    assert "picture" not in words
+    assert "image" not in words

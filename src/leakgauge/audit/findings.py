@@ -34,6 +34,11 @@ class Group:
         return f"{s['model']}, {s['client']}, {s['defense']}{crafted}"
 
     @property
+    def thing(self) -> str:
+        """What an example of the data is called: image, or example where the data are none."""
+        return str(self.scenario["data"].get("kind", "image"))
+
+    @property
     def title(self) -> str:
         """Attack and setting in words."""
         return f"{self.attack} on {self.setting}"
@@ -249,21 +254,21 @@ def _sentence(group: Group, base: dict[str, Any], level: str) -> str:
     if not group.scores:
         first = group.records[0]
         return f"{group.title}: no result in {base['trials']} trials ({first['message'] or first['status']})."
-    rate, psnr = base["identified"], base["psnr"]
-    read = f"{rate['count']} of {rate['n']} images identified, best {psnr['best_for_attacker']:.1f} dB"
+    rate, psnr, thing = base["identified"], base["psnr"], group.thing
+    read = f"{rate['count']} of {rate['n']} {thing}s identified, best {psnr['best_for_attacker']:.1f} dB"
     return {
-        "exposed": f"{group.title}: {base['recovered']} of {rate['n']} images recovered ({read}).",
-        "partial": f"{group.title}: no image recovered, but more identified than by chance ({read}).",
+        "exposed": f"{group.title}: {base['recovered']} of {rate['n']} {thing}s recovered ({read}).",
+        "partial": f"{group.title}: no {thing} recovered, but more identified than by chance ({read}).",
         "not_recovered": f"{group.title}: not recovered by this attack ({read}); {NOT_SAFE}.",
-        "inconclusive": f"{group.title}: inconclusive ({read}); {_why(base)}.",
+        "inconclusive": f"{group.title}: inconclusive ({read}); {_why(base, thing)}.",
     }[level]
 
 
-def _why(base: dict[str, Any]) -> str:
+def _why(base: dict[str, Any], thing: str) -> str:
     if base["failed"]:
         return f"{base['failed']} of {base['trials']} trials gave no result"
     if base["power"]["shown"] is None:
         return "no control shows whether the attack has power on this model"
     if not base["power"]["shown"]:
         return "the attack does not recover the undefended control either, so its failure says nothing"
-    return "too few images to exclude that half of them can be identified"
+    return f"too few {thing}s to exclude that half of them can be identified"

@@ -62,16 +62,16 @@ def _reasons(gate: GateConfig, group: Group) -> list[str]:
     found = []
     if gate.identified is not None:
         count, n = identified_images(group)
-        found.append(_share("identified", count, n, gate.identified.max, group.title))
+        found.append(_share("identified", count, n, gate.identified.max, group))
     if gate.psnr is not None:
         worst = worst_by_image(group)
         above = sum(value > gate.psnr.worst for value in worst)
         if above:
             found.append(
-                f"psnr: {group.title}: worst image {max(worst):.1f} dB, the gate allows {gate.psnr.worst:g} dB"
+                f"psnr: {group.title}: worst {group.thing} {max(worst):.1f} dB, the gate allows {gate.psnr.worst:g} dB"
             )
         else:
-            found.append(_share(f"psnr above {gate.psnr.worst:g} dB", 0, len(worst), gate.psnr.share, group.title))
+            found.append(_share(f"psnr above {gate.psnr.worst:g} dB", 0, len(worst), gate.psnr.share, group))
     if gate.label_f1 is not None:
         f1 = label_scores(group)
         if len(f1):
@@ -79,15 +79,15 @@ def _reasons(gate: GateConfig, group: Group) -> list[str]:
     return [reason for reason in found if reason]
 
 
-def _share(what: str, count: int, n: int, limit: float, title: str) -> str:
+def _share(what: str, count: int, n: int, limit: float, group: Group) -> str:
     bound = proportion_upper(count, n)
     if bound <= limit:
         return ""
     if count / n > limit:
-        return f"{what}: {title}: {count} of {n} images, the gate allows {limit:g}"
+        return f"{what}: {group.title}: {count} of {n} {group.thing}s, the gate allows {limit:g}"
     return (
-        f"{what}: {title}: too few trials: {count} of {n} images still allows {bound:.2f}, the gate allows {limit:g}; "
-        f"with none found it takes {needed(limit)} images"
+        f"{what}: {group.title}: too few trials: {count} of {n} {group.thing}s still allows {bound:.2f}, "
+        f"the gate allows {limit:g}; with none found it takes {needed(limit)} {group.thing}s"
     )
 
 

@@ -100,6 +100,7 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
             "data": {
                 "source": plan.config.data.source,
                 "size": plan.config.data.size,
+                "kind": "image" if plan.spec.is_image else "example",
                 "batch": len(indices),
                 "index": key.batch,
                 "names": plan.source.names(indices),

@@ -1,26 +1,23 @@
-"""Every defence against an attacker who has not heard of it and one who has: `python -m reproduce.defences run|page`.
+"""Every defence against an attacker who has not heard of it and one who has.
 
-One client, one photo (or four), LeNet untrained, labels and training known. Both attackers are `auto` with the same
+`python -m reproduce.defences --data FOLDER` runs what is not there yet. One client, one photo (or four), LeNet untrained, labels and training known. Both attackers are `auto` with the same
 start and the same number of gradient evaluations; the one is wrapped in `Naive`, the other in `Adapted`. A row is
-written after every pair, so that a run that was stopped goes on.
+written after every pair, so that a run that was stopped goes on. `reproduce.defences_page` makes the page of the docs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from leakgauge.attacks.adaptive import Adapted, Counter, Naive, NoneKnown, counter_to, parts_of
+from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
@@ -28,7 +25,7 @@ from leakgauge.data import Parquet
 from leakgauge.data.source import spec
 from leakgauge.defenses import Defense
 from leakgauge.draws import Draws
-from leakgauge.metrics import PSNR, assign, mean_image, mean_interval
+from leakgauge.metrics import PSNR, assign, mean_image
 from leakgauge.models import lenet
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction
@@ -36,11 +33,7 @@ from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
 
 RESULTS = Path(__file__).parent / "results" / "defences.jsonl"
-PAGE = Path(__file__).parents[1] / "docs" / "defences.md"
 EVALUATIONS = 200
-FLOOR_MARGIN = GAIN = 2.0
-"""Decibels above the mean picture from which an attack counts as having recovered something, and what knowing the
-defence should be worth where not knowing it costs that much."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +68,6 @@ SETTINGS = (
     Setting([{"topk": {"keep": 0.2}}, {"quantise": {"levels": 7}}]),
     Setting([{"clip": {"norm": 1.0}}, {"noise": {"sigma": 0.001}}]),
 )
-
-NOT_MEASURED = {
-    "clip-examples": "with one example it is `clip`",
-    "instahide": "no counter is known, and the naive attack recovers the encoding",
-    "transform": "there is nothing to undo, see `leakgauge list defenses`",
-}
-"""Defences without a row, and why."""
 
 
 def psnr(found: Reconstruction, batch: Batch) -> list[float]:
@@ -154,89 +140,14 @@ def measure(data: Path, images: int, seeds: int, only: str) -> None:
         print(*key[:3], {k: row[k] for k in ("ceiling", "naive", "adapted") if k in row}, flush=True)
 
 
-def summary(values: list[float]) -> str:
-    """Median, and the interval of the mean."""
-    interval = mean_interval(values, np.random.default_rng(0))
-    ends = "" if interval.low is None else f" [{interval.low:.1f}, {interval.high:.1f}]"
-    return f"{statistics.median(values):.1f}{ends}"
-
-
-def countered(setting: Setting) -> str:
-    """Names of the counters in force."""
-    names = []
-    for part in parts_of(resolve_defense(setting.defense, "defenses").value):
-        found = counter_to(part)
-        names.append(found.name if isinstance(found, Counter) else "none known")
-        assert isinstance(found, Counter | NoneKnown)
-    return ", ".join(names)
-
-
-def verdict(ceiling: float, naive: float, adapted: float, floor: float) -> str:
-    """In words, from medians."""
-    if adapted < floor + FLOOR_MARGIN and naive < floor + FLOOR_MARGIN:
-        return "not recovered by these attacks"
-    if naive > ceiling - GAIN:
-        return "no protection even from a naive attacker"
-    if adapted >= naive + GAIN:
-        return f"the naive reading flatters it by {adapted - naive:.1f} dB"
-    return f"knowing it is worth {adapted - naive:+.1f} dB"
-
-
-def table() -> Iterator[str]:
-    """Markdown, one line a defence."""
-    yield "| defence | counter | clients | no defence | naive | adapted | adapted − naive | mean picture | reading |"
-    yield "|---" * 9 + "|"
-    found = rows()
-    by_client = {(r["defense"], r["image"], r["seed"]): r for r in found}
-    for setting in SETTINGS:
-        own = [r for r in found if r["defense"] == setting.label]
-        ceilings = Setting("none", setting.examples).label
-        own = [r for r in own if (ceilings, r["image"], r["seed"]) in by_client]
-        if not own:
-            continue
-        mean = {k: [statistics.fmean(r[k]) for r in own] for k in ("naive", "adapted", "floor")}
-        ceiling = [statistics.fmean(by_client[ceilings, r["image"], r["seed"]]["ceiling"]) for r in own]
-        gain = [a - n for a, n in zip(mean["adapted"], mean["naive"], strict=True)]
-        medians = [statistics.median(v) for v in (ceiling, mean["naive"], mean["adapted"], mean["floor"])]
-        cells = [setting.label, countered(setting), str(len(own)), summary(ceiling), summary(mean["naive"])]
-        cells += [summary(mean["adapted"]), summary(gain), f"{medians[3]:.1f}", verdict(*medians)]
-        yield "| " + " | ".join(cells) + " |"
-
-
-HEAD = """# Defences, naive and adapted
-
-Generated by `python -m reproduce.defences page` from `reproduce/results/defences.jsonl`; `python -m reproduce.defences
-run --data FOLDER` measures. Untrained LeNet, CIFAR-10 test images of 32 px, FedSGD, labels and training known. Both
-attackers are `auto` with the same start and {evaluations} gradient evaluations: the naive one takes the update for an
-undefended one, the adapted one knows the mechanism (not its draws) and has the named counter built in. Median PSNR in
-dB, with the 95 % bootstrap interval of the mean over clients (an image and a weight seed; images repeat over seeds,
-so intervals are somewhat too narrow). *No defence* is the same attack on the same clients without the defence.
-
-"""
-
-
-def page() -> str:
-    """The whole page."""
-    absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
-    there = {row["defense"] for row in rows()}
-    absent += "".join(f"* `{s.label}`: not measured yet\n" for s in SETTINGS if s.label not in there)
-    return HEAD.format(evaluations=EVALUATIONS) + "\n".join(table()) + f"\n\nWithout a row:\n\n{absent}"
-
-
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "page"))
-    parser.add_argument("--data", type=Path, help="folder with the Parquet files of CIFAR-10")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the Parquet files of CIFAR-10")
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="defences whose name holds this")
     arguments = parser.parse_args()
-    if arguments.what == "page":
-        PAGE.write_text(page(), encoding="utf-8")
-        return
-    if arguments.data is None:
-        parser.error("run needs --data")
     measure(arguments.data, arguments.images, arguments.seeds, arguments.only)
 
 

@@ -10,11 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce import defences  # noqa: E402
+from reproduce import defences, defences_limit, defences_page  # noqa: E402
 
 
 def test_the_page_in_the_docs_is_made_from_the_rows() -> None:
-    assert defences.PAGE.read_text(encoding="utf-8") == defences.page()
+    assert defences_page.PAGE.read_text(encoding="utf-8") == defences_page.page()
 
 
 def test_every_registered_defence_has_a_row_or_a_reason() -> None:
@@ -22,7 +22,7 @@ def test_every_registered_defence_has_a_row_or_a_reason() -> None:
 
     shown = " ".join(setting.label for setting in defences.SETTINGS)
     absent = {entry.name for entry in DEFENSES if entry.name not in shown}
-    assert absent == set(defences.NOT_MEASURED) | {"none"}
+    assert absent == set(defences_page.NOT_MEASURED) | {"none"}
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,16 @@ def test_every_registered_defence_has_a_row_or_a_reason() -> None:
     ],
 )
 def test_the_reading_in_words(medians: tuple[float, ...], words: str) -> None:
-    assert words in defences.verdict(*medians)
+    assert words in defences_page.verdict(*medians)
+
+
+def test_the_truth_chooses_no_worse_weight_than_the_counter() -> None:
+    for row in defences_limit.rows():
+        assert {f"weight {w:g}" for w in defences_limit.WEIGHTS} <= set(row)
+    lines = list(defences_limit.section())[2:]
+    assert len(lines) == len(defences_limit.SETTINGS)
+    for line in lines:
+        naive, adapted, best, gain, most = map(float, line.split("|")[3:-1])
+        assert adapted <= best
+        assert gain <= most
+        assert naive > 0

@@ -1,8 +1,9 @@
 """Every defence against an attacker who has not heard of it and one who has.
 
-`python -m reproduce.defences --data FOLDER` runs what is not there yet. One client, one photo (or four), LeNet untrained, labels and training known. Both attackers are `auto` with the same
-start and the same number of gradient evaluations; the one is wrapped in `Naive`, the other in `Adapted`. A row is
-written after every pair, so that a run that was stopped goes on. `reproduce.defences_page` makes the page of the docs.
+`python -m reproduce.defences --data FOLDER` runs what is not there yet: a row is written after every pair, so that a
+run that was stopped goes on. `reproduce.defences_page` makes the page of the docs. One client, one photo (or four),
+LeNet untrained, labels and training known. Both attackers are `auto` with the same start and the same number of
+gradient evaluations; the one is wrapped in `Naive`, the other in `Adapted`.
 """
 
 from __future__ import annotations

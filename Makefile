@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .PHONY: install install-dev audit test slow lint format docs clean
 
-# Plain installation: what the main job needs.
+# Plain installation: what the example audit needs.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
@@ -22,7 +22,7 @@ install: $(VENV)/.installed
 
 install-dev: $(VENV)/.installed-dev
 
-# The main job on real photos; the page is audit-out/report.html.
+# The example audit on real photos; the page is audit-out/report.html.
 audit: install
 	$(BIN)/leakgauge audit -o audit-out
 

@@ -72,18 +72,19 @@ def rows() -> list[dict[str, Any]]:
 def section() -> Iterator[str]:
     """Markdown, one line a defence."""
     found = rows()
-    yield "| defence | clients | naive | adapted | weight by the truth | adapted − naive | by the truth − naive |"
-    yield "|---" * 7 + "|"
+    columns = "naive | adapted | weight by the truth | adapted − naive | by the truth − naive | of these ≥ 2"
+    yield f"| defence | clients | {columns} |"
+    yield "|---" * 8 + "|"
     for setting in SETTINGS:
         own = [r for r in found if r["defense"] == setting.label]
         if not own:
             continue
         naive, adapted = [r["naive"] for r in own], [r["weight 1"] for r in own]
         best = [max(r[f"weight {weight:g}"] for weight in WEIGHTS) for r in own]
-        columns = [naive, adapted, best]
-        columns += [[value - n for value, n in zip(values, naive, strict=True)] for values in (adapted, best)]
-        cells = " | ".join(f"{statistics.median(values):.1f}" for values in columns)
-        yield f"| {setting.label} | {len(own)} | {cells} |"
+        found_by = [naive, adapted, best]
+        found_by += [[value - n for value, n in zip(values, naive, strict=True)] for values in (adapted, best)]
+        cells = " | ".join(f"{statistics.median(values):.1f}" for values in found_by)
+        yield f"| {setting.label} | {len(own)} | {cells} | {sum(value >= 2 for value in found_by[-1])} |"
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def environment(compute: Compute) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "platform": platform.platform(terse=True),
+        "platform": platform.system(),
         "machine": platform.machine(),
         "threads_per_trial": compute.threads,
         "device": compute.device,

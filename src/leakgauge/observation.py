@@ -58,6 +58,11 @@ class Observation:
         self.update.check(self.task.parameters)
 
     @property
+    def examples(self) -> int | None:
+        """How many made the update: by the labels where they are known, else by the count."""
+        return self.example_count if self.knowledge.labels is None else len(self.knowledge.labels)
+
+    @property
     def example_count(self) -> int | None:
         """From the attacker's knowledge, else from the update's header."""
         known = self.knowledge.example_count

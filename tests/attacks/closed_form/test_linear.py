@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Status
+from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
 
 
@@ -164,3 +167,25 @@ def test_data_need_not_be_images() -> None:
     found = read(t, Batch(x, torch.tensor([1])))
     assert found.status is Status.EXACT
     assert torch.allclose(found.inputs, x)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["defence known", "defence unknown"])
+@pytest.mark.parametrize("spec", ["sign", {"sign": {"scaled": True}}, {"quantise": {"levels": 1}}], ids=str)
+def test_rounded_entries_certify_nothing(spec, known: bool) -> None:
+    """The signs of an outer product are one, so that one outer product explains them all."""
+    b, defense = batch(1, torch.float32), resolve_defense(spec, "defense").value
+    t = task("flat", dtype=torch.float32)
+    update = client_update(t, FedSGD(), b, Draws(0), defense=defense)
+    knowledge = Knowledge(example_count=1, local_training=FedSGD(), defense=defense if known else None)
+    found = LinearRead().reconstruct(Observation(t, update, knowledge), torch.Generator())
+    assert found.status is Status.CONVERGED
+    assert "rounded, which certifies nothing" in found.message
+    assert psnr(found, b) < 40
+
+
+def test_known_labels_say_how_many_examples_there_are() -> None:
+    t, b = task("flat", dtype=torch.float32), batch(1, torch.float32)
+    update = client_update(t, FedSGD(), b, Draws(0))
+    bare = replace(update, header=replace(update.header, example_count=None))
+    found = LinearRead().reconstruct(Observation(t, bare, Knowledge(labels=b.labels)), torch.Generator())
+    assert found.status is Status.EXACT

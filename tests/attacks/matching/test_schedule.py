@@ -32,6 +32,7 @@ from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Status
 
 F64 = torch.float64
 ALL: list[Minimiser] = [
@@ -92,6 +93,37 @@ def test_the_schedule_is_told_the_data_term_of_the_best_restart() -> None:
     p.linearise({"x": p.start["x"][:1]})
     p.reach(1, 2)
     assert told == [float("inf"), 1.0, 4.0]
+
+
+def test_a_lost_restart_does_not_speak_for_the_others() -> None:
+    told: list[float] = []
+
+    def schedule(step: int, steps: int, data: float) -> float:
+        told.append(data)
+        return 1.0
+
+    p = pulled(schedule)
+    p.start = {"x": torch.tensor([[float("nan"), 1.0, 1.0], [1.0, 2.0, 1.0]], dtype=F64)}
+    p.evaluate(p.start)
+    p.reach(1, 3)
+    p.evaluate({"x": torch.full((2, 3), float("nan"), dtype=F64)})
+    p.reach(2, 3)
+    assert told == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("minimiser", ALL[1:], ids=repr)
+def test_who_converges_early_goes_on_under_the_weights_to_come(minimiser: Minimiser) -> None:
+    """Each of these is at the bottom within some ten evaluations, long before the last level is due."""
+    weights: list[float] = []
+
+    def falls(step: int, steps: int, data: float) -> float:
+        weights.append(1.0 if step < steps // 2 else 0.1 if step < steps - 1 else 0.01)
+        return weights[-1]
+
+    found = minimiser.minimise(pulled(falls))
+    assert found.status is Status.CONVERGED
+    assert weights[-1] == 0.01
+    assert torch.allclose(found.variables["x"], torch.full((1, 3), 1 / 1.01, dtype=F64), atol=2e-3)
 
 
 def test_bad_schedules_name_their_field() -> None:

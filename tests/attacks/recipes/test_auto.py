@@ -11,6 +11,7 @@ from torch import nn
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
+from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Given, NoPrior, Normal, Pixels, Proportional, Scheduled
 from leakgauge.attacks.matching.schedule import Falling
 from leakgauge.attacks.recipes import Auto, inverting_gradients
@@ -18,10 +19,12 @@ from leakgauge.attacks.recipes.auto import MOST, MOST_DENSE, affordable, falling
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
+from leakgauge.defenses import noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
+from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack
+from leakgauge.reconstruction import Attack, Status
 from leakgauge.task import DataSpec, Task
 
 
@@ -47,7 +50,7 @@ def test_the_weight_ends_lower_where_there_is_more_to_spend() -> None:
 
 
 def test_a_near_start_is_not_blurred_first() -> None:
-    far, near = falling_variation(600), falling_variation(600, near=True)
+    far, near = falling_variation(600), falling_variation(600, near=1.0)
     assert near.prior.weight < far.prior.weight
     assert last(near) == pytest.approx(last(far))
 
@@ -93,7 +96,7 @@ def test_the_network_decides_the_minimiser_and_the_data_the_prior() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
     assert isinstance(Auto().choice(Task.of(module, DataSpec((6,), 2)), g).prior, NoPrior)
     near = Auto().choice(task("smooth"), g, Given(batch(1).inputs))
-    assert near.prior == falling_variation(600, near=True)
+    assert near.prior == falling_variation(600, near=1.0)
     read = Given(batch(1).inputs)
     near = Auto().choice(task("relu"), g, read)
     assert near.canvas == Pixels(first=read)
@@ -159,3 +162,37 @@ def test_on_a_network_with_kinks_too(n: int) -> None:
         return statistics.fmean(scores)
 
     assert mean(Auto()) > max(mean(inverting_gradients(steps=60, tv=tv)) for tv in (1e-2, 1e-3, 0.0))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("relative", [3e-3, 0.1])
+def test_the_search_does_not_spoil_a_good_read(activation: str, relative: float) -> None:
+    """Under little noise the closed form has nearly everything, and a prior of fixed weight cost 35 dB."""
+    photos = Samples(size=16)
+    torch.manual_seed(0)
+    t = Task.of(mlp(classes=photos.classes, shape=(3, 16, 16), activation=activation), spec(photos))
+    b, defense = photos.read([0]), noise(relative=relative)
+    update = client_update(t, FedSGD(), b, Draws(1), defense=defense)
+    observation = Observation(t, update, Knowledge(labels=b.labels, local_training=FedSGD()))
+    read = LinearRead().reconstruct(observation, torch.Generator())
+    assert read.inputs is not None
+    least = float(PSNR()(read.inputs, b.inputs))
+    assert score(Auto(), observation, b.inputs, 0, 100) > least - 2.5
+
+
+def test_restarts_from_what_was_read_would_be_one() -> None:
+    observation = seen()
+    first = Given(batch(1).inputs)
+    several, one = Auto(restarts=4), Auto()
+    g, budget = torch.Generator(), Budget(gradient_evaluations=80)
+    assert several.assembly(observation, g, budget, first) == one.assembly(observation, g, budget, first)
+    assert several.assembly(observation, g, budget).restarts == 4
+
+
+@pytest.mark.parametrize("attack", [Auto(), inverting_gradients()], ids=["auto", "inverting-gradients"])
+def test_a_budget_below_one_evaluation_is_said_to_be_one(attack: Attack) -> None:
+    observation = seen(FedAvg(epochs=8, lr=0.1))
+    found = attack.reconstruct(observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=5))
+    assert found.status is Status.OUT_OF_BUDGET
+    assert found.inputs is None
+    assert "no evaluation" in found.message

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.layers import LinearLayer, input_layers
@@ -33,7 +33,8 @@ class LinearRead:
     decay), since every local step has the same ratio.
 
     One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
-    known sparsifier sent, and a certificate: the share of ‖∂W‖² that one outer product does not explain.
+    known sparsifier sent, and a certificate: the share of ‖∂W‖² that one outer product does not explain. It says
+    nothing about rounded entries: the signs of an outer product are one too.
     Several examples: rows that agree on a ratio inside the data's range are taken for rows that one
     example drives, then single rows inside the range. Never certified: units that the same examples
     activate in the same proportions agree on a mixture too (two classes, equal labels). Labels of several
@@ -62,16 +63,17 @@ class LinearRead:
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
-        examples = observation.example_count
+        examples = observation.examples
         if examples is None:
-            return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
+            return Reconstruction.not_applicable("needs the number of examples (knows: example_count, or labels)")
         data = observation.task.data
         weight, bias = _gradients(observation, layers[0])
         if not bool((bias != 0).any()):
             return Reconstruction(None, None, Status.FAILED, NOTHING)
         z: Tensor | None
         if examples == 1:
-            z, certain, message = _one(weight, bias, _sent(observation, layers[0]), _grey(data))
+            read = read_one(observation, layers[0])
+            z, certain, message = read.x, read.certain, read.message
         else:
             z, certain, message = self._several(weight, bias, examples, data)
         if z is None:
@@ -138,22 +140,62 @@ def _grey(data: DataSpec) -> Float[Tensor, " d"]:
     return data.normalise(middle).flatten()
 
 
-def _one(
-    weight: Float[Tensor, "rows d"],
-    bias: Float[Tensor, " rows"],
-    sent: Float[Tensor, "rows d"],
-    unread: Float[Tensor, " d"],
-) -> tuple[Float[Tensor, "1 d"], bool, str]:
-    """Least squares over the entries that were sent; inputs that none of them shows are filled with `unread`."""
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What a layer's gradient says of the only example.
+
+    Attributes:
+        x: normalised; inputs that no sent entry shows are grey.
+        unexplained: share of ‖∂W‖² that one outer product does not explain.
+        seen: whether each input is shown.
+        rounded: whether entries were rounded, as far as the defence or the entries tell.
+    """
+
+    x: Float[Tensor, "1 d"]
+    unexplained: float
+    seen: Bool[Tensor, " d"]
+    rounded: bool
+
+    @property
+    def certain(self) -> bool:
+        return self.unexplained < 1e-6 and bool(self.seen.all()) and not self.rounded
+
+    @property
+    def message(self) -> str:
+        shown = f"{int(self.seen.sum())} of {len(self.seen)} inputs seen"
+        rounded = "; entries were rounded, which certifies nothing" if self.rounded else ""
+        return f"{shown}, {self.unexplained:.1e} of the layer's gradient unexplained{rounded}"
+
+
+def read_one(observation: Observation, layer: LinearLayer) -> Read:
+    """Least squares over the entries that were sent."""
+    weight, bias = _gradients(observation, layer)
+    sent = _sent(observation, layer)
     evidence = bias.square() @ sent
     seen = evidence > 0
     x = torch.where(
-        seen, (bias @ (weight * sent)) / torch.where(seen, evidence, torch.ones_like(evidence)), unread.to(bias)
+        seen,
+        (bias @ (weight * sent)) / torch.where(seen, evidence, torch.ones_like(evidence)),
+        _grey(observation.task.data).to(bias),
     )
     residual = sent * (weight - bias[:, None] * x) * (bias != 0)[:, None]
     unexplained = float(residual.square().sum() / weight.square().sum().clamp_min(torch.finfo(weight.dtype).tiny))
-    shown = f"{int(seen.sum())} of {len(seen)} inputs seen, {unexplained:.1e} of the layer's gradient unexplained"
-    return x[None], unexplained < 1e-6 and bool(seen.all()), shown
+    return Read(x[None], unexplained, seen, _one_size(weight) or _rounds(observation))
+
+
+def _one_size(weight: Float[Tensor, "rows d"]) -> bool:
+    """Whether all entries but zeros are equally large, as signs are and quantisers with one level."""
+    sizes = weight[weight != 0].abs()
+    return len(sizes) > 1 and float(sizes.max() - sizes.min()) <= 1e-6 * float(sizes.max())
+
+
+def _rounds(observation: Observation) -> bool:
+    """Whether the known defence sends something else than the entry, and not its own noise."""
+    knowledge = observation.knowledge
+    if knowledge.defense is None:
+        return False
+    view = view_of(knowledge.defense, observation.update, knowledge.draws)
+    return view.log_likelihood is not None and not view.gaussian
 
 
 def _labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:

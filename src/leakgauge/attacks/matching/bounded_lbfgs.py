@@ -48,11 +48,12 @@ class BoundedLBFGS:
         evaluations = 0
         affordable = problem.affordable()
         steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
+        ahead = 0  # of the evaluations, where it has converged before the prior had fallen
         problem.reach(0, steps)
 
         def iterated(_: np.ndarray) -> None:
             # Between iterations only: a line search must see one function.
-            problem.reach(evaluations, steps)
+            problem.reach(evaluations + ahead, steps)
 
         def unflatten(flat: np.ndarray) -> Tensors:
             pieces = torch.from_numpy(flat).split([v.numel() for v in start.values()])
@@ -94,9 +95,20 @@ class BoundedLBFGS:
         }
         try:
             bounds = np.stack([lower, upper], axis=1)
-            minimize(
-                value_and_gradient, flat, jac=True, method="L-BFGS-B", bounds=bounds, options=options, callback=iterated
-            )
+            while True:
+                flat = minimize(
+                    value_and_gradient,
+                    flat,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=bounds,
+                    options=options,
+                    callback=iterated,
+                ).x
+                later = problem.skip(evaluations + ahead, steps)
+                if later is None:
+                    break
+                ahead = later - evaluations
         except Over as over:
             return best.minimum(over.status)
         return best.minimum(Status.CONVERGED)

@@ -43,7 +43,7 @@ def descend(
         best.offer(point, at)
         problem.meter.note(step, float(best.data.min()))
         if not bool(torch.isfinite(at.total).any()):
-            break  # no restart comes back from not-a-number
+            return best.minimum(Status.CONVERGED)  # no restart comes back from not-a-number
         for name, towards in direction(at).items():
             point[name].grad = towards
         for group in optimiser.param_groups:

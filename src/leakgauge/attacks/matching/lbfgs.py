@@ -57,18 +57,24 @@ class LBFGS:
         step: Tensor | None = None
         affordable = problem.affordable()
         steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
+        ahead = 0  # of the evaluations, where all have converged before the prior had fallen
         for index in range(self.steps):
             over = problem.over()
             if over is not None:
                 return best.minimum(over)
-            problem.reach(index, steps)
+            problem.reach(index + ahead, steps)
             at = problem.evaluate(point)
             best.offer(point, at)
             problem.meter.note(index, float(best.data.min()))
             slope = _flat(at.gradient)
             alive = alive & self._goes_on(at, slope, step, loss_before)
             if not bool(alive.any()):
-                return best.minimum(Status.CONVERGED)
+                later = problem.skip(index + ahead, steps)
+                alive = torch.isfinite(at.total)
+                if later is None or not bool(alive.any()):
+                    return best.minimum(Status.CONVERGED)
+                ahead, pairs, before, step = later - index - 1, _Pairs(self.history), None, None
+                continue
             if before is not None and step is not None:
                 pairs.add(step, slope - before)
             direction = pairs.direction(slope)

@@ -85,9 +85,21 @@ class LevenbergMarquardt:
             problem.meter.note(index, float(best.data))
             return at, float(total)
 
-        def pace(index: int) -> None:
+        ahead = 0  # where it has converged before the prior had fallen
+
+        def at_step(index: int) -> tuple[int, int]:
             spent = (problem.meter.spent - began) // problem.cost
-            problem.reach(*((index, self.steps) if length is None else (spent, max(length, 1))))
+            step, steps = (index, self.steps) if length is None else (spent, max(length, 1))
+            return max(step, ahead), steps
+
+        def pace(index: int) -> None:
+            problem.reach(*at_step(index))
+
+        def goes_on(index: int) -> bool:
+            nonlocal ahead
+            later = problem.skip(*at_step(index))
+            ahead = ahead if later is None else later
+            return later is not None
 
         pace(0)
         at, total = visit(point, 0)
@@ -101,7 +113,10 @@ class LevenbergMarquardt:
                 slope = 2 * at.transposed(at.residual) + problem.factor * at.prior_slope()
             free = box.free(point, slope)
             if not bool((slope * free).any()):
-                return Status.CONVERGED
+                if not goes_on(index):
+                    return Status.CONVERGED
+                slope = None
+                continue
             model = _Model(at, slope * free, free, problem.factor)
             damping = damping or self.damping * model.curvature_along_slope()
             step, pushed = model.step(damping, self.rounds, self.forcing)
@@ -115,12 +130,14 @@ class LevenbergMarquardt:
                 small = total - value <= self.tolerance * abs(total)
                 point, at, total, slope = trial, tried, value, None
                 damping, growth = damping * max(1 / 5, 1 - (2 * min(ratio, 1.0) - 1) ** 3), 2.0
-                if small:
+                if small and not goes_on(index):
                     return Status.CONVERGED
             else:
                 damping, growth = damping * growth, 2 * growth
                 if float((trial - point).abs().max()) < 1e-12:
-                    return Status.CONVERGED
+                    if not goes_on(index):
+                        return Status.CONVERGED
+                    damping, growth, slope = 0.0, 2.0, None
         return Status.OUT_OF_STEPS
 
 

@@ -124,6 +124,11 @@ class Problem:
             self.factor = self.schedule(step, steps, self._misfit)
         return self.factor != before
 
+    def skip(self, step: int, steps: int) -> int | None:
+        """For minimisers that have converged at `step`: the next step at which the prior has another factor, which is
+        then in force; `None` if none comes."""
+        return next((later for later in range(step + 1, steps) if self.reach(later, steps)), None)
+
     @property
     def restarts(self) -> int:
         return int(next(iter(self.start.values())).shape[0])
@@ -138,7 +143,8 @@ class Problem:
             gradient, (total, data) = self._batched(point)
             at = Evaluation(total.detach(), data.detach(), gradient, self.factor)
         if self.schedule is not None:
-            self._misfit = float(at.data.min())
+            finite = at.data[torch.isfinite(at.data)]  # one lost restart must not decide for the others
+            self._misfit = float(finite.min()) if len(finite) else self._misfit
         return at
 
     def _alone(self, point: Tensors) -> Evaluation:
@@ -164,7 +170,7 @@ class Problem:
             self.meter.spent += self.cost
 
         at = Linearisation(self.squares, point, charge)
-        self._misfit = float(at.data)
+        self._misfit = float(at.data) if bool(torch.isfinite(at.data)) else self._misfit
         return at
 
     def over(self) -> Status | None:
@@ -240,7 +246,7 @@ class Best:
         self.data = torch.where(better, at.data, self.data)
 
     def minimum(self, status: Status) -> Minimum:
-        """What was found; `NON_FINITE` when no restart ever had a finite value."""
-        if not bool(torch.isfinite(self.total).any()):
+        """What was found; `NON_FINITE` when points were tried and none had a finite value."""
+        if self.variables and not bool(torch.isfinite(self.total).any()):
             status = Status.NON_FINITE
         return Minimum(self.variables, self.total, self.data, status)

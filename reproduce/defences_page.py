@@ -103,8 +103,7 @@ Where noise or rounding is small against the update, the naive attacker's cosine
 what is left to know is how heavy the prior should be. Here the prior is tried at {weights} times the counter's own
 weight, and *the truth* picks the best of them for each client, which no attacker can: medians in dB over clients, from
 `python -m reproduce.defences_limit`. In the median none of these weights makes knowing such a defence worth two
-decibels; for single clients it is (last column). These clients are other ones than those above: images 0 to 9, a seed
-each.
+decibels; for single clients it is (last column). These clients are ten of those above, one seed an image.
 
 """
 

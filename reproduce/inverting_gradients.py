@@ -20,7 +20,7 @@ RESNET_NOTE = (
 )
 TABLE2_NOTE = (
     "ConvNet of D = 16 for 64; ten batches of distinct labels that do not overlap (the release's do). Quick: one batch "
-    "(two of one image), 80 of 4 800 steps. At a local learning rate of 1e-4 several steps are one gradient: see "
+    "(two of one image), 250 of 4 800 steps. At a local learning rate of 1e-4 several steps are one gradient: see "
     "local-lr. "
 )
 TRAINED = "Our own training, with crops and flips. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,7 @@ from leakgauge.frontier.drawing import dots, identified
 from leakgauge.frontier.page import render, size
 from leakgauge.frontier.recommend import recommendation
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = Path(shutil.which("chromium") or "chromium")
 
 
 def _rows(*, accuracy: bool = True) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from leakgauge.report.plots import strength
 from report.fixture import Case, fixture, photo, png
 
 Report = dict[str, Any]
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+CHROMIUM, DRIVER = (Path(shutil.which(name) or name) for name in ("chromium", "chromedriver"))
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"

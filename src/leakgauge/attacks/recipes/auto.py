@@ -57,13 +57,12 @@ class Auto:
     closed form with lr 0.03 and a total variation of at most 1e-3, see `doubt_of`. Cosine distance, labels counted
     from the last layer.
 
-    Measured against Inverting Gradients at 300 evaluations on untrained networks, test images of CIFAR-10, one seed
-    where nothing is said, in dB: ConvNet of width 16, photos 0, 1 and 5: 19.6, 18.9, 18.2 against 15.2, 16.9, 13.8
-    (photo 5 at 100 evaluations: 13.9 against 10.3). ResNet-20 of width 16, photos 0, 1, 5 and 6: 13.3, 15.9, 15.0,
-    16.3 against 13.5, 16.8, 12.0, 15.3. MLP with two examples, two pairs by two seeds: mean 31.3 against 30.3.
+    Measured against Inverting Gradients at equal evaluations, untrained networks, ten test images of CIFAR-10 by three
+    seeds, medians in dB (docs/minimisers.md): LeNet 37.1 and 15.1, ConvNet of width 16 16.0 and 14.2, ResNet-20 of
+    width 16 14.5 and 14.0. MLP with two examples, two pairs by two seeds: mean 31.3 and 30.3.
 
     Known failure: single runs of signed Adam are a decibel or two apart, so on a ResNet, where a few hundred
-    evaluations recover little, Inverting Gradients may win on a photo.
+    evaluations recover little, Inverting Gradients wins on every second photo.
 
     Attributes:
         restarts: independent starts; the lowest distance is kept. One from a read start, where all would be the same.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,20 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     nn.init.constant_(started[4].bias, 0.5)
     with pytest.raises(InputError, match="other settings"):
         fit(started, DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+    data = examples()
+    fit(net(), DATA, data, recipe(2), seed=0, checkpoint=tmp_path / "c")
+    inputs, labels = data.inputs.clone(), data.labels.clone()
+    inputs[7, 0, 1, 2] += 1e-6
+    labels[[3, 4]] = labels[[4, 3]]
+    for other in (Batch(inputs, data.labels), Batch(data.inputs, labels), data.take(torch.arange(60).flip(0))):
+        with pytest.raises(InputError, match="other settings or data"):
+            fit(net(), DATA, other, recipe(2), seed=0, checkpoint=tmp_path / "c")
+    with pytest.raises(InputError, match="other settings or data"):
+        fit(net(), replace(DATA, std=(0.5,)), data, recipe(2), seed=0, checkpoint=tmp_path / "c")
+    assert len(fit(net(), DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")) == 2
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

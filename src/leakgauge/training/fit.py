@@ -13,7 +13,7 @@ from torch import nn
 
 from leakgauge.errors import require
 from leakgauge.task import Batch, DataSpec
-from leakgauge.training.checkpoint import read_checkpoint, save_checkpoint
+from leakgauge.training.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.training.recipe import Recipe
 
 
@@ -44,13 +44,14 @@ def fit(
     gives the same weights as one that was not.
 
     Raises:
-        InputError: the checkpoint belongs to another run, cannot be read, or training diverged.
+        InputError: the checkpoint belongs to another run or other data, or cannot be read; training diverged.
     """
     require(len(examples) >= recipe.batch_size, "batch_size", f"exceeds the {len(examples)} examples", "lower it")
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = recipe.optimiser(module)
     first = sum(float(p.detach().double().sum()) for p in module.parameters())
-    identity = f"{recipe} {seed} {len(examples)} from {first:.6g} {sorted(module.state_dict())}"
+    given = f"{recipe} {seed} {data} {fingerprint(examples)}"
+    identity = f"{given} from {first:.6g} {sorted(module.state_dict())}"
     history = _resume(checkpoint, identity, module, optimiser)
     for number in range(len(history), recipe.epochs):
         for group in optimiser.param_groups:

@@ -30,7 +30,7 @@ SKETCHED = 2_000_000_000
 """Random numbers in a sketch. Never held at once, but drawn: about half a minute."""
 
 WORK = 500_000_000_000
-"""Floating-point operations of as many updates as a sketch has rows: about two minutes on one core, as a product
+"""Floating-point operations of as many updates as a sketch has rows: two to three minutes on one core, as a product
 costs some two or three updates."""
 
 

@@ -193,7 +193,10 @@ def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path)
 @click.option("--batch", type=click.IntRange(min=1), required=True, help="Examples in the client's batch.")
 @click.option("--shape", help="Of one example, e.g. 3,32,32 or 1,256. By default what the model's arguments say.")
 @click.option("--classes", type=click.IntRange(min=2), help="Number of labels; 10 unless the model's arguments say.")
-@click.option("--data", help="Count at real examples: a source as in a plan. By default uniform noise.")
+@click.option(
+    "--data",
+    help="Count at real examples: a source as in a plan, which says shape and classes. By default uniform noise.",
+)
 @click.option("--soft-labels", is_flag=True, help="Labels are unknown and may be soft.")
 @click.option("--mode", type=click.Choice(("eval", "train")), default="eval", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and examples.")

@@ -7,6 +7,7 @@ import torch
 
 from cases import SPEC
 from leakgauge.attacks.smoothness import is_smooth
+from leakgauge.errors import InputError
 from leakgauge.models import (
     convnet,
     lenet,
@@ -24,6 +25,7 @@ from leakgauge.models import (
     two_convolutions,
 )
 from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve
 from leakgauge.task import DataSpec, Task
 
 RGB = DataSpec((3, 32, 32), 10)
@@ -132,3 +134,11 @@ def test_a_kink_in_code_is_seen_too() -> None:
 
     torch.manual_seed(0)
     assert not is_smooth(Task.of(Functional(), SPEC), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "name", [e.name for e in MODELS if "activation" in e.parameters and "leakgauge.models" in e.build.__module__]
+)
+def test_an_unknown_activation_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError, match=rf"model.{name}.activation: is 'swish'; input should be .*'relu'"):
+        resolve(MODELS, {name: {"activation": "swish"}}, "model")

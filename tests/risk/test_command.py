@@ -60,11 +60,20 @@ def test_other_models_real_data_and_soft_labels() -> None:
         (("lenet", "--batch", "0"), "--batch"),
         (("mlp", "--batch", "1", "--shape", "a,b"), "--shape"),
         (("{lenet: {", "--batch", "1"), "MODEL"),
+        (("{lenet: {activation: swish}}", "--batch", "1"), "MODEL.lenet.activation: is 'swish'"),
+        (("{lenet: {classes: ten}}", "--batch", "1"), "MODEL.lenet.classes: is 'ten'"),
+        (("{lenet: {classes: 1}}", "--batch", "1"), "has 1 classes"),
+        (("{lenet: {size: abc}}", "--batch", "1"), "MODEL.lenet.size: is 'abc'"),
+        (("{lenet: {size: 0}}", "--batch", "1"), "shape (3, 0, 0)"),
+        (("{mlp: {shape: 5}}", "--batch", "1"), "MODEL.mlp.shape: is 5"),
+        (("mlp", "--batch", "1", "--shape", "3,-8,8"), "--shape: makes examples of shape (3, -8, 8)"),
+        (("mlp", "--batch", "1", "--data", "samples", "--shape", "3,8,8"), "--shape: is given with --data"),
+        (("mlp", "--batch", "1", "--data", "samples", "--classes", "5"), "--classes: is given with --data"),
         (("lenet", "--batch", "9", "--data", "samples"), "batch larger than the data"),
         (("lenet", "--batch", "1", "--json", "/nowhere/at/all.json"), "no folder"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], says: str) -> None:
     code, text = run(*words)
-    assert code == 2
+    assert code == 2, text
     assert says in text

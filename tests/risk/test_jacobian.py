@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -144,6 +146,54 @@ def test_sketch_and_probes_agree_with_the_whole_matrix(units: int, batch: int, m
     monkeypatch.setattr(jacobian, "DENSE", 4000)
     many = rank(task, batch, largest=8, probes=4000, bound=bound)
     assert many.low == whole.low
+
+
+@pytest.mark.parametrize("units", [2, 30])
+def test_a_sketch_is_drawn_in_pieces(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the 89 GB of ConvNet's sketch no more was held than a chunk; here on either side of a square Jacobian."""
+    task, drawn, randn = linear(units, d=24), [], torch.randn
+    monkeypatch.setattr(jacobian, "DENSE", 100)
+    monkeypatch.setattr(jacobian, "CHUNK", 500)
+
+    def spy(shape, **options) -> torch.Tensor:
+        drawn.append(math.prod(shape))
+        return randn(shape, **options)
+
+    monkeypatch.setattr(torch, "randn", spy)
+    found = rank(task, 3)
+    assert "sketch" in found.how
+    long = max(found.unknowns, found.equations)
+    assert max(drawn) <= max(500, long) < sum(drawn)
+    assert rank(task, 3) == found
+
+
+@pytest.mark.parametrize("limit", ["SKETCHED", "WORK"])
+def test_a_sketch_that_is_too_large_gives_way_to_probes(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = linear(3, d=24)
+    whole, bound = rank(task, 3), count_layers(task, 3).bound
+    monkeypatch.setattr(jacobian, "DENSE", 100)
+    monkeypatch.setattr(jacobian, limit, 1000)
+    found = rank(task, 3, probes=5, bound=bound)
+    assert (found.low, found.high) == (3, bound)
+    assert found.low < whole.low <= found.high
+    assert found.how.startswith("3 random directions from below")
+    assert "a sketch for all singular values would take" in found.how
+
+
+@pytest.mark.slow
+def test_a_network_of_millions_is_counted_in_little_memory() -> None:
+    """ConvNet's sketch would be 89 GB. A process of its own, for its peak."""
+    code = (
+        "import resource, sys\n"
+        "from leakgauge.cli import main\n"
+        "sys.argv = ['leakgauge', 'count', 'convnet', '--batch', '1']\n"
+        "try:\n    main()\n"
+        "finally:\n    print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "between 22 and 3072 of 3072" in " ".join(done.stdout.split())
+    assert int(done.stderr.split("peak")[1]) < 4 * 2**20
 
 
 def test_local_training_and_recordings() -> None:

@@ -114,6 +114,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         torch.manual_seed(start)
         with pytest.raises(InputError, match="other settings"):
             fit_denoiser(DenoisingUNet(width=4), examples(), changed, seed=seed, checkpoint=tmp_path / "c")
+    data = examples()
+    for other in (Batch(1 - data.inputs, data.labels), Batch(data.inputs, data.labels.flip(0))):
+        with pytest.raises(InputError, match="other settings or data"):
+            fit_denoiser(network(), other, recipe(2), seed=0, checkpoint=tmp_path / "c")
 
 
 @pytest.mark.parametrize(

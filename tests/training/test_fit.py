@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,20 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         fit(started, DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
 
 
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+    data = examples()
+    fit(net(), DATA, data, recipe(2), seed=0, checkpoint=tmp_path / "c")
+    inputs, labels = data.inputs.clone(), data.labels.clone()
+    inputs[7, 0, 1, 2] += 1e-6
+    labels[[3, 4]] = labels[[4, 3]]
+    for other in (Batch(inputs, data.labels), Batch(data.inputs, labels), data.take(torch.arange(60).flip(0))):
+        with pytest.raises(InputError, match="other settings or data"):
+            fit(net(), DATA, other, recipe(2), seed=0, checkpoint=tmp_path / "c")
+    with pytest.raises(InputError, match="other settings or data"):
+        fit(net(), replace(DATA, std=(0.5,)), data, recipe(2), seed=0, checkpoint=tmp_path / "c")
+    assert len(fit(net(), DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")) == 2
+
+
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         fit(net(), DATA, examples(), recipe(1), seed=0, checkpoint=tmp_path / "no" / "c")
@@ -180,12 +195,97 @@ def test_the_command_writes_weights_that_a_plan_loads(tmp_path: Path) -> None:
     Plan({"model": {"mlp": {"hidden": [8], "weights": str(out)}}, "data": {"source": source, "batches": 2}})
 
 
+def archive(path: Path, shape: tuple[int, ...], classes: int = 3, high: float = 1.0) -> str:
+    rng, labels = np.random.default_rng(0), np.arange(30) % classes
+    np.savez(path, x=rng.random((30, *shape), dtype=np.float32) * high, y=labels)
+    return f"{{source: npz:{path}, high: {high}}}"
+
+
+def run(*asked: str):
+    from leakgauge.cli import main
+
+    return CliRunner().invoke(main, ["fit", "classifier", *asked])
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 9), (2, 3, 4), (1, 2, 3, 2)])
+def test_data_that_are_no_pictures_are_not_cropped(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    source, out = archive(tmp_path / "d.npz", shape), tmp_path / "w.safetensors"
+    short = ["mlp", "--data", source, "--test", source, "--epochs", "1", "--batch-size", "10", "-o", str(out)]
+    done = run(*short)
+    assert done.exit_code == 0, done.output
+    assert "no crops and flips" in done.output
+    with safe_open(out, framework="pt") as file:
+        assert "NoAugmentation()" in file.metadata()["recipe"]
+    asked = run(*short, "--augment")
+    assert asked.exit_code == (0 if len(shape) == 3 else 2), asked.output
+    assert run(*short, "--no-augment").exit_code == 0
+
+
+def test_pictures_are_cropped_unless_told_otherwise(tmp_path: Path) -> None:
+    source = archive(tmp_path / "d.npz", (1, 6, 6))
+    for words, says in (((), "CropFlip"), (("--augment",), "CropFlip"), (("--no-augment",), "NoAugmentation")):
+        out = tmp_path / "w.safetensors"
+        done = run("mlp", "--data", source, "--epochs", "1", "--batch-size", "10", "-o", str(out), *words)
+        assert done.exit_code == 0, done.output
+        with safe_open(out, framework="pt") as file:
+            assert says in file.metadata()["recipe"]
+
+
+def test_a_recording_is_learnt_from(tmp_path: Path) -> None:
+    out = tmp_path / "w.safetensors"
+    done = run("mlp", "--data", "ecg", "--test", "ecg", "--epochs", "2", "--batch-size", "5", "-o", str(out))
+    assert done.exit_code == 0, done.output
+    with pytest.raises(InputError, match=r"augmentation: .*shape \(6,\)"):
+        fit(
+            nn.Linear(6, 3),
+            DataSpec((6,), 3),
+            Batch(torch.rand(20, 6), torch.arange(20) % 3),
+            Recipe(batch_size=10),
+            seed=0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"shape": (1, 5, 6)}, "shape (1, 5, 6), --data (1, 6, 6)"),
+        ({"classes": 2}, "has 2 classes, --data 3"),
+        ({"high": 2.0}, "values in [0, 2], --data [0, 1]"),
+    ],
+)
+def test_held_out_data_of_another_kind_are_refused_before_training(tmp_path: Path, changes: dict, says: str) -> None:
+    source = archive(tmp_path / "d.npz", (1, 6, 6))
+    other = archive(tmp_path / "t.npz", **({"shape": (1, 6, 6)} | changes))
+    out = tmp_path / "w.safetensors"
+    done = run("mlp", "--data", source, "--test", other, "--epochs", "1", "--batch-size", "10", "-o", str(out))
+    assert done.exit_code == 2, done.output
+    assert says in done.output
+    assert "epoch" not in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_weights_are_kept_when_scoring_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from leakgauge.training import command
+
+    def fails(*_) -> float:
+        raise InputError("t.npz", "cannot be decoded", "mend it")
+
+    monkeypatch.setattr(command, "accuracy", fails)
+    source, out = archive(tmp_path / "d.npz", (1, 6, 6)), tmp_path / "w.safetensors"
+    done = run("mlp", "--data", source, "--test", source, "--epochs", "1", "--batch-size", "10", "-o", str(out))
+    assert done.exit_code == 2
+    with safe_open(out, framework="pt") as file:
+        assert "accuracy" not in file.metadata()
+
+
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     from leakgauge.cli import main
 
     for asked, word in (
         (["nonet", "--data", "samples", "-o", "x.safetensors"], "nonet"),
         (["mlp", "--data", "samples", "-o", "x.pt"], "output"),
+        (["{lenet: {activation: swish}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "swish"),
+        (["{mlp: {hidden: [-1]}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "cannot be built"),
         (["mlp", "--data", "{", "-o", "x.safetensors"], "data"),
         (["mlp", "--data", "samples", "-o", str(tmp_path / "x.safetensors"), "--batch-size", "9999"], "batch_size"),
     ):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 
 from leakgauge.registry import MODELS
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
+Activation = Literal["sigmoid", "tanh", "relu"]
+
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 @MODELS.register("lenet", needs="images")
-def lenet(*, classes: int = 10, channels: int = 3, size: int = 32, activation: str = "sigmoid") -> nn.Module:
+def lenet(*, classes: int = 10, channels: int = 3, size: int = 32, activation: Activation = "sigmoid") -> nn.Module:
     """LeNet (Zhu): three 5×5 convolutions of 12 filters with sigmoids, one linear layer; weights and biases U(−.5, .5).
 
     15 826 parameters at 10 classes, 3 channels and 32 px. Draws from torch's global generator, as

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from leakgauge.models.lenet import ACTIVATIONS
+from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 
@@ -18,7 +18,7 @@ def mlp(
     classes: int = 10,
     shape: Sequence[int] = (3, 32, 32),
     hidden: Sequence[int] = (64,),
-    activation: str = "relu",
+    activation: Activation = "relu",
     bias: bool = True,
 ) -> nn.Module:
     """Linear layers on the flattened input, torch's default initialisation. Its first layer gives the input away."""

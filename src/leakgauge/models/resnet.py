@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from leakgauge.models.lenet import ACTIVATIONS
+from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 
@@ -60,7 +60,12 @@ BLOCKS: dict[type[nn.Module], int] = {BasicBlock: 1, Bottleneck: 4}
 
 
 def _resnet(
-    blocks: Sequence[int], width: int, classes: int, channels: int, activation: str, block: type[nn.Module] = BasicBlock
+    blocks: Sequence[int],
+    width: int,
+    classes: int,
+    channels: int,
+    activation: Activation,
+    block: type[nn.Module] = BasicBlock,
 ) -> nn.Module:
     act = ACTIVATIONS[activation]
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()]
@@ -77,30 +82,30 @@ def _resnet(
 
 
 @MODELS.register("resnet20", needs="images")
-def resnet20(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
+def resnet20(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
     """ResNet20-4 of Inverting Gradients: three stages of three blocks, widths 64/128/256, 4.3 M parameters."""
     return _resnet((3, 3, 3), width, classes, channels, activation)
 
 
 @MODELS.register("resnet32", needs="images")
-def resnet32(*, classes: int = 10, channels: int = 3, width: int = 160, activation: str = "relu") -> nn.Module:
+def resnet32(*, classes: int = 10, channels: int = 3, width: int = 160, activation: Activation = "relu") -> nn.Module:
     """ResNet32-10 of Inverting Gradients: three stages of five blocks, widths 160/320/640, 46.4 M parameters."""
     return _resnet((5, 5, 5), width, classes, channels, activation)
 
 
 @MODELS.register("resnet18", needs="images")
-def resnet18(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
+def resnet18(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
     """ResNet-18 for 32 px: 3×3 stem without pooling, widths 64–512, 11.17 M parameters, Kaiming fan-out."""
     return _resnet((2, 2, 2, 2), width, classes, channels, activation)
 
 
 @MODELS.register("resnet34", needs="images")
-def resnet34(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
+def resnet34(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
     """ResNet-34 for 32 px: as `resnet18` with 3, 4, 6 and 3 blocks, 21.28 M parameters."""
     return _resnet((3, 4, 6, 3), width, classes, channels, activation)
 
 
 @MODELS.register("resnet50", needs="images")
-def resnet50(*, classes: int = 10, channels: int = 3, width: int = 64, activation: str = "relu") -> nn.Module:
+def resnet50(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
     """ResNet-50 for 32 px: as `resnet34` with bottleneck blocks, 23.52 M parameters."""
     return _resnet((3, 4, 6, 3), width, classes, channels, activation, Bottleneck)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from leakgauge.models.lenet import ACTIVATIONS
+from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 
@@ -88,18 +88,18 @@ class ResNet(nn.Module):
 
 
 @MODELS.register("resnet18-imagenet", needs="images, made for 224 px")
-def resnet18_imagenet(*, classes: int = 1000, channels: int = 3, activation: str = "relu") -> nn.Module:
+def resnet18_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
     """ResNet-18 for 224 px, 11.69 M parameters at 1 000 classes."""
     return ResNet(Basic, (2, 2, 2, 2), classes, channels, ACTIVATIONS[activation])
 
 
 @MODELS.register("resnet50-imagenet", needs="images, made for 224 px")
-def resnet50_imagenet(*, classes: int = 1000, channels: int = 3, activation: str = "relu") -> nn.Module:
+def resnet50_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
     """ResNet-50 for 224 px, 25.56 M parameters at 1 000 classes."""
     return ResNet(Wide, (3, 4, 6, 3), classes, channels, ACTIVATIONS[activation])
 
 
 @MODELS.register("resnet152-imagenet", needs="images, made for 224 px")
-def resnet152_imagenet(*, classes: int = 1000, channels: int = 3, activation: str = "relu") -> nn.Module:
+def resnet152_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
     """ResNet-152 for 224 px, 60.19 M parameters at 1 000 classes."""
     return ResNet(Wide, (3, 8, 36, 3), classes, channels, ACTIVATIONS[activation])

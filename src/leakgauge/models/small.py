@@ -9,13 +9,13 @@ from typing import Literal
 from torch import nn
 
 from leakgauge.errors import require
-from leakgauge.models.lenet import ACTIVATIONS
+from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 
 @MODELS.register("one-hidden-layer")
 def one_hidden_layer(
-    *, classes: int = 10, shape: Sequence[int] = (1, 32, 32), units: int = 8, activation: str = "sigmoid"
+    *, classes: int = 10, shape: Sequence[int] = (1, 32, 32), units: int = 8, activation: Activation = "sigmoid"
 ) -> nn.Module:
     """Qian & Hansen's d → n₁ → n₂ with biases; weights U(−.5, .5), which the paper leaves open (DLG's)."""
     net = nn.Sequential(
@@ -26,7 +26,7 @@ def one_hidden_layer(
 
 @MODELS.register("one-convolution", needs="images")
 def one_convolution(
-    *, classes: int = 10, channels: int = 3, size: int = 32, filters: int = 12, activation: str = "sigmoid"
+    *, classes: int = 10, channels: int = 3, size: int = 32, filters: int = 12, activation: Activation = "sigmoid"
 ) -> nn.Module:
     """Qian & Hansen's network for Table 6f: one 5×5 convolution of stride 2 with padding 2, one linear layer."""
     side = (size - 1) // 2 + 1
@@ -36,7 +36,9 @@ def one_convolution(
 
 
 @MODELS.register("two-convolutions", needs="images")
-def two_convolutions(*, classes: int = 10, channels: int = 3, size: int = 32, activation: str = "sigmoid") -> nn.Module:
+def two_convolutions(
+    *, classes: int = 10, channels: int = 3, size: int = 32, activation: Activation = "sigmoid"
+) -> nn.Module:
     """CI-Net's small target: two convolutions and a linear layer, 0.33 M parameters at 32 px.
 
     The paper gives no widths: 16 and 32 filters of 3×3 make 332 778.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from leakgauge.arguments import typed
 from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
 from leakgauge.data import client_batches, open_source, spec
-from leakgauge.errors import InputError
+from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS
 from leakgauge.resolve import split
@@ -175,33 +178,45 @@ def _given(
     generator: torch.Generator,
 ) -> tuple[Task, Batch]:
     name, arguments = split(_read(model, "MODEL"), "MODEL")
+    entry = MODELS[name]
     examples: Batch | None = None
     if data is not None:
+        for field, value in (("--shape", shape), ("--classes", classes)):
+            require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
         options = _read(data, "--data")
         options = dict(options) if isinstance(options, dict) else {"source": options}
         source = open_source(str(options.pop("source", "")), **options)
         format_ = spec(source)
         examples = source.read(client_batches(source, batch, 1)[0])
     else:
-        format_ = DataSpec(_shape(shape, arguments), classes or int(arguments.get("classes", 10)))
-    entry = MODELS[name]
+        format_ = _format(shape, classes, arguments, f"MODEL.{name}")
     arguments = fitted(entry.parameters, format_) | arguments
     label = model_label(name, arguments, None)
     task = ModelSpec(entry.build, name, arguments, None, "MODEL").task(seed, format_, mode, label)
     return task, examples or random_batch(task, batch, generator)
 
 
-def _shape(text: str | None, arguments: dict[str, Any]) -> tuple[int, ...]:
-    """As given, else as the model's own arguments say, else a photo of 32 pixels."""
+def _stated(
+    *, classes: int = 10, shape: tuple[int, ...] | None = None, channels: int = 3, size: int = 32
+) -> tuple[tuple[int, ...], int]:
+    """What a model's arguments say of the data; a photo of 32 pixels by default."""
+    return shape or (channels, size, size), classes
+
+
+def _format(text: str | None, classes: int | None, arguments: dict[str, Any], field: str) -> DataSpec:
+    """As the command line says, else as the model's own arguments do."""
+    known = inspect.signature(_stated).parameters
+    shape, labels = _stated(**{k: typed(_stated, k, v, f"{field}.{k}") for k, v in arguments.items() if k in known})
     if text is not None:
         try:
-            return tuple(int(part) for part in text.replace("x", ",").split(","))
+            shape = tuple(int(part) for part in text.replace("x", ",").split(","))
         except ValueError as error:
             raise InputError("--shape", f"cannot read '{text}'", "write e.g. 3,32,32") from error
-    if "shape" in arguments:
-        return tuple(int(n) for n in arguments["shape"])
-    size = int(arguments.get("size", 32))
-    return (int(arguments.get("channels", 3)), size, size)
+    labels = labels if classes is None else classes
+    where = "--shape" if text is not None else field
+    require(all(n > 0 for n in shape), where, f"makes examples of shape {shape}", "give positive numbers")
+    require(labels >= FEWEST_CLASSES, field, f"has {labels} classes", f"give at least {FEWEST_CLASSES}")
+    return DataSpec(shape, labels)
 
 
 def _read(text: str, field: str) -> Any:

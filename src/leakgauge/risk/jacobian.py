@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 from leakgauge.clients import FedSGD, Protocol, raw_update
 from leakgauge.defenses import NoDefense
@@ -23,7 +24,14 @@ DENSE = 16_000_000
 """Entries of a matrix that is formed whole: 128 MB in float64."""
 
 CHUNK = 2_000_000
-"""Entries that one group of products may give."""
+"""Entries that one group of products may take or give."""
+
+SKETCHED = 2_000_000_000
+"""Random numbers in a sketch. Never held at once, but drawn: about half a minute."""
+
+WORK = 500_000_000_000
+"""Floating-point operations of as many updates as a sketch has rows: two to three minutes on one core, as a product
+costs some two or three updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +88,9 @@ def update_rank(
 
     The matrix is never formed when it is large. Up to `DENSE` entries it is, by JVPs or VJPs, and its singular
     values are all computed. Up to `largest` on its short side, its long side is multiplied by a Gaussian matrix with a
-    quarter more rows than the short side, which keeps the rank with probability one. Beyond that, JVPs along
-    `probes` random directions give a lower bound, and `bound` or the shape an upper one.
+    quarter more rows than the short side, which keeps the rank with probability one; the matrix is drawn a few rows
+    at a time. Beyond that, or where the sketch would exceed `SKETCHED` or `WORK`, JVPs along `probes` random
+    directions give a lower bound, and `bound` or the shape an upper one.
 
     Singular values count from σ₁ · (longer side) · 2.2e-16; where one lies within a factor of ten of that, the
     bracket stays open. The rank is local: on ReLU networks it belongs to the linear piece that `batch` lies in.
@@ -108,22 +117,44 @@ def update_rank(
     short, long = sorted((equations, unknowns))
     rows = unknowns > equations
 
+    per = max(1, CHUNK // long)
     if short * long <= DENSE:
-        basis = torch.eye(short, dtype=torch.float64)
+        basis = torch.eye(short, dtype=torch.float64).split(per)
         values = _singular(_products(function, point, basis, transposed=rows))
         return _judged(values, long, unknowns, equations, "all singular values")
+    why = ""
     if short <= largest:
-        sketch = torch.randn((short + short // 4 + 16, long), generator=generator, dtype=torch.float64)
-        values = _singular(_products(function, point, sketch, transposed=not rows))
-        return _judged(values, long, unknowns, equations, "all singular values of a Gaussian sketch")
+        height = short + short // 4 + 16
+        why = _too_much(function, point, height, long)
+        if not why:
+            sketch = _gaussian(height, long, per, generator)
+            values = _singular(_products(function, point, sketch, transposed=not rows))
+            return _judged(values, long, unknowns, equations, "all singular values of a Gaussian sketch")
     count = min(probes, max(1, 4 * DENSE // equations))
-    directions = torch.randn((count, unknowns), generator=generator, dtype=torch.float64)
+    directions = _gaussian(count, unknowns, per, generator)
     seen = _judged(
         _singular(_products(function, point, directions, transposed=False)), long, unknowns, equations, how=""
     )
-    how = f"{count} random directions from below, counting from above"
+    how = f"{count} random direction{'s' * (count > 1)} from below, counting from above{why}"
     high = max(seen.low, short if bound is None else min(short, bound))
     return Rank(low=seen.low, high=high, unknowns=unknowns, equations=equations, how=how)
+
+
+def _too_much(function: Callable[[Tensor], Tensor], point: Tensor, height: int, long: int) -> str:
+    """Why a sketch of so many rows is left out, in words; nothing where it is not."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        function(point)
+    work = height * counter.get_total_flops()
+    if height * long <= SKETCHED and work <= WORK:
+        return ""
+    return f"; a sketch for all singular values would take {height * long:.1e} random numbers and {work:.0e} operations"
+
+
+def _gaussian(rows: int, columns: int, per: int, generator: torch.Generator) -> Iterator[Float[Tensor, "k columns"]]:
+    """A Gaussian matrix, at most `per` rows at a time: whole it may be larger than the Jacobian."""
+    for start in range(0, rows, per):
+        shape = (min(per, rows - start), columns)
+        yield torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def _update_of(
@@ -156,15 +187,14 @@ def _update_of(
 
 
 def _products(
-    function: Callable[[Tensor], Tensor], point: Tensor, directions: Float[Tensor, "k n"], *, transposed: bool
-) -> Float[Tensor, "k m"]:
-    """J·v (or Jᵀ·v) for every row v."""
+    function: Callable[[Tensor], Tensor], point: Tensor, parts: Iterable[Float[Tensor, "k n"]], *, transposed: bool
+) -> Float[Tensor, "rows m"]:
+    """J·v (or Jᵀ·v) for every row v of `parts`, each of which is multiplied as a whole."""
     if transposed:
         pull = vjp(function, point)[1]
         product = vmap(lambda v: pull(v)[0])
     else:
         product = vmap(lambda v: jvp(function, (point,), (v,))[1])
-    parts = directions.split(max(1, CHUNK // directions.shape[1]))
     with warnings.catch_warnings():
         # Torch's own forward mode compiles a helper, once a process, with a function that it deprecates.
         warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)

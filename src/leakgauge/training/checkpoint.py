@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -10,6 +11,16 @@ from typing import Any
 import torch
 
 from leakgauge.errors import InputError, require
+from leakgauge.task import Batch
+
+
+def fingerprint(examples: Batch) -> str:
+    """Of inputs and labels, bit by bit and in order: other data of the same size have another one."""
+    digest = hashlib.sha256()
+    for tensor in (examples.inputs, examples.labels):
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
@@ -46,7 +57,7 @@ def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
     require(
         isinstance(state, dict) and state.get("identity") == identity,
         "checkpoint",
-        f"{path} belongs to a run with other settings",
+        f"{path} belongs to a run with other settings or data",
         "remove it, or give another output",
     )
     return dict(state)

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakgauge.audit.model_spec import fitted
+from leakgauge.audit.model_spec import ModelSpec, fitted
 from leakgauge.compute import Compute
 from leakgauge.data import Source, open_source
 from leakgauge.data.source import spec
@@ -20,9 +19,9 @@ from leakgauge.errors import InputError, require
 from leakgauge.models.packaged import PREFIX, weights_path
 from leakgauge.models.weights import load_weights
 from leakgauge.registry import MODELS
-from leakgauge.resolve import resolve, split
-from leakgauge.task import Task
-from leakgauge.training.augment import CropFlip, NoAugmentation
+from leakgauge.resolve import split
+from leakgauge.task import DataSpec, Task
+from leakgauge.training.augment import Augmentation, CropFlip, NoAugmentation
 from leakgauge.training.fit import Epoch, accuracy, fit
 from leakgauge.training.recipe import Drops, HalfCosine, Recipe
 
@@ -78,7 +77,7 @@ def fit_classifier(
     batch_size: int,
     lr: float,
     weight_decay: float,
-    augment: bool,
+    augment: bool | None,
     cosine: bool,
     bfloat16: bool,
     half: bool,
@@ -86,15 +85,20 @@ def fit_classifier(
     seed: int,
     console: Console,
 ) -> None:
-    """Trains, writes the weights, and says how they do on held-out data."""
+    """Trains, writes the weights, and says how they do on held-out data.
+
+    Without a word on `augment`, pictures are cropped and flipped and other data are left as they are.
+    """
     check_output(output)
     Compute(threads=threads).apply()
     source = source_of(data, "data")
     tests = None if held_out is None else source_of(held_out, "test")
-    name, arguments = split(read_option(model, "model"), "model")
     data_spec = spec(source)
-    torch.manual_seed(seed)
-    module = resolve(MODELS, {name: fitted(MODELS[name].parameters, data_spec) | arguments}, "model").value
+    if tests is not None:
+        _same_kind(spec(tests), data_spec)
+    name, arguments = split(read_option(model, "model"), "model")
+    entry = MODELS[name]
+    module = ModelSpec(entry.build, name, fitted(entry.parameters, data_spec) | arguments, None, "model").module(seed)
     if start is not None:
         load_weights(module, weights_path(start, "start"), "start")
     Task.of(module, data_spec)
@@ -105,8 +109,10 @@ def fit_classifier(
         weight_decay=weight_decay,
         bfloat16=bfloat16,
         decay=HalfCosine() if cosine else Drops(),
-        augmentation=CropFlip() if augment else NoAugmentation(),
+        augmentation=_augmentation(augment, data_spec),
     )
+    if augment is None and recipe.augmentation == NoAugmentation():
+        console.print("no pictures, so no crops and flips", style="dim")
     console.print(f"reading {len(source)} examples", style="dim")
     examples = source.read(range(len(source)))
 
@@ -123,11 +129,33 @@ def fit_classifier(
     meta["data"] = without_folder(source.name)
     if start is not None:
         meta["start"] = start if start.startswith(PREFIX) else Path(start).name
+    save_file(state, output, meta)
     if tests is not None:
+        # What goes wrong from here on costs the accuracy, not the hours of training.
         module.load_state_dict(state)
         score = accuracy(module, data_spec, tests.read(range(len(tests))))
         meta["accuracy"] = f"{score:.4f}"
         console.print(f"accuracy on {len(tests)} held-out examples: {score:.4f}")
-    save_file(state, output, meta)
+        save_file(state, output, meta)
     os.unlink(checkpoint)
     console.print(str(output))
+
+
+def _same_kind(tests: DataSpec, data: DataSpec) -> None:
+    """Held-out data that the trained network cannot read, or would misread, are refused before it is trained."""
+    for same, theirs, ours in (
+        (tests.shape == data.shape, f"examples of shape {tests.shape}", f"{data.shape}"),
+        (tests.classes == data.classes, f"{tests.classes} classes", f"{data.classes}"),
+        ((tests.low, tests.high) == (data.low, data.high), f"values in {_range(tests)}", _range(data)),
+    ):
+        require(same, "--test", f"has {theirs}, --data {ours}", "give data of the same kind, with the same options")
+
+
+def _range(data: DataSpec) -> str:
+    return f"[{data.low:g}, {data.high:g}]"
+
+
+def _augmentation(asked: bool | None, data: DataSpec) -> Augmentation:
+    fits = not asked or len(data.shape) == 3
+    require(fits, "--augment", f"needs pictures, but examples have shape {data.shape}", "leave it out")
+    return CropFlip() if asked or (asked is None and data.is_image) else NoAugmentation()

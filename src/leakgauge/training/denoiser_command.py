@@ -90,10 +90,11 @@ def fit_denoiser_command(
     }
     if start is not None:
         meta["start"] = began
+    save_file(state, output, meta)
     if tests is not None:
         network.load_state_dict(state)
         meta |= held_out_scores(network.eval(), tests.read(range(min(len(tests), 256))), score, console)
-    save_file(state, output, meta)
+        save_file(state, output, meta)
     checkpoint.unlink()
     console.print(str(output))
 

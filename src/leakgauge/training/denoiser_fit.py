@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakgauge.errors import require
 from leakgauge.models.denoiser import DenoisingUNet, PatchDiscriminator
 from leakgauge.task import Batch
-from leakgauge.training.checkpoint import read_checkpoint, save_checkpoint
+from leakgauge.training.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.training.denoiser_recipe import DenoiserRecipe
 
 
@@ -49,8 +49,8 @@ def fit_denoiser(
     `checkpoint` gives the same weights as one that was not.
 
     Raises:
-        InputError: the checkpoint belongs to another run or cannot be read; training diverged; pictures without
-            three channels; labels outside the network's classes.
+        InputError: the checkpoint belongs to another run or other data, or cannot be read; training diverged; pictures
+            without three channels; labels outside the network's classes.
     """
     _check(network, examples)
     torch.manual_seed(seed)
@@ -63,7 +63,8 @@ def fit_denoiser(
         name: torch.optim.Adam(module.parameters(), recipe.lr, betas=(0.5, 0.999)) for name, module in parts.items()
     }
     first = sum(float(p.detach().double().sum()) for p in network.parameters())
-    identity = f"denoiser {network.width} {network.classes} from {first:.6g} {recipe} {seed} {len(examples)}"
+    given = f"{recipe} {seed} {fingerprint(examples)}"
+    identity = f"denoiser {network.width} {network.classes} from {first:.6g} {given}"
     state = read_checkpoint(checkpoint, identity)
     history: list[Leg] = []
     if state is not None:

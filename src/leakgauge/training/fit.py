@@ -13,7 +13,8 @@ from torch import nn
 
 from leakgauge.errors import require
 from leakgauge.task import Batch, DataSpec
-from leakgauge.training.checkpoint import read_checkpoint, save_checkpoint
+from leakgauge.training.augment import CropFlip
+from leakgauge.training.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.training.recipe import Recipe
 
 
@@ -44,20 +45,30 @@ def fit(
     gives the same weights as one that was not.
 
     Raises:
-        InputError: the checkpoint belongs to another run, cannot be read, or training diverged.
+        InputError: the checkpoint belongs to another run or other data, or cannot be read; training diverged; crops
+            and flips of what are no pictures.
     """
     require(len(examples) >= recipe.batch_size, "batch_size", f"exceeds the {len(examples)} examples", "lower it")
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pictures = examples.inputs.ndim == 4
+    require(
+        pictures or not isinstance(recipe.augmentation, CropFlip),
+        "augmentation",
+        f"crops and flips pictures, but examples have shape {tuple(examples.inputs.shape[1:])}",
+        "use NoAugmentation",
+    )
+    layout = torch.channels_last if pictures else torch.preserve_format
+    module.to(memory_format=layout)  # type: ignore[call-overload]
     optimiser = recipe.optimiser(module)
     first = sum(float(p.detach().double().sum()) for p in module.parameters())
-    identity = f"{recipe} {seed} {len(examples)} from {first:.6g} {sorted(module.state_dict())}"
+    given = f"{recipe} {seed} {data} {fingerprint(examples)}"
+    identity = f"{given} from {first:.6g} {sorted(module.state_dict())}"
     history = _resume(checkpoint, identity, module, optimiser)
     for number in range(len(history), recipe.epochs):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate(number)
         began = time.perf_counter()
         generator = torch.Generator().manual_seed(seed * 100_003 + number)
-        loss, hits = _epoch(module, data, examples, recipe, optimiser, generator)
+        loss, hits = _epoch(module, data, examples, recipe, optimiser, generator, layout)
         require(loss == loss, "lr", f"training diverged in epoch {number + 1}", "lower the learning rate")
         history.append(Epoch(number + 1, loss, hits, recipe.rate(number), time.perf_counter() - began))
         if checkpoint is not None:
@@ -75,6 +86,7 @@ def _epoch(
     recipe: Recipe,
     optimiser: torch.optim.Optimizer,
     generator: torch.Generator,
+    layout: torch.memory_format,
 ) -> tuple[float, float]:
     module.train()
     # Dropout draws from torch's own generator.
@@ -87,7 +99,7 @@ def _epoch(
         images = data.normalise(recipe.augmentation(examples.inputs[index], generator))
         optimiser.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
-            logits = module(images.contiguous(memory_format=torch.channels_last))
+            logits = module(images.to(memory_format=layout))
         loss = F.cross_entropy(logits.float(), labels)
         loss.backward()
         optimiser.step()

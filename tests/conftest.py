@@ -41,3 +41,10 @@ def shared() -> Path:
             pytest.fail("needs the shared data folder")
         pytest.skip("needs the shared data folder")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests take minutes on a quiet machine, and much longer on a busy one."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))

@@ -6,7 +6,7 @@ from typing import Any
 
 from frontier.rows import row
 from leakgauge.frontier.points import point_of
-from leakgauge.frontier.recommend import dominates, flatters, recommendation
+from leakgauge.frontier.recommend import dominates, flatters, recommendation, surely_quieter
 
 TOLERANCE = {"accuracy": 0.02, "identified": 0.05}
 BARE = row("undefended", "none", 0.60, (20, 30.0))
@@ -20,15 +20,24 @@ def _said(*rows: dict[str, Any]) -> str:
 def test_a_row_that_meets_both_limits_is_the_best() -> None:
     good, loud = row("a", "a(x=1)", 0.59, (1, 9.0)), row("b", "b(x=1)", 0.60, (15, 25.0))
     said = recommendation([BARE, good, loud], TOLERANCE)["headline"]
-    assert said.startswith("a(x=1) is the best that was tried: 59 % accuracy against 60 %")
+    assert said.startswith(
+        "a(x=1) looks best of what was tried, on too few pictures to rely on it: 59 % accuracy against 60 %"
+    )
     assert "1 of 20 pictures identified" in said
     assert "at most 22 %" in said, "the exact one-sided bound of 1 in 20 is .216"
     assert "50% of the bytes" in said
 
 
+def test_enough_pictures_make_it_the_best() -> None:
+    bare, many = row("undefended", "none", 0.60, (59, 30.0), n=59), row("a", "a(x=1)", 0.59, (0, 9.0), n=59)
+    assert recommendation([bare, many], TOLERANCE)["headline"].startswith("a(x=1) is the best that was tried: 59 %")
+    few = row("a", "a(x=1)", 0.59, (0, 9.0), n=58)
+    assert "it takes 59 pictures to show 5 %" in recommendation([bare, few], TOLERANCE)["headline"]
+
+
 def test_of_two_good_rows_the_more_accurate_wins() -> None:
     said = _said(row("a", "a(x=1)", 0.585, (0, 9.0)), row("b", "b(x=1)", 0.595, (1, 9.0)))
-    assert said.startswith("b(x=1) is the best")
+    assert said.startswith("b(x=1) looks best")
 
 
 def test_nothing_good_is_said_with_the_nearest_on_both_sides() -> None:
@@ -74,6 +83,34 @@ def test_dominance_is_by_accuracy_and_leakage() -> None:
     assert not dominates(a, c)
     assert not dominates(c, a)
     assert not dominates(a, a)
+
+
+def test_a_guarantee_is_not_beaten_by_rows_without() -> None:
+    private, plain = (point_of(r) for r in (row("p", "p", 0.4, (0, 10), epsilon=3.0), row("a", "a", 0.5, (0, 8.0))))
+    empty, better = (
+        point_of(r) for r in (row("p", "p", 0.4, (0, 10), epsilon=900.0), row("p", "p", 0.5, (0, 10), epsilon=2.0))
+    )
+    assert private is not None
+    assert plain is not None
+    assert empty is not None
+    assert better is not None
+    assert not dominates(plain, private)
+    assert dominates(better, private)
+    assert dominates(plain, empty)
+
+
+def test_below_the_null_nothing_leaks_less() -> None:
+    """Mean PSNR of 8 and of 10 dB where the nearest public picture has 11: neither attacker has anything."""
+    a, b, leaky = (
+        point_of(row(f, f, 0.5, (0, quality), n=20)) for f, quality in (("a", 8.0), ("b", 10.0), ("c", 20.0))
+    )
+    assert a is not None
+    assert b is not None
+    assert leaky is not None
+    assert a.leak == b.leak < leaky.leak
+    assert not dominates(a, b)
+    assert not surely_quieter(a, b)
+    assert surely_quieter(a, leaky)
 
 
 def test_a_family_that_is_better_everywhere_is_named() -> None:
@@ -150,4 +187,4 @@ def test_a_loss_of_just_the_tolerance_is_good_enough() -> None:
     bare = row("undefended", "none", 1078 / 4000, (20, 30.0))
     found = recommendation([bare, row("a", "a(x=1)", 998 / 4000, (0, 9.0))], {"accuracy": 0.02, "identified": 0.05})
     assert 998 / 4000 < 1078 / 4000 - 0.02, "in floating point"
-    assert found["headline"].startswith("a(x=1) is the best")
+    assert found["headline"].startswith("a(x=1) looks best")

@@ -26,6 +26,7 @@ class Point:
     low: tuple[float, float]
     psnr: tuple[float, float]
     ends: tuple[tuple[float, float], tuple[float, float]]
+    null: float
     epsilon: float | None
     unit: str
     cost: str
@@ -52,8 +53,13 @@ class Point:
 
     @property
     def leak(self) -> tuple[float, float]:
-        """Order of leakage: identification, then the better mean PSNR."""
-        return self.rate, max(self.psnr)
+        """Order of leakage: identification, then the better mean PSNR, where below the null all are equal."""
+        return self.rate, max(*self.psnr, self.null)
+
+    @property
+    def upper(self) -> float:
+        """The most that the stronger attacker's share may be, with 95 % confidence."""
+        return proportion_upper(self.count, self.images)
 
     @property
     def words(self) -> str:
@@ -65,8 +71,8 @@ class Point:
     @property
     def seen(self) -> str:
         """``2 of 8 pictures identified``, and what that allows."""
-        upper = proportion_upper(self.count, self.images)
-        return f"{self.count} of {self.images} pictures identified (with 95 % confidence at most {100 * upper:.0f} %)"
+        most = f"with 95 % confidence at most {100 * self.upper:.0f} %"
+        return f"{self.count} of {self.images} pictures identified ({most})"
 
 
 def point_of(row: Record) -> Point | None:
@@ -93,6 +99,7 @@ def point_of(row: Record) -> Point | None:
         low=(naive["identified"]["low"] or 0.0, adapted["identified"]["low"] or 0.0),
         psnr=(naive["psnr"]["mean"], adapted["psnr"]["mean"]),
         ends=(ends(naive), ends(adapted)),
+        null=max((f["null_psnr"]["mean"] for f in found if f.get("null_psnr")), default=float("-inf")),
         epsilon=privacy.get("epsilon"),
         unit=str(privacy.get("unit") or ""),
         cost=_cost(row.get("cost")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leakgauge.audit.gate import needed
 from leakgauge.frontier.points import Point, Record, point_of
 from leakgauge.frontier.rows import UNDEFENDED
 
@@ -51,9 +52,13 @@ def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str
     good = [p for p in useful if p.rate <= most]
     if good:
         best = max(good, key=lambda p: (p.accuracy or 0, -p.leak[0], -p.leak[1]))
+        reached = f"{_percent(best.accuracy)} accuracy against {_percent(full)} without a defence"
+        shown = f"{reached}, {best.seen}{best.cost}"
+        if best.upper <= most:
+            return [f"{_start(best.words)} is the best that was tried: {shown}."]
         return [
-            f"{_start(best.words)} is the best that was tried: {_percent(best.accuracy)} accuracy against "
-            f"{_percent(full)} without a defence, {best.seen}{best.cost}."
+            f"{_start(best.words)} looks best of what was tried, on too few pictures to rely on it: {shown}. With none "
+            f"identified it takes {needed(most)} pictures to show {_percent(most)}."
         ]
     said = [
         f"Nothing tried keeps accuracy within {100 * tolerance['accuracy']:g} points of undefended while at most "
@@ -72,15 +77,20 @@ def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str
 
 
 def dominates(a: Point, b: Point) -> bool:
-    """At least as accurate and leaks no more, and better in one of the two."""
+    """At least as accurate and leaks no more, and better in one of the two. A guarantee is beaten by a better one only:
+    what these attacks did says nothing of the next."""
     if a.accuracy is None or b.accuracy is None:
+        return False
+    if b.epsilon is not None and b.epsilon <= EMPTY and (a.epsilon is None or a.epsilon > b.epsilon):
         return False
     return a.accuracy >= b.accuracy and a.leak <= b.leak and (a.accuracy, a.leak) != (b.accuracy, b.leak)
 
 
 def surely_quieter(a: Point, b: Point) -> bool:
-    """Whether the stronger attacker recovers less under `a`, intervals of mean quality apart."""
-    return max(high for _, high in a.ends) < max(b.ends, key=lambda ends: ends[1])[0]
+    """Whether the stronger attacker recovers less under `a`, intervals of mean quality apart, and more than the null
+    under `b`."""
+    low = max(b.ends, key=lambda ends: ends[1])[0]
+    return max(high for _, high in a.ends) < low and b.null < low
 
 
 def _dominance(trained: list[Point]) -> list[str]:

@@ -190,12 +190,12 @@ def _one_size(weight: Float[Tensor, "rows d"]) -> bool:
 
 
 def _rounds(observation: Observation) -> bool:
-    """Whether the known defence sends something else than the entry, and not its own noise."""
+    """Whether the known defence states a likelihood that is not one of added noise, as quantisers and signs do."""
     knowledge = observation.knowledge
     if knowledge.defense is None:
         return False
     view = view_of(knowledge.defense, observation.update, knowledge.draws)
-    return view.log_likelihood is not None and not view.gaussian
+    return view.log_likelihood is not None and view.noise_scale is None
 
 
 def _labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:

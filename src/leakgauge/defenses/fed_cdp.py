@@ -94,8 +94,9 @@ class FedCDP(Defense):
 
     Source: Wei et al., *Gradient-Leakage Resilient Federated Learning*, ICDCS 2021, as ROG evaluates it (2024,
     Eqs. 17–18). Neither says whether noise comes before or after averaging; by default each example gets its own
-    before, so that the mean of n has σC/√n. An example moves the sum by up to C·√layers, not C: see
-    `leakgauge.privacy.guarantee`.
+    before, so that the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to
+    all of them, as in `DPSGD`: the same distribution, without n draws. An example moves the sum by up to
+    C·√layers, not C: see `leakgauge.privacy.guarantee`.
 
     Attributes:
         level: σ.
@@ -118,11 +119,8 @@ class FedCDP(Defense):
         clipped = self.without_noise().on_example_gradients(per_example, generator)
         rows = map_tensors(lambda g: g.mean(0, keepdim=True), clipped) if self.after_averaging else clipped
         sigma = self.level.of(rows, self.norm)
-
-        def noisy(g: Tensor, row: Tensor) -> Tensor:
-            return g + sigma.view(-1, *([1] * (g.ndim - 1))) * normal_like(row, generator)
-
-        return map_tensors(noisy, clipped, rows)
+        on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
+        return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
 
     def noise_on_mean(self, examples: int) -> float | None:
         """Standard deviation on the mean gradient of one step; `None` where it depends on the data."""

@@ -43,7 +43,7 @@ PARTS = (
 
 def sheet(item: str, inputs: Inputs) -> Sheet:
     """Of an item."""
-    return Sheet(item, inputs.data, inputs.say)
+    return Sheet(item, inputs)
 
 
 def table1(inputs: Inputs) -> Iterator[Row]:

@@ -64,7 +64,7 @@ def _without(columns: Tensor, span: Tensor) -> Tensor:
 
 def proposition1(inputs: Inputs) -> Iterator[Row]:
     """Eight photos, four classes: the twin's update against the batch's, and how far the pictures are apart."""
-    sheet = Sheet("proposition1", inputs.data, inputs.say)
+    sheet = Sheet("proposition1", inputs)
     photos = Samples(size=16).read(range(8)).inputs.double() * 0.8 + 0.1
     batch = Batch(photos, torch.arange(8) % 4)
     updates, apart = [], []
@@ -83,7 +83,7 @@ def proposition1(inputs: Inputs) -> Iterator[Row]:
 
 def regulariser(inputs: Inputs) -> Iterator[Row]:
     """From the truth itself, LeNet, one photo at 32 px: where the total objective's minimum near it lies, by weight."""
-    sheet = Sheet("regulariser", inputs.data, inputs.say)
+    sheet = Sheet("regulariser", inputs)
     batch = Samples(size=32).read([0])
     batch = Batch(batch.inputs.double(), batch.labels % 10)
     for weight in (0.0, 1e-5, 1e-4, 1e-3, 1e-2):
@@ -106,7 +106,7 @@ def regulariser(inputs: Inputs) -> Iterator[Row]:
 
 def information(inputs: Inputs) -> Iterator[Row]:
     """The question of `image_information` for the narrow ResNet in both modes and for LeNet."""
-    sheet = Sheet("information", inputs.data, inputs.say)
+    sheet = Sheet("information", inputs)
     cases = (
         Target(name="ResNet-18 of width 16, batch 4, train mode"),
         Target(name="ResNet-18 of width 16, batch 4, eval mode", mode=Mode.EVAL),

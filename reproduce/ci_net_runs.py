@@ -152,10 +152,7 @@ def scores(pictures: Tensor, batch: Batch, data: Path) -> dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Sheet(ItemRows):
-    """The item that rows belong to, and what every one of its runs shares."""
-
-    data: Path
-    say: Callable[[str], None]
+    """The item that rows belong to."""
 
     paper: ClassVar[str] = "ci-net"
 
@@ -170,7 +167,11 @@ class Sheet(ItemRows):
         doubt: str = "",
     ) -> Iterator[Row]:
         """Runs an attempt for all seeds; one row a metric and milestone. The first seed goes on to `longer` ones."""
-        batch = target.batch(self.data)
+        if self.inputs.done(target.name, f"{attempt.name}, {max(*milestones, *longer)} steps"):
+            for step in sorted({*milestones, *longer}):
+                yield from self.inputs.done(target.name, f"{attempt.name}, {step} steps")
+            return
+        batch, where = target.batch(self.inputs.data), f"{self.item} {target.name}, {attempt.name}"
         table: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
         pace = []
         for seed in seeds:
@@ -180,11 +181,11 @@ class Sheet(ItemRows):
             if found.objective is not None:
                 table[max(steps), "loss × 1e6"][seed] = [1e6 * found.objective]
             for step, pictures in frames.items():
-                for metric, values in scores(pictures, batch, self.data).items():
+                for metric, values in scores(pictures, batch, self.inputs.data).items():
                     table[step, metric][seed] = values
             mean = {step: statistics.fmean(table[step, "SSIM, one to one"][seed]) for step in frames}
             shown = ", ".join(f"{value:.3f} after {step}" for step, value in sorted(mean.items()))
-            self.say(f"{self.item} {target.name}, {attempt.name}, seed {seed}: SSIM {shown}; {pace[-1]:.2f} s a step")
+            self.inputs.say(f"{where}, seed {seed}: SSIM {shown}; {pace[-1]:.2f} s a step")
         for (step, metric), by_seed in sorted(table.items()):
             name, seconds = f"{attempt.name}, {step} steps", step * statistics.fmean(pace)
             yield self.row(
@@ -200,7 +201,7 @@ class Sheet(ItemRows):
 
     def grey(self, target: Target) -> Iterator[Row]:
         """What a grey picture scores: no attack below it has found anything."""
-        batch = target.batch(self.data)
-        found: Mapping[str, list[float]] = scores(torch.full_like(batch.inputs, 0.5), batch, self.data)
+        batch = target.batch(self.inputs.data)
+        found: Mapping[str, list[float]] = scores(torch.full_like(batch.inputs, 0.5), batch, self.inputs.data)
         for metric, values in found.items():
             yield self.row(target.name, "grey picture", metric, [values])

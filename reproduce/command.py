@@ -13,7 +13,7 @@ from rich.table import Table
 from leakgauge.compute import Compute
 from leakgauge.errors import did_you_mean, require
 from reproduce.item import Inputs, Item, State
-from reproduce.rows import latest_run, save_run
+from reproduce.runs import Run, latest_run
 
 PAPERS = ("mkor", "ci-net", "qian-hansen", "inverting-gradients", "rog")
 
@@ -37,6 +37,8 @@ def overview(console: Console) -> None:
 def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, console: Console) -> None:
     """Measures an item, keeps the result in reproduce/results, and prints it beside what was published.
 
+    Rows are kept as they come. After an interruption the same command goes on with that run.
+
     Raises:
         InputError: unknown item, or the data are not there.
     """
@@ -54,9 +56,12 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
             "give --data FOLDER with the Parquet files of the data sets",
         )
         Compute().apply()
-        rows = list(item.measure(Inputs(data, quick, lambda text: console.print(text, style="dim"))))
-        records = [row.record() for row in rows]
-        console.print(f"kept in {save_run(item.paper, item.name, rows, quick=quick)}", style="dim")
+        run = Run.begin(item.paper, item.name, quick=quick)
+        for row in item.measure(Inputs(data, quick, lambda text: console.print(text, style="dim"), run.of)):
+            run.add(row)
+        run.finish()
+        records = run.records
+        console.print(f"kept in {run.path}", style="dim")
     table, doubts = comparison(item, records)
     console.print(table)
     for number, doubt in enumerate(doubts, 1):

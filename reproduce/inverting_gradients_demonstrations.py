@@ -142,5 +142,5 @@ def trained(
     module = resnet20(width=8)
     fit(module, page.spec, examples, Recipe(epochs=epochs, augmentation=change), seed=0)
     right = accuracy(module, page.spec, held_out)
-    page.say(f"{page.item}: {change}, accuracy {right:.3f}")
+    page.inputs.say(f"{page.item}: {change}, accuracy {right:.3f}")
     return module, right

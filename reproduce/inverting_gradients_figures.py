@@ -47,7 +47,9 @@ def figure6(inputs: Inputs) -> Iterator[Row]:
         grey = Trial(torch.full_like(truth.inputs, 0.5), truth, one.update, True, 0, 0.0, "")
         for name, made in ((attempt.name, one), ("grey picture", grey)):
             scores = sorted(made.scores(PSNR()), reverse=True)
-            page.say(f"{page.item} {network.name}, {name}: best {scores[:5]}, mean {statistics.fmean(scores):.2f} dB")
+            page.inputs.say(
+                f"{page.item} {network.name}, {name}: best {scores[:5]}, mean {statistics.fmean(scores):.2f} dB"
+            )
             doubt = attempt.doubt if made is one else ""
             told = {"doubt": doubt, "evaluations": made.evaluations, "seconds": made.seconds}
             yield page.row(f"{network.name}, batch 100", name, "PSNR", [scores], **told)
@@ -96,7 +98,7 @@ def crafted(page: Sheet, network: Network, images: Sequence[int], server: Server
         raise InputError("server", "crafted nothing", "give a dishonest one")
     made = [trial(sent.task, page.source.read([i]), sent.crafting, i) for i in images]
     for one in made:
-        page.say(f"{page.item} {network.name}: {one.scores(PSNR())[0]:.1f} dB; {one.message}")
+        page.inputs.say(f"{page.item} {network.name}: {one.scores(PSNR())[0]:.1f} dB; {one.message}")
     return made
 
 
@@ -115,7 +117,7 @@ def figure9(inputs: Inputs) -> Iterator[Row]:
         yield page.row(network.name, "update", "length of the gradient", [lengths])
         scores = [one.scores(PSNR())[0] for one in made]
         rank = spearmanr(lengths, scores)
-        page.say(f"{page.item} {network.name}: {list(zip(lengths, scores, strict=True))}")
+        page.inputs.say(f"{page.item} {network.name}: {list(zip(lengths, scores, strict=True))}")
         doubt = f"{count} images, two-sided p = {rank.pvalue:.2g}"
         yield page.row(network.name, attempt.name, "rank correlation with the length", [[rank.statistic]], doubt=doubt)
         for word, index in (("longest", lengths.index(max(lengths))), ("shortest", lengths.index(min(lengths)))):

@@ -91,9 +91,9 @@ def step_search(inputs: Inputs) -> Iterator[Row]:
             for index in range(2 if quick else 10):
                 task = LENET.task(page.spec, 0)
                 one = trial(task, page.source.read([index]), attack, index, protocol=client, told=told)
-                page.say(f"{page.item} {name}, {words}, image {index}: {one.scores(PSNR())} dB; {one.message}")
+                page.inputs.say(f"{page.item} {name}, {words}, image {index}: {one.scores(PSNR())} dB; {one.message}")
                 made.append(one)
             hits = sum(one.message.startswith("4 local epochs") for one in made)
             doubt = f"the true number chosen for {hits} of {len(made)}" if words == "number searched" else ""
             yield from page.scored(name, words, [made], (0,), doubt=doubt)
-            page.say(f"{time.perf_counter() - began:.0f} s")
+            page.inputs.say(f"{time.perf_counter() - began:.0f} s")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -148,8 +147,6 @@ def distinct_batches(labels: Tensor, size: int, count: int) -> list[list[int]]:
 class Sheet(ItemRows):
     """The item that rows belong to, and what all its runs share."""
 
-    folder: Path
-    say: Callable[[str], None]
     metrics: Mapping[str, Metric] = field(default_factory=lambda: {"PSNR": PSNR()})
 
     paper: ClassVar[str] = "inverting-gradients"
@@ -157,12 +154,12 @@ class Sheet(ItemRows):
     @staticmethod
     def of(item: str, inputs: Inputs, **metrics: Metric) -> Sheet:
         """With PSNR, and other metrics by the names given."""
-        return Sheet(item, inputs.data, inputs.say, {"PSNR": PSNR(), **metrics})
+        return Sheet(item, inputs, {"PSNR": PSNR(), **metrics})
 
     @cached_property
     def source(self) -> Parquet:
         """The validation images."""
-        return Parquet(path=str(self.folder / "cifar10-test.parquet"))
+        return Parquet(path=str(self.inputs.data / "cifar10-test.parquet"))
 
     @cached_property
     def spec(self) -> DataSpec:
@@ -183,6 +180,9 @@ class Sheet(ItemRows):
     ) -> Iterator[Row]:
         """One row a metric over all batches and seeds (of the weights where untrained, and of the start)."""
         setting = setting or network.name
+        if kept := self.inputs.done(setting, attempt.name):
+            yield from kept
+            return
         made: list[list[Trial]] = []
         for seed in seeds:
             task = network.task(self.spec, seed, attempt.dtype)
@@ -191,7 +191,8 @@ class Sheet(ItemRows):
                 own.append(trial(task, self.source.read(batch), attempt.attack, seed, protocol=protocol, told=told))
                 shown = ", ".join(f"{score:.1f}" for score in own[-1].scores(PSNR()))
                 pace = f"{own[-1].seconds:.0f} s, {own[-1].evaluations} evaluations"
-                self.say(f"{self.item} {setting}, {attempt.name}, seed {seed}, images {batch[0]}…: {shown} dB; {pace}")
+                where = f"{self.item} {setting}, {attempt.name}, seed {seed}, images {batch[0]}…"
+                self.inputs.say(f"{where}: {shown} dB; {pace}")
             made.append(own)
         yield from self.scored(
             setting, attempt.name, made, seeds, doubt="; ".join(d for d in (attempt.doubt, doubt) if d)

@@ -45,13 +45,24 @@ class Cell:
         return f"{self.claimed:g}" + ("" if self.spread is None else f" ± {self.spread:g}")
 
 
+def _nothing(setting: str, attack: str) -> list[Row]:
+    del setting, attack
+    return []
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """What a measurement may use. `quick` asks for a run of at most ten minutes on two cores."""
+    """What a measurement may use.
+
+    Attributes:
+        quick: asks for a run of at most ten minutes on two cores.
+        done: rows of a setting and an attack that an interrupted run has kept.
+    """
 
     data: Path
     quick: bool
     say: Callable[[str], None]
+    done: Callable[[str, str], list[Row]] = _nothing
 
 
 Measure = Callable[[Inputs], Iterator[Row]]

@@ -22,6 +22,9 @@ from reproduce.rows import Row
 
 REDUCED = Client(size=64, examples=8)
 PUBLISHED = Client(size=128, examples=16)
+PUBLISHED_STEPS = (1, 5)
+
+ENDS = ("least", "greatest")
 
 UNIFORM = Named("uniform, 3 bits", {"quantise": {"levels": 3}})
 QSGD = Named("QSGD, 3 bits", {"qsgd": {"levels": 3}})
@@ -45,35 +48,35 @@ def attack(defense: Named) -> Matching:
     return rog(objective=SignTanh(), polish=(MaxNormalise(),)) if defense == SIGNS else rog()
 
 
-def defended(item: str, defenses: tuple[Named, ...], *, large: bool = True) -> Measure:
-    """Rows of ROG, which takes the defence for none: 64 px and batch 8; unless quick as published too, with τ 1."""
+def defended(item: str, defenses: tuple[Named, ...]) -> Measure:
+    """Rows of ROG, which takes the defence for none: 64 px and batch 8; unless quick as published too."""
 
     def measure(inputs: Inputs) -> Iterator[Row]:
-        clients = (REDUCED,) if inputs.quick or not large else (REDUCED, PUBLISHED)
-        for client in clients:
+        published = () if inputs.quick else tuple(replace(PUBLISHED, steps=steps) for steps in PUBLISHED_STEPS)
+        for client in (REDUCED, *published):
             for defense in defenses:
                 asked = replace(client, defense=defense)
-                yield from Sheet(item, inputs.data, inputs.say).rows(asked, Naive(attack=attack(defense)))
+                yield from Sheet(item, inputs).rows(asked, Naive(attack=attack(defense)))
 
     return measure
 
 
 def figure2(inputs: Inputs) -> Iterator[Row]:
     """Undefended, with the two ends of the scale; unless quick at 128 px with τ 1 and 5."""
-    sheet = Sheet("figure2", inputs.data, inputs.say)
+    sheet = Sheet("figure2", inputs)
     yield from sheet.controls(REDUCED)
     yield from sheet.rows(REDUCED)
     yield from sheet.rows(REDUCED, inverting_gradients(steps=200), name="Inverting Gradients, 200 steps")
     if inputs.quick:
         return
     yield from sheet.controls(PUBLISHED)
-    for steps in (1, 5):
+    for steps in PUBLISHED_STEPS:
         yield from sheet.rows(replace(PUBLISHED, steps=steps))
 
 
 def table2(inputs: Inputs) -> Iterator[Row]:
     """What is no reconstruction: noise, another photo, and each photo at a quarter of its resolution."""
-    sheet, truth = Sheet("table2", inputs.data, inputs.say), PUBLISHED.batch(inputs.data).inputs
+    sheet, truth = Sheet("table2", inputs), PUBLISHED.batch(inputs.data).inputs
     noise = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
     yield from sheet.pictures("128 px", "random noise", noise, truth)
     yield from sheet.pictures("128 px", "another picture, of another class", truth.roll(1, 0), truth)
@@ -84,12 +87,12 @@ def whole_batch(item: str, examples: int) -> Measure:
     """CIFAR-10 at 32 px; the best and the worst picture of the batch beside the mean."""
 
     def measure(inputs: Inputs) -> Iterator[Row]:
-        sheet, client = Sheet(item, inputs.data, inputs.say), replace(SMALL, examples=examples)
-        rows = list(sheet.rows(client))
+        sheet, client = Sheet(item, inputs), replace(SMALL, examples=examples)
+        rows = [row for row in sheet.rows(client) if not row.metric.endswith(ENDS)]
         yield from rows
         for row in rows:
             values = [by_seed[0] for by_seed in row.per_image]
-            for end, value in (("least", min(values)), ("greatest", max(values))):
+            for end, value in zip(ENDS, (min(values), max(values)), strict=True):
                 yield replace(row, metric=f"{row.metric}, {end}", per_image=[[value]])
         yield from sheet.controls(client)
 
@@ -103,7 +106,7 @@ def figure16(inputs: Inputs) -> Iterator[Row]:
         "VGG-7": replace(SMALL, network="VGG-7", build=rog_vgg7),
         "ResNet-18": replace(SMALL, network="ResNet-18", build=rog_resnet18),
     }
-    sheet, seeds = Sheet("figure16", inputs.data, inputs.say), SEEDS[:1] if inputs.quick else SEEDS
+    sheet, seeds = Sheet("figure16", inputs), SEEDS[:1] if inputs.quick else SEEDS
     yield from sheet.controls(SMALL)
     for client in networks.values():
         yield from sheet.rows(client, seeds=seeds)
@@ -111,7 +114,7 @@ def figure16(inputs: Inputs) -> Iterator[Row]:
 
 def adapted(inputs: Inputs) -> Iterator[Row]:
     """32 px, batch 4: the attacker who takes the update for an undefended one, and the one who knows the defence."""
-    sheet, seeds = Sheet("adapted", inputs.data, inputs.say), SEEDS[:1] if inputs.quick else SEEDS
+    sheet, seeds = Sheet("adapted", inputs), SEEDS[:1] if inputs.quick else SEEDS
     yield from sheet.controls(SMALL)
     yield from sheet.rows(SMALL, seeds=seeds)
     for defense in (*COMPRESSED, SIGNS, SOTERIA, PRECODE, *NOISY):
@@ -161,11 +164,11 @@ ITEMS = (
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
         "does not say which; Fed-CDP with C 4 and noise on each example",
-        defended("figure8", (SOTERIA, PRECODE, NOISY[0]), large=False), "",
+        defended("figure8", (SOTERIA, PRECODE, NOISY[0])), "",
     ),
     _item(
         "figure9", State.REDUCED, PHOTOS + POST + "the ratio is that of one example's clipped gradient to its noise, "
-        "over all tensors: the paper does not say which", defended("figure9", NOISY[1:], large=False), "",
+        "over all tensors: the paper does not say which", defended("figure9", NOISY[1:]), "",
     ),
     _item("figure10", State.NOT_RUN, UNKNOWN, None, ""),
     _item("figure11", State.NOT_RUN, UNKNOWN, None, ""),

@@ -42,7 +42,7 @@ def matched(canvas: Canvas, *, steps: int = 100, objective: Objective = SquaredL
 
 def figure4(inputs: Inputs) -> Iterator[Row]:
     """‖g − g*‖²/‖g*‖² of the best point so far, for pictures of less and less detail."""
-    sheet = Sheet("figure4", inputs.data, inputs.say)
+    sheet = Sheet("figure4", inputs)
     seen = BATCH.observe(BATCH.batch(inputs.data), 0)
     whole = float(squared_norm(seen.update.tensors))
     canvases: dict[int, Canvas] = {factor: LowResolution(factor=factor) for factor in (2, 4, 8)} | {1: PIXELS}
@@ -71,7 +71,7 @@ def autoencoder(code: int, data: Path, *, steps: int, seed: int = 0) -> Autoenco
 
 def figure5(inputs: Inputs) -> Iterator[Row]:
     """Bicubic and learned projections, and none at all."""
-    sheet, long = Sheet("figure5", inputs.data, inputs.say), 300 if inputs.quick else 2000
+    sheet, long = Sheet("figure5", inputs), 300 if inputs.quick else 2000
     yield from sheet.controls(BATCH)
     yield from sheet.rows(BATCH, rog(), name="ROG, bicubic, d_z 192")
     for code in (12, 32):
@@ -95,7 +95,7 @@ def figure5(inputs: Inputs) -> Iterator[Row]:
 
 def wrong_start(inputs: Inputs) -> Iterator[Row]:
     """The simulated update at the truth, and the reconstruction, from θ₀ and from θ_τ."""
-    sheet = Sheet("wrong-start", inputs.data, inputs.say)
+    sheet = Sheet("wrong-start", inputs)
     for lr, steps in ((3e-3, 5), (3e-3, 10), (5e-3, 5)):
         client = replace(SMALL, steps=steps, lr=lr)
         batch = client.batch(inputs.data)
@@ -131,7 +131,7 @@ def correlation(a: Tensor, b: Tensor) -> list[float]:
 
 def gain(inputs: Inputs) -> Iterator[Row]:
     """signSGD: from no gain to more than enough. A step is FedSGD-like (τ 1), and gains are for the gradient."""
-    sheet, seeds = Sheet("gain", inputs.data, inputs.say), SEEDS[:1] if inputs.quick else SEEDS
+    sheet, seeds = Sheet("gain", inputs), SEEDS[:1] if inputs.quick else SEEDS
     client = replace(SMALL, defense=Named("signs", "sign"))
     batch = client.batch(inputs.data)
     gains: dict[str, Gain] = {

@@ -139,9 +139,6 @@ def scores(pictures: Tensor, truth: Tensor, folder: Path) -> dict[str, list[floa
 class Sheet(ItemRows):
     """The item that rows belong to."""
 
-    folder: Path
-    say: Callable[[str], None]
-
     paper: ClassVar[str] = "rog"
 
     def rows(
@@ -154,7 +151,10 @@ class Sheet(ItemRows):
         doubt: str = "",
     ) -> Iterator[Row]:
         """Runs an attack for all seeds; one row a metric."""
-        batch = client.batch(self.folder)
+        if kept := self.inputs.done(client.name, name):
+            yield from kept
+            return
+        batch = client.batch(self.inputs.data)
         table: dict[str, list[list[float]]] = {}
         seconds, spent = [], []
         for seed in seeds:
@@ -168,10 +168,10 @@ class Sheet(ItemRows):
                 raise RuntimeError(f"{self.item} {client.name}, {name}, seed {seed}: {found.message}")
             seconds.append(found.cost.seconds)
             spent.append(found.cost.gradient_evaluations)
-            for metric, values in scores(found.inputs, batch.inputs, self.folder).items():
+            for metric, values in scores(found.inputs, batch.inputs, self.inputs.data).items():
                 table.setdefault(metric, []).append(values)
             shown = ", ".join(f"{m} {statistics.fmean(v[-1]):.3f}" for m, v in table.items())
-            self.say(
+            self.inputs.say(
                 f"{self.item} {client.name}, {name}, seed {seed}: {shown}; {seconds[-1]:.0f} s, update {observed:.0f} s"
             )
         for metric, by_seed in table.items():
@@ -182,13 +182,13 @@ class Sheet(ItemRows):
 
     def pictures(self, setting: str, name: str, pictures: Tensor, truth: Tensor) -> Iterator[Row]:
         """What pictures score that no attack made."""
-        found: Mapping[str, list[float]] = scores(pictures, truth, self.folder)
+        found: Mapping[str, list[float]] = scores(pictures, truth, self.inputs.data)
         for metric, values in found.items():
             yield self.row(setting, name, metric, [values])
 
     def controls(self, client: Client) -> Iterator[Row]:
         """Grey, and the best that a quarter of the resolution can show."""
-        truth = client.batch(self.folder).inputs
+        truth = client.batch(self.inputs.data).inputs
         yield from self.pictures(client.name, "grey picture", torch.full_like(truth, 0.5), truth)
         canvas: Any = rog().canvas
         yield from self.pictures(client.name, "the truth ↓4 ↑4", Clamp()(canvas.ceiling(truth, client.data)), truth)

@@ -6,15 +6,18 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from leakgauge.metrics.intervals import mean_interval
 from leakgauge.version import __version__
+
+if TYPE_CHECKING:
+    from reproduce.item import Inputs
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -53,6 +56,11 @@ class Row:
         environment = {"torch": torch.__version__, "threads": torch.get_num_threads(), "leakgauge": __version__}
         return asdict(self) | {"per_image": rounded, "measured": measured, "environment": environment}
 
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Row:
+        """The row of a record."""
+        return cls(**{f.name: record[f.name] for f in fields(cls)})
+
     def save(self) -> Path:
         """Writes a new file; none is ever overwritten."""
         RESULTS.mkdir(exist_ok=True)
@@ -66,9 +74,14 @@ class Row:
 
 @dataclass(frozen=True)
 class ItemRows:
-    """Makes the rows of one item."""
+    """Makes the rows of one item.
+
+    Attributes:
+        inputs: what it may use, and what an interrupted run has kept: that is not run again.
+    """
 
     item: str
+    inputs: Inputs
 
     paper: ClassVar[str]
 
@@ -98,27 +111,6 @@ class ItemRows:
             seconds=round(seconds, 3),
             doubt=doubt,
         )
-
-
-def save_run(paper: str, item: str, rows: Sequence[Row], *, quick: bool) -> Path:
-    """Writes all rows of one run of an item into a new file."""
-    RESULTS.mkdir(exist_ok=True)
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    path = RESULTS / f"{paper}-{item}-{'quick-' if quick else ''}{stamp}.json"
-    run = {"paper": paper, "item": item, "quick": quick, "created_at": stamp, "rows": [row.record() for row in rows]}
-    with path.open("x", encoding="utf-8") as file:
-        json.dump(run, file, indent=1)
-        file.write("\n")
-    return path
-
-
-def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
-    """Rows of the newest full run of an item, of the newest quick one where there is none."""
-    for pattern in (f"{paper}-{item}-2*.json", f"{paper}-{item}-quick-2*.json"):
-        found = sorted(RESULTS.glob(pattern))
-        if found:
-            return list(json.loads(found[-1].read_text(encoding="utf-8"))["rows"])
-    return []
 
 
 def latest(paper: str, row: str) -> dict[str, object] | None:

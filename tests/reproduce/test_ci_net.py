@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from reproduce.ci_net_demonstrations import PICTURES, linear, twin  # noqa: E402
 from reproduce.ci_net_runs import Film, Sheet, best_match  # noqa: E402
+from reproduce.item import Inputs  # noqa: E402
 
 from leakgauge.attacks.matching import Adam, Matching, Pixels  # noqa: E402
 from leakgauge.clients import FedSGD, client_update  # noqa: E402
@@ -74,7 +75,7 @@ def test_a_film_changes_nothing_and_keeps_its_frames(task: Task) -> None:
 
 
 def test_a_row_knows_which_seeds_it_has() -> None:
-    sheet = Sheet("table1", Path(), lambda _: None)
+    sheet = Sheet("table1", Inputs(Path(), True, lambda _: None))
     row = sheet.row("s", "a", "SSIM", [[0.1, 0.2], [0.3, 0.4]], (0, 1), evaluations=7, seconds=2.0)
     assert row.per_image == [[0.1, 0.3], [0.2, 0.4]]
     assert row.record()["measured"]["by_seed"] == [0.15, 0.35]

@@ -50,6 +50,10 @@ DATA = DataSpec((3, 32, 32), 10, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
 QUIET = Inputs(Path(), True, lambda _: None)
 
 
+def quiet(shared: Path) -> Inputs:
+    return Inputs(shared / "data", True, lambda _: None)
+
+
 def photos(count: int = 1, seed: int = 0) -> Batch:
     g = torch.Generator().manual_seed(seed)
     rough = torch.rand((count, 3, 4, 4), generator=g)
@@ -134,7 +138,7 @@ def test_a_trial_is_scored_by_label_and_a_silent_one_as_grey() -> None:
 
 
 def test_rows_of_a_tiny_run(shared: Path) -> None:
-    page = Sheet("table2", shared / "data", lambda _: None, {"PSNR": PSNR(), "shift": PSNRShifted()})
+    page = Sheet("table2", quiet(shared), {"PSNR": PSNR(), "shift": PSNRShifted()})
     rows = list(
         page.rows(LENET, proposed(1e-2, 3), [[0, 1], [2, 3]], (0, 1), protocol=FedAvg(epochs=2, batch_size=1, lr=1e-4))
     )
@@ -150,15 +154,14 @@ def test_rows_of_a_tiny_run(shared: Path) -> None:
 def test_an_attack_without_an_answer_is_told_in_the_row(shared: Path) -> None:
     from reproduce.inverting_gradients_runs import Attempt
 
-    page = Sheet("table2", shared / "data", lambda _: None)
+    page = Sheet("table2", quiet(shared))
     (row,) = page.rows(LENET, Attempt(name="closed form", attack=LinearRead()), [[0]])
     assert "no answer in 1 of 1" in row.doubt
 
 
 def test_the_proposition_holds_for_active_units_and_fails_for_inactive_ones(shared: Path) -> None:
     rows = {
-        (row.attack, row.metric): torch.tensor(row.per_image)
-        for row in demonstrations.proposition31(Inputs(shared / "data", True, lambda _: None))
+        (row.attack, row.metric): torch.tensor(row.per_image) for row in demonstrations.proposition31(quiet(shared))
     }
     assert bool((rows["row of an active unit", "PSNR"] > 200).all())
     assert bool((rows["row of an inactive unit", "|∂L/∂output| of that unit"] > 1e-3).all())
@@ -185,7 +188,7 @@ def test_circular_padding_makes_a_shifted_picture_the_same_to_a_pooling_network(
 
 
 def test_identity_convolutions_read_a_picture_through_strides(shared: Path) -> None:
-    page = Sheet("figure7", shared / "data", lambda _: None)
+    page = Sheet("figure7", quiet(shared))
     for stride in (1, 2):
         network = Network(name="plain", build=lambda stride=stride: plain(stride))
         assert crafted(page, network, [0])[0].scores(PSNR())[0] > 60
@@ -221,7 +224,7 @@ def test_every_item_runs_and_fills_its_cells(name: str, shared: Path, monkeypatc
     monkeypatch.setattr(local, "Auto", lambda **_: Auto(smooth_steps=1))
     monkeypatch.setattr(demonstrations, "trained", lambda *_: (resnet20(width=4), 0.1))
     try:
-        rows = list(item.measure(Inputs(shared / "data", True, lambda _: None)))
+        rows = list(item.measure(quiet(shared)))
     except InputError as error:
         if "packaged weights" in str(error):
             pytest.skip("the trained weights are not packaged")

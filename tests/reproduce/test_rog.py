@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 from reproduce.rog import COMPRESSED, NOISY, PRECODE, PUBLISHED, SIGNS, SOTERIA, attack, defended  # noqa: E402
 from reproduce.rog_ablations import correlation, matched  # noqa: E402
 from reproduce.rog_runs import Client, Named, Sheet, scores  # noqa: E402
+from reproduce.rows import Row  # noqa: E402
 
 from leakgauge.attacks.matching import LowResolution, SignTanh  # noqa: E402
 from leakgauge.attacks.recipes import rog  # noqa: E402
@@ -75,7 +76,7 @@ def test_a_row_scores_pictures_in_the_clients_order(tmp_path: Path, monkeypatch:
     assert scores(truth, truth, tmp_path / "data")["PSNR"] == [300.0] * 3
     monkeypatch.setattr(Client, "batch", lambda *_given: Batch(truth, torch.arange(3)))
     said: list[str] = []
-    sheet = Sheet("figure2", tmp_path / "data", said.append)
+    sheet = Sheet("figure2", item.Inputs(tmp_path / "data", True, said.append))
     rows = list(sheet.rows(tiny(examples=3), rog(steps=2), seeds=(0, 1)))
     assert {r.metric for r in rows} == set(found)
     assert all(len(r.per_image) == 3 and r.seeds == [0, 1] and r.gradient_evaluations == 2 for r in rows)
@@ -92,8 +93,18 @@ def test_the_quick_run_is_the_reduced_one(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Sheet, "rows", rows)
     for quick in (True, False):
         list(defended("figure7", (SIGNS,))(item.Inputs(tmp_path, quick, print)))
-    small, large = "64 px, batch 8, τ 1, signs", "128 px, batch 16, τ 1, signs"
-    assert asked == [small, small, large]
+    small, large = "64 px, batch 8, τ 1, signs", [f"128 px, batch 16, τ {steps}, signs" for steps in (1, 5)]
+    assert asked == [small, small, *large]
+
+
+def test_what_an_interrupted_run_has_kept_is_not_attacked_again(tmp_path: Path) -> None:
+    kept = Row(
+        paper="rog", row="figure2", setting=tiny().name, attack="ROG", metric="PSNR", claimed=None, per_image=[[1.0]],
+        seeds=[0], gradient_evaluations=1, seconds=1.0,
+    )  # fmt: skip
+    asked = {(tiny().name, "ROG"): [kept]}
+    inputs = item.Inputs(tmp_path / "no data", True, print, lambda *key: asked.get(key, []))
+    assert list(Sheet("figure2", inputs).rows(tiny())) == [kept]
 
 
 def test_correlation_is_per_picture_and_ignores_contrast() -> None:

@@ -49,11 +49,3 @@ def test_results_are_never_overwritten(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_page_in_the_docs_is_made_from_the_results() -> None:
     assert (ROOT / "docs" / "measured.md").read_text(encoding="utf-8") == table.page()
-
-
-def test_a_run_of_an_item_keeps_all_its_rows_and_a_full_one_wins(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
-    assert rows.latest_run("p", "t") == []
-    rows.save_run("p", "t", [row(), row(setting="other")], quick=False)
-    rows.save_run("p", "t", [row()], quick=True)
-    assert [r["setting"] for r in rows.latest_run("p", "t")] == ["s", "other"]

@@ -1,0 +1,77 @@
+"""Runs of an item: one file each, written row by row, so that a long one goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leakgauge.files import write_whole
+from reproduce import rows as rows_module
+from reproduce.rows import Row
+
+
+def _files(paper: str, item: str, *, quick: bool) -> list[Path]:
+    return sorted(rows_module.RESULTS.glob(f"{paper}-{item}-{'quick-' if quick else ''}2*.json"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _complete(run: dict[str, Any]) -> bool:
+    return bool(run.get("complete", True))
+
+
+@dataclass
+class Run:
+    """A run of an item. A complete one is never touched again.
+
+    Attributes:
+        records: the rows so far, as kept.
+    """
+
+    path: Path
+    head: dict[str, Any]
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, paper: str, item: str, *, quick: bool) -> Run:
+        """The newest run of the item that was interrupted, or a new one."""
+        rows_module.RESULTS.mkdir(exist_ok=True)
+        for path in reversed(_files(paper, item, quick=quick)):
+            if not _complete(run := _read(path)):
+                return cls(path, {k: v for k, v in run.items() if k not in ("rows", "complete")}, run["rows"])
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        path = rows_module.RESULTS / f"{paper}-{item}-{'quick-' if quick else ''}{stamp}.json"
+        path.touch(exist_ok=False)
+        run = cls(path, {"paper": paper, "item": item, "quick": quick, "created_at": stamp})
+        run._write(complete=False)
+        return run
+
+    def of(self, setting: str, attack: str) -> list[Row]:
+        """The rows of an attack on a setting that are kept, one a metric."""
+        return [Row.of(r) for r in self.records if (r["setting"], r["attack"]) == (setting, attack)]
+
+    def add(self, row: Row) -> None:
+        """Keeps a row, unless it is kept already."""
+        if all((r["setting"], r["attack"], r["metric"]) != (row.setting, row.attack, row.metric) for r in self.records):
+            self.records.append(row.record())
+            self._write(complete=False)
+
+    def finish(self) -> None:
+        """Nothing is missing."""
+        self._write(complete=True)
+
+    def _write(self, *, complete: bool) -> None:
+        document = self.head | {"complete": complete, "rows": self.records}
+        write_whole(self.path, json.dumps(document, indent=1) + "\n")
+
+
+def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
+    """Rows of the newest full run of an item; of the newest quick one where there is none, else of an interrupted."""
+    found = [_read(path) for quick in (True, False) for path in _files(paper, item, quick=quick)]
+    whole = [run for run in found if _complete(run)]
+    return list((whole or found)[-1]["rows"]) if found else []

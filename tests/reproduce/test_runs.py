@@ -1,0 +1,80 @@
+"""A run of an item is kept row by row, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from reproduce.rows import Row  # noqa: E402
+from reproduce.runs import Run, latest_run  # noqa: E402
+
+
+def row(setting: str, value: float = 1.0) -> Row:
+    return Row(
+        paper="p", row="t", setting=setting, attack="a", metric="m", claimed=None, per_image=[[value, 3.0]],
+        seeds=[0, 1], gradient_evaluations=1, seconds=0.1,
+    )  # fmt: skip
+
+
+from reproduce import rows, runs  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    stamps = (f"20260101T0000{n:02}" for n in itertools.count())
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    monkeypatch.setattr(runs.time, "strftime", lambda *_: next(stamps))
+    return tmp_path
+
+
+def kept(quick: bool, *settings: str, finish: bool = True) -> Run:
+    run = Run.begin("p", "t", quick=quick)
+    for setting in settings:
+        run.add(row(setting))
+    if finish:
+        run.finish()
+    return run
+
+
+def latest() -> list[str]:
+    return [r["setting"] for r in latest_run("p", "t")]
+
+
+def test_the_newest_full_run_wins_and_an_interrupted_one_only_where_there_is_no_other() -> None:
+    assert latest() == []
+    kept(False, "half", finish=False)
+    assert latest() == ["half"]
+    kept(True, "quick")
+    assert latest() == ["quick"]
+    kept(False, "whole")
+    kept(True, "newer but quick")
+    assert latest() == ["half", "whole"]
+
+
+def test_an_interrupted_run_goes_on_and_a_complete_one_is_never_touched() -> None:
+    first = kept(False, "a", finish=False)
+    again = Run.begin("p", "t", quick=False)
+    assert again.path == first.path
+    assert again.of("a", "a") == [row("a")]
+    assert again.of("b", "a") == []
+    again.add(row("a", 9.0))
+    assert again.of("a", "a") == [row("a")]
+    again.finish()
+    text = first.path.read_text()
+    new = Run.begin("p", "t", quick=False)
+    assert new.path != first.path
+    assert new.records == []
+    assert first.path.read_text() == text
+
+
+def test_two_runs_never_share_a_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = kept(False, "a")
+    monkeypatch.setattr(runs.time, "strftime", lambda *_: run.path.stem.removeprefix("p-t-"))
+    with pytest.raises(FileExistsError):
+        Run.begin("p", "t", quick=False)

@@ -110,7 +110,7 @@ def figure5b(inputs: Inputs) -> list[Comparison]:
             batches=batches,
             doubt=words,
         )
-        for filters in (12, 48)
+        for filters in (12, 24, 48, 50)
     ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakgauge.attacks.matching import Adam, BoundedLBFGS, Scheduled, StepDecay
-from leakgauge.attacks.recipes import RowSpace, qian_hansen
+from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Scheduled, StepDecay
+from leakgauge.attacks.recipes import RowSpace, dlg, qian_hansen
 from leakgauge.attacks.recipes.row_space import Span
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import ECG
@@ -124,3 +124,12 @@ def test_span_decodes_combinations() -> None:
     assert decoded.shape == (3, 1, 6)
     assert float(decoded[..., 2:].abs().max()) == 0
     assert span.bounds(data) == {}
+
+
+@pytest.mark.parametrize(("joint", "middle", "spread"), [(qian_hansen().labels, 0.5, 12**-0.5), (dlg().labels, 0, 1)])
+def test_soft_labels_start_as_each_paper_has_it(joint: JointSoftLabels, middle: float, spread: float) -> None:
+    logits = joint.start(20_000, 3, torch.Generator().manual_seed(0))
+    assert logits.shape == (20_000, 3)
+    assert float(logits.mean()) == pytest.approx(middle, abs=0.02)
+    assert float(logits.std()) == pytest.approx(spread, rel=0.02)
+    assert bool(((logits >= 0) & (logits <= 1)).all()) == (middle == 0.5)

@@ -43,7 +43,17 @@ class JointSoftLabels:
     """Labels are optimised together with the examples, as logits through a soft-max (DLG).
 
     The label returned is the arg-max of the *optimised* logits, never of the start.
+
+    Attributes:
+        uniform: logits start as U(0, 1), else as N(0, 1).
     """
+
+    uniform: bool = False
+
+    def start(self, examples: int, classes: int, generator: torch.Generator) -> Float[Tensor, "n classes"]:
+        """First logits."""
+        draw = torch.rand if self.uniform else torch.randn
+        return draw((examples, classes), generator=generator, dtype=torch.float64)
 
 
 @ATTACKS.register("matching", needs="example_count, and what its parts need")
@@ -140,7 +150,8 @@ class Matching:
             for part in self.hidden:
                 start |= part.start(examples, data, generator)
             if labels is None:
-                start["label_logits"] = torch.randn((examples, data.classes), generator=generator, dtype=torch.float64)
+                assert isinstance(self.labels, JointSoftLabels)
+                start["label_logits"] = self.labels.start(examples, data.classes, generator)
             starts.append(start)
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}

@@ -7,17 +7,21 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import InputError, require
+from leakgauge.loss import Loss, Penalty, cross_entropy, nll_raw
 from leakgauge.tensors import Tensors
 from leakgauge.tensors import cast as cast_tensors
+
+__all__ = ["Batch", "DataSpec", "Loss", "Mode", "Penalty", "Task", "cross_entropy", "nll_raw"]
 
 
 class Mode(Enum):
@@ -29,113 +33,6 @@ class Mode(Enum):
 
     EVAL = "eval"
     TRAIN = "train"
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """Format of one example.
-
-    Attributes:
-        shape: of one example, e.g. ``(3, 32, 32)``; not necessarily an image.
-        classes: number of labels.
-        low, high: the true range of the raw data; attacks stay in it and scores use it.
-        mean, std: per channel (or one value); the model sees ``(x - mean) / std``.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    low: float = 0.0
-    high: float = 1.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-
-    def __post_init__(self) -> None:
-        require(self.high > self.low, "data.high", "must exceed data.low", "give the data's range")
-        require(all(s > 0 for s in self.std), "data.std", "must be positive", "give one value a channel")
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            fits = len(values) == 1 or (bool(self.shape) and len(values) == self.shape[0])
-            require(
-                fits, f"data.{name}", f"has {len(values)} values for shape {self.shape}", "give one, or one a channel"
-            )
-
-    @property
-    def range(self) -> float:
-        """Width of the data range, the ``data_range`` of PSNR and SSIM."""
-        return self.high - self.low
-
-    @property
-    def is_image(self) -> bool:
-        """Channels first, one or three of them, and two spatial axes."""
-        return len(self.shape) == 3 and self.shape[0] in (1, 3)
-
-    def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
-        return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))
-
-    def normalise(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        """Raw data to model input."""
-        return (x - self._per_channel(self.mean, x)) / self._per_channel(self.std, x)
-
-    def denormalise(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        """Model input to raw data; the inverse of `normalise`."""
-        return z * self._per_channel(self.std, z) + self._per_channel(self.mean, z)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Raw examples and their labels: class indices, or soft labels that sum to one.
-
-    A client's batch is the truth; only `leakgauge.audit.evaluate` may hold it next to a result.
-    """
-
-    inputs: Float[Tensor, "n *shape"]
-    labels: Int[Tensor, " n"] | Float[Tensor, "n classes"]
-
-    def __len__(self) -> int:
-        return int(self.inputs.shape[0])
-
-    def take(self, index: Tensor) -> Batch:
-        """The examples at `index`, in that order."""
-        return Batch(self.inputs[index], self.labels[index])
-
-    @staticmethod
-    def join(batches: list[Batch]) -> Batch:
-        """All examples of several clients, one client after the other."""
-        return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches]))
-
-
-@runtime_checkable
-class Loss(Protocol):
-    """``(logits, labels) → scalar``; labels are indices or soft."""
-
-    def __call__(self, logits: Tensor, labels: Tensor, /) -> Tensor: ...
-
-
-def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
-    """Soft-max cross-entropy, mean over the batch."""
-    return F.cross_entropy(logits, labels)
-
-
-def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Negative log-likelihood of raw logits, no log-softmax: mean of −logit[label].
-
-    The loss of MKOR's published code. No classifier trains with it (it is unbounded below), so a client
-    that uses it lets the server choose its loss.
-    """
-    return F.nll_loss(logits, labels)
-
-
-@runtime_checkable
-class Penalty(Protocol):
-    """What the output of one part of the model adds to the loss, read in the same forward pass.
-
-    Attributes:
-        part: name of the submodule whose output it is given.
-    """
-
-    @property
-    def part(self) -> str: ...
-
-    def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
 
 
 @dataclass(frozen=True, eq=False)

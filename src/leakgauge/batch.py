@@ -1,0 +1,83 @@
+"""Examples: their format, and a batch of them with labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.errors import require
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Format of one example.
+
+    Attributes:
+        shape: of one example, e.g. ``(3, 32, 32)``; not necessarily an image.
+        classes: number of labels.
+        low, high: the true range of the raw data; attacks stay in it and scores use it.
+        mean, std: per channel (or one value); the model sees ``(x - mean) / std``.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    low: float = 0.0
+    high: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        require(self.high > self.low, "data.high", "must exceed data.low", "give the data's range")
+        require(all(s > 0 for s in self.std), "data.std", "must be positive", "give one value a channel")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            fits = len(values) == 1 or (bool(self.shape) and len(values) == self.shape[0])
+            require(
+                fits, f"data.{name}", f"has {len(values)} values for shape {self.shape}", "give one, or one a channel"
+            )
+
+    @property
+    def range(self) -> float:
+        """Width of the data range, the ``data_range`` of PSNR and SSIM."""
+        return self.high - self.low
+
+    @property
+    def is_image(self) -> bool:
+        """Channels first, one or three of them, and two spatial axes."""
+        return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
+        return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))
+
+    def normalise(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        """Raw data to model input."""
+        return (x - self._per_channel(self.mean, x)) / self._per_channel(self.std, x)
+
+    def denormalise(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        """Model input to raw data; the inverse of `normalise`."""
+        return z * self._per_channel(self.std, z) + self._per_channel(self.mean, z)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Raw examples and their labels: class indices, or soft labels that sum to one.
+
+    A client's batch is the truth; only `leakgauge.audit.evaluate` may hold it next to a result.
+    """
+
+    inputs: Float[Tensor, "n *shape"]
+    labels: Int[Tensor, " n"] | Float[Tensor, "n classes"]
+
+    def __len__(self) -> int:
+        return int(self.inputs.shape[0])
+
+    def take(self, index: Tensor) -> Batch:
+        """The examples at `index`, in that order."""
+        return Batch(self.inputs[index], self.labels[index])
+
+    @staticmethod
+    def join(batches: list[Batch]) -> Batch:
+        """All examples of several clients, one client after the other."""
+        return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches]))

@@ -167,7 +167,7 @@ class Sheet(ItemRows):
         doubt: str = "",
     ) -> Iterator[Row]:
         """Runs an attempt for all seeds; one row a metric and milestone. The first seed goes on to `longer` ones."""
-        if self.inputs.done(target.name, f"{attempt.name}, {max(*milestones, *longer)} steps"):
+        if self.inputs.done(target.name, f"{attempt.name}, {max((*milestones, *longer))} steps"):
             for step in sorted({*milestones, *longer}):
                 yield from self.inputs.done(target.name, f"{attempt.name}, {step} steps")
             return

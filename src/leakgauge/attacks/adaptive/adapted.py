@@ -10,6 +10,7 @@ import torch
 from leakgauge.attacks.adaptive.counter import Counter, counter_to, parts_of
 from leakgauge.attacks.matching import Matching
 from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import MixUp
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Attack, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
@@ -17,9 +18,11 @@ from leakgauge.registry import ATTACKS
 
 @runtime_checkable
 class Chooses(Protocol):
-    """An attack that decides on its parts when it sees the observation (`auto`)."""
+    """An attack that decides on its parts when it sees the observation, or has the answer then (`auto`)."""
 
-    def assembly(self, observation: Observation, generator: torch.Generator, budget: Budget) -> Matching: ...
+    def assembly(
+        self, observation: Observation, generator: torch.Generator, budget: Budget, *, read: bool = True
+    ) -> Matching | Reconstruction: ...
 
 
 @ATTACKS.register("naive", needs="what its attack needs")
@@ -52,7 +55,8 @@ class Adapted:
     """`attack` with each known counter to the client's defences built in, in the order of the defences.
 
     The canvas, minimiser, start and budget stay those of `attack`, so that the difference to `Naive` is what
-    knowing the mechanism is worth. Defences without a counter are attacked through their `attacker_view` alone.
+    knowing the mechanism is worth. Defences without a counter are attacked through their `attacker_view` alone. Where
+    the client mixes its examples, a closed form would read mixtures, and is left out.
     """
 
     attack: Attack
@@ -71,10 +75,14 @@ class Adapted:
         if defense is None:
             return Reconstruction.not_applicable("needs the client's defence (knows: defense)")
         attack = self.attack
-        if isinstance(attack, Chooses) and parts_of(defense):
-            attack = attack.assembly(observation, generator, budget)
+        parts = parts_of(defense)
+        if isinstance(attack, Chooses) and parts:
+            chosen = attack.assembly(observation, generator, budget, read=not any(isinstance(p, MixUp) for p in parts))
+            if isinstance(chosen, Reconstruction):
+                return chosen
+            attack = chosen
         if isinstance(attack, Matching):
-            for part in parts_of(defense):
+            for part in parts:
                 found = counter_to(part)
                 if isinstance(found, Counter):
                     attack = found.adapt(attack, part, observation)

@@ -106,5 +106,6 @@ def _first_draw(observation: Observation, name: str, examples: int) -> Tensor | 
 def _whole_batches(protocol: Protocol | None, examples: int) -> bool:
     """Whether every local step sees all examples, in one order."""
     if isinstance(protocol, FedAvg):
-        return not protocol.shuffle and (protocol.batch_size is None or protocol.batch_size >= examples)
+        ordered = not protocol.shuffle or examples == 1
+        return ordered and (protocol.batch_size is None or protocol.batch_size >= examples)
     return protocol is None or isinstance(protocol, FedSGD)

@@ -71,7 +71,7 @@ def _row(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
         "client": row.client.label,
         "batch": row.batch,
         "cohort": row.cohort,
-        "counters": counters_of(row.defense.value),
+        "counters": counters_of(plan, row),
         "accuracy": _accuracy(plan, row, folder),
         "cost": kept(folder.costs(row.training)),
     }

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from leakgauge.attacks.adaptive import Counter, counter_to, parts_of
 from leakgauge.audit.findings import Group, by_image, finding, groups_of
 from leakgauge.audit.run import OnTrial
 from leakgauge.audit.run import run as run_audit
+from leakgauge.audit.trial import observe
 from leakgauge.compute import Compute
-from leakgauge.defenses import Defense
+from leakgauge.draws import Draws
 from leakgauge.frontier.folder import Folder
 from leakgauge.frontier.plan import ADAPTED, NAIVE, FrontierPlan
 from leakgauge.frontier.rows import Row
+from leakgauge.observation import Observation
+from leakgauge.task import Batch
+from leakgauge.tensors import map_tensors
+from leakgauge.update import Update, UpdateHeader
 
 KEPT = (
     "level", "images", "trials", "failed", "psnr", "null_psnr", "ssim_mean", "lpips_mean", "identified", "recovered",
@@ -63,18 +70,30 @@ def _finding(group: Group, groups: list[Group]) -> dict[str, Any]:
     return chosen
 
 
-def counters_of(defense: Defense) -> list[dict[str, Any]]:
-    """The named counter of each part of a defence, or why there is none."""
+def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, Any]]:
+    """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
+    none."""
     known = []
-    for part in parts_of(defense):
+    for part in parts_of(row.defense.value):
         found = counter_to(part)
-        named = isinstance(found, Counter)
-        known.append(
-            {
-                "part": type(part).__name__,
-                "counter": found.name if isinstance(found, Counter) else None,
-                "because": found.because if isinstance(found, Counter) else found.reason,
-                "known": named,
-            }
-        )
+        told = {"part": type(part).__name__, "counter": None, "known": isinstance(found, Counter), "missing": ""}
+        if isinstance(found, Counter):
+            told |= {"counter": found.name, "because": found.because, "missing": found.missing(part, _seen(plan, row))}
+        else:
+            told["because"] = found.reason
+        known.append(told)
     return known
+
+
+def _seen(plan: FrontierPlan, row: Row) -> Observation:
+    """As the attacker of the row sees a client, whose update is zero: only what is known of it matters here."""
+    audit, _ = plan.audits[row.setting]
+    task = row.defense.value.on_task(plan.attacked_task())
+    client = audit.clients[0].value
+    examples = row.batch * row.cohort
+    nothing = Update(map_tensors(torch.zeros_like, task.parameters), UpdateHeader(client.kind, examples, {}))
+    labels = torch.zeros(examples, dtype=torch.int64)
+    batch = Batch(torch.zeros((examples, *task.data.shape)), labels)
+    seen = observe(audit, plan.attacked_task(), nothing, Draws(0), audit.clients[0], row.defense, batch, batch.inputs)
+    assert isinstance(seen, Observation)
+    return seen

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cases import SPEC, batch, task
-from leakgauge.attacks.adaptive import Adapted, Naive, NoneKnown, counter_to
+from leakgauge.attacks.adaptive import Adapted, Counter, Naive, NoneKnown, counter_to
 from leakgauge.attacks.adaptive.bottleneck import BottleneckDraw, read_codes, read_draw, read_draws
 from leakgauge.attacks.adaptive.encoding import know_the_draw, unmix
 from leakgauge.attacks.adaptive.unmixing import Mixing, read_mixing
@@ -17,7 +17,18 @@ from leakgauge.attacks.matching import BoundedLBFGS, Cosine, Matching, Pixels, S
 from leakgauge.attacks.matching.per_tensor import CosinePerTensor
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import AttackerView, Compose, Defense, InstaHide, MixUp, NoDefense, Precode, noise, transform
+from leakgauge.defenses import (
+    AttackerView,
+    Compose,
+    Defense,
+    InstaHide,
+    MixUp,
+    NoDefense,
+    Precode,
+    TopK,
+    noise,
+    transform,
+)
 from leakgauge.defenses.precode import bottlenecks, moments
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
@@ -176,7 +187,7 @@ def test_unmixed_examples_are_read_as_unmixed() -> None:
 
 def test_what_cannot_be_read() -> None:
     generator, b = torch.Generator().manual_seed(0), distinct(2)
-    delta = observed(task("smooth"), b, MixUp(), FedAvg())
+    delta = observed(task("smooth"), b, MixUp(), FedAvg(epochs=2))
     assert read_mixing(delta, b.labels, generator) is None
     assert read_mixing(observed(task("smooth"), distinct(1), MixUp()), torch.tensor([0]), generator) is None
     headless = Task.of(nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).double(), SPEC)
@@ -259,3 +270,41 @@ def test_the_cosine_of_each_tensor() -> None:
     assert float(CosinePerTensor()(one, other, AttackerView())) == pytest.approx(
         float(Cosine()(one, other, AttackerView()))
     )
+
+
+def test_the_weights_of_a_mixture_are_read_from_one_local_step_as_from_a_gradient() -> None:
+    b = distinct(2)
+    sent, stepped = (observed(task("smooth"), b, MixUp(), client) for client in (FedSGD(), FedAvg(lr=0.3)))
+    found = [read_mixing(o, b.labels, torch.Generator().manual_seed(0)) for o in (sent, stepped)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert max(read.misfit for read in found if read is not None) < 1e-10
+    assert torch.allclose(found[0].matrix.sort().values, found[1].matrix.sort().values, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("defense", "client", "examples", "labels", "missing"),
+    [
+        (MixUp(), FedSGD(), 2, True, ""),
+        (MixUp(), FedAvg(), 2, True, ""),
+        (MixUp(), FedSGD(), 2, False, "the labels"),
+        (MixUp(), FedAvg(epochs=2), 2, True, "a single gradient"),
+        (PRECODE, FedAvg(epochs=2, shuffle=True), 1, False, ""),
+        (PRECODE, FedAvg(epochs=2, shuffle=True), 2, False, "the whole batch in one order"),
+        (PRECODE, FedAvg(epochs=2, batch_size=1), 2, False, "the whole batch in one order"),
+        (TopK(keep=0.5), FedSGD(), 2, False, ""),
+    ],
+)
+def test_a_counter_says_what_it_lacks_and_otherwise_acts(
+    defense: Defense, client: Protocol, examples: int, labels: bool, missing: str
+) -> None:
+    b = distinct(2).take(torch.arange(examples))
+    seen = observed(task("smooth"), b, defense, client)
+    seen = replace(seen, knowledge=replace(seen.knowledge, labels=b.labels if labels else None, example_count=examples))
+    found = counter_to(defense)
+    assert isinstance(found, Counter)
+    assert missing in found.missing(defense, seen)
+    assert bool(missing) == bool(found.missing(defense, seen))
+    base = Matching()
+    acted = found.adapt(base, defense, seen)
+    assert bool(acted.hidden) == (not missing and not isinstance(defense, TopK))

@@ -16,6 +16,15 @@ Adapt = Callable[[Matching, Any, Observation], Matching]
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
 
 
+Missing = Callable[[Any, Observation], str]
+"""``(defence, observation) → what this attacker lacks for the counter``; empty where it acts."""
+
+
+def _nothing(defense: Defense, observation: Observation) -> str:
+    del defense, observation
+    return ""
+
+
 @dataclass(frozen=True)
 class Counter:
     """How an attack changes for one who knows a defence.
@@ -25,11 +34,13 @@ class Counter:
         adapt: the change. The identity where the defence's `attacker_view`, which every simulation goes through,
             is all there is to know.
         because: one sentence: what the attacker makes use of.
+        missing: why it leaves the attack as it is in some settings, as in "the labels".
     """
 
     name: str
     adapt: Adapt
     because: str
+    missing: Missing = _nothing
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,12 @@ COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
 _HOMES = ("leakgauge.attacks.adaptive.all",)
 
 
-def counters(*kinds: type[Defense], name: str, because: str) -> Callable[[Adapt], Adapt]:
+def counters(*kinds: type[Defense], name: str, because: str, missing: Missing = _nothing) -> Callable[[Adapt], Adapt]:
     """Decorator: registers a function as the counter to some kinds of defences."""
 
     def add(adapt: Adapt) -> Adapt:
         for kind in kinds:
-            COUNTERS[kind] = Counter(name, adapt, because)
+            COUNTERS[kind] = Counter(name, adapt, because, missing)
         return adapt
 
     return add

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.bottleneck import BottleneckDraw, draw_buffer, read_draw, read_draws
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
-from leakgauge.attacks.adaptive.unmixing import Mixing, read_mixing
+from leakgauge.attacks.adaptive.unmixing import Mixing, read_mixing, single_gradient
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.per_tensor import CosinePerTensor
 from leakgauge.clients import FedAvg, FedSGD, Protocol
@@ -21,10 +21,48 @@ UNEXPLAINED = 1e-3
 """Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
 
 
+def _first_draw(observation: Observation, name: str, examples: int) -> Tensor | None:
+    labels = observation.knowledge.labels
+    if examples == 1:
+        return read_draw(observation, name)
+    return None if labels is None else read_draws(observation, name, labels, torch.Generator().manual_seed(0))
+
+
+def _whole_batches(protocol: Protocol | None, examples: int) -> bool:
+    """Whether every local step sees all examples, in one order."""
+    if isinstance(protocol, FedAvg):
+        ordered = not protocol.shuffle or examples == 1
+        return ordered and (protocol.batch_size is None or protocol.batch_size >= examples)
+    return protocol is None or isinstance(protocol, FedSGD)
+
+
+def _examples(observation: Observation) -> int | None:
+    labels = observation.knowledge.labels
+    return observation.example_count if labels is None else len(labels)
+
+
+def _for_the_draw(defense: Precode, observation: Observation) -> str:
+    del defense
+    examples = _examples(observation)
+    if examples is None:
+        return "the number of examples"
+    if not _whole_batches(observation.knowledge.local_training, examples):
+        return "local steps that see the whole batch in one order"
+    return ""
+
+
+def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
+    del defense
+    if observation.knowledge.labels is None:
+        return "the labels"
+    return "" if single_gradient(observation) is not None else "a single gradient"
+
+
 @counters(
     Precode,
     name="sampled-bottleneck",
     because="the bottleneck's own gradient fixes what was sampled, and the layers below it are sent as they are",
+    missing=_for_the_draw,
 )
 def know_the_draw(attack: Matching, defense: Precode, observation: Observation) -> Matching:
     """ε joins the variables, starting from what the gradient tells of it; every tensor counts alike.
@@ -41,12 +79,10 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
     alone 14.0. Two images, as many evaluations: undefended 26.4 and 27.7, this 18.9 and 17.6, not converged; from zero
     17.4 and 15.0.
     """
-    del defense
     if isinstance(attack.objective, Cosine):
         attack = replace(attack, objective=CosinePerTensor())
-    known = observation.knowledge
-    examples = observation.example_count if known.labels is None else len(known.labels)
-    if examples is None or known.draws is not None or not _whole_batches(known.local_training, examples):
+    examples = _examples(observation)
+    if observation.knowledge.draws is not None or examples is None or _for_the_draw(defense, observation):
         return attack
     hidden = tuple(
         BottleneckDraw(
@@ -63,6 +99,7 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
     MixUp,
     name="unmixing",
     because="who mixed with whom, and how much, is written in the classifier's gradient, labels known",
+    missing=_for_the_mixture,
 )
 def unmix(attack: Matching, defense: MixUp, observation: Observation) -> Matching:
     """The mixing matrix is read first (`read_mixing`), and the examples are searched for through it.
@@ -94,18 +131,3 @@ COUNTERS[Transform] = NoneKnown(
     "there is nothing to undo: an attack recovers the transformed picture, which shows the same thing, and only "
     "scores that compare pixel by pixel fall"
 )
-
-
-def _first_draw(observation: Observation, name: str, examples: int) -> Tensor | None:
-    labels = observation.knowledge.labels
-    if examples == 1:
-        return read_draw(observation, name)
-    return None if labels is None else read_draws(observation, name, labels, torch.Generator().manual_seed(0))
-
-
-def _whole_batches(protocol: Protocol | None, examples: int) -> bool:
-    """Whether every local step sees all examples, in one order."""
-    if isinstance(protocol, FedAvg):
-        ordered = not protocol.shuffle or examples == 1
-        return ordered and (protocol.batch_size is None or protocol.batch_size >= examples)
-    return protocol is None or isinstance(protocol, FedSGD)

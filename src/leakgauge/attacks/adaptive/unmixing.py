@@ -14,10 +14,11 @@ from torch.func import jacrev
 
 from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.clients import FedAvg
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 
 MOST_EXAMPLES = 8
@@ -66,6 +67,17 @@ class MixingRead:
     misfit: float
 
 
+def single_gradient(observation: Observation) -> Tensors | None:
+    """The client's one gradient: as sent, or −delta/lr where its local training was one step."""
+    if observation.update.header.kind is UpdateKind.GRADIENT:
+        return observation.update.tensors
+    client, examples = observation.knowledge.local_training, observation.examples
+    if not isinstance(client, FedAvg) or examples is None or client.steps(examples) > 1 or client.weight_decay:
+        return None
+    lr = client.lr
+    return map_tensors(lambda t: -t / lr, observation.update.tensors)
+
+
 def read_mixing(
     observation: Observation, labels: Int[Tensor, " n"], generator: torch.Generator, *, tries: int = 8, steps: int = 100
 ) -> MixingRead | None:
@@ -77,14 +89,14 @@ def read_mixing(
 
     `None` where it cannot be: not one gradient, no classifier, one example, or more than `MOST_EXAMPLES` or outputs.
     """
-    n = len(labels)
-    if observation.update.header.kind is not UpdateKind.GRADIENT or not 1 < n <= MOST_EXAMPLES:
+    n, sent = len(labels), single_gradient(observation)
+    if sent is None or not 1 < n <= MOST_EXAMPLES:
         return None
     classifier = find_classifier(observation)
     if isinstance(classifier, Unknown) or classifier.bias is None:
         return None
     weight, bias = classifier.of(observation.task.parameters)
-    slope, offset = classifier.of(observation.update.tensors)
+    slope, offset = classifier.of(sent)
     if bias is None or offset is None or n > min(weight.shape):
         return None
     basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]

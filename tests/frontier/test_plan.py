@@ -11,11 +11,15 @@ from click.testing import CliRunner
 
 from docs.pages import blocks
 from leakgauge.cli import main
-from leakgauge.clients import FedAvg, SecureAggregation
+from leakgauge.clients import FedAvg, SecureAggregation, client_update
+from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
+from leakgauge.frontier import costs
 from leakgauge.frontier.command import example_text, quick
 from leakgauge.frontier.plan import FrontierPlan, overlaid
 from leakgauge.frontier.rows import row_label
+from leakgauge.task import Task
+from leakgauge.update import Update
 
 MLP = {"mlp": {"hidden": [8]}}
 
@@ -170,3 +174,39 @@ def test_the_plan_in_the_docs_is_one() -> None:
     (block,) = blocks("docs/frontier.md", "yaml")
     families = {row.family for row in FrontierPlan(yaml.safe_load(block.text)).rows}
     assert {"undefended", "clip and noise", "secure aggregation", "Soteria"} <= families
+
+
+@pytest.mark.parametrize(
+    ("row", "times"),
+    [
+        ({"batch": 4}, 1),
+        ({"client": {"fedavg": {"epochs": 3, "lr": 0.1}}}, 3),
+        ({"client": {"fedavg": {"epochs": 3, "batch_size": 1, "lr": 0.1}}, "batch": 2}, 6),
+        ({"cohort": 2}, 2),
+        ({"cohort": 2, "client": {"fedavg": {"epochs": 3, "lr": 0.1}}}, 6),
+    ],
+)
+def test_every_row_gets_as_many_candidates(row: dict[str, Any], times: int) -> None:
+    """A candidate costs a gradient a local step of every client: with one budget for all, 8 epochs got an eighth of the
+    search and looked like a defence."""
+    plan = FrontierPlan(small(defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
+    budgets = [audit.budget.gradient_evaluations for audit, _ in plan.audits.values()]
+    assert budgets == [50, 50 * times]
+
+
+def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight epochs beside eight epochs took as long."""
+    plan = FrontierPlan(small())
+    once, eight = (FedAvg(epochs=epochs, lr=0.1) for epochs in (1, 8))
+    clock = iter(range(10_000))
+
+    def update(task: Task, client: FedAvg, *given: Any, **also: Any) -> Update:
+        for _ in range(client.epochs):
+            next(clock)
+        return client_update(task, client, *given, **also)
+
+    monkeypatch.setattr(costs, "client_update", update)
+    monkeypatch.setattr(costs.time, "process_time", lambda: float(next(clock)))
+    found = costs.cost_of(plan.attacked_task(), once, eight, NoDefense())
+    assert found["seconds"]["relative"] == 4.5, "a tick for each epoch, and one for reading the clock"
+    assert found["bytes"] == found["bytes_undefended"]

@@ -48,7 +48,7 @@ def test_nothing_good_is_said_with_the_nearest_on_both_sides() -> None:
         "Nothing tried keeps accuracy within 2 points of undefended while at most 5 % of the pictures are identified."
     )
     assert "Of what keeps accuracy, a(x=2) leaks least: 9 of 20" in said
-    assert "Of what stops the attack, b(x=1) costs least: 30 % accuracy" in said
+    assert "Of rows with so few identified, b(x=1) costs least: 30 % accuracy" in said
 
 
 def test_the_stronger_attacker_counts() -> None:
@@ -134,8 +134,16 @@ def test_without_accuracy_it_says_so_and_ranks_nothing_by_it() -> None:
     found = recommendation(rows, TOLERANCE)
     said = " ".join([found["headline"], *found["sentences"]])
     assert "Accuracy was not measured" in said
-    assert "At most 5 % identified: a(x=1)." in said
+    assert "5 % of the pictures tried were identified under a(x=1) (0 of 20): too few pictures" in said
     assert "best" not in said
+    many = [row("undefended", "none", None, (60, 30.0), n=60), row("a", "a(x=1)", None, (0, 9.0), n=60)]
+    assert "At most 5 % identified, with 95 % confidence: a(x=1)." in " ".join(
+        recommendation(many, TOLERANCE)["sentences"]
+    )
+    blind = [row("undefended", "none", None, (0, 9.0), n=60), row("a", "a(x=1)", None, (0, 9.0), n=60)]
+    said = " ".join(recommendation(blind, TOLERANCE)["sentences"])
+    assert "cannot tell the defences apart" in said
+    assert "At most" not in said
 
 
 def test_only_a_stated_epsilon_is_called_private() -> None:
@@ -144,6 +152,9 @@ def test_only_a_stated_epsilon_is_called_private() -> None:
     said = _said(row("noise", "noise(x=9)", 0.5, (0, 9.0)), row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=3.21))
     assert "Differentially private: dp(z=1) (ε = 3.21 for one example)." in said
     assert "Differentially private: noise" not in said
+    once = row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=3.21)
+    once["privacy"]["scope"] = "one update"
+    assert "(ε = 3.21 for one example in one update, more in a training)" in _said(once)
     said = _said(row("dp", "dp(z=0)", 0.5, (1, 9.0), epsilon=1000.0))
     assert "dp(z=0) (ε = 1e+03 for one example, which promises next to nothing)" in said
 

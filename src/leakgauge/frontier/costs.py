@@ -1,4 +1,4 @@
-"""Client time and bytes of a row, measured on one local step."""
+"""Client time and bytes of a row, measured on a small client's local training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 
 EXAMPLES = 32
-"""Of the client that is timed, at most; fewer where its local step has fewer."""
+"""Of the client that is timed, at most; fewer where a local step of the plan's client has fewer."""
 
 REPEATS = 5
 
@@ -30,27 +30,30 @@ def measure(plan: FrontierPlan, folder: Folder) -> None:
     for row in plan.rows:
         file = folder.costs(row.training)
         if kept(file) is None:
-            keep(file, cost_of(task, row.client.value, row.defense.value))
+            keep(file, cost_of(task, plan.client.value, row.client.value, row.defense.value))
 
 
-def cost_of(task: Task, client: Protocol, defense: Defense) -> dict[str, Any]:
+def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> dict[str, Any]:
     """Bytes sent, with those of the undefended update, and under ``seconds`` the processor time of a client.
 
-    Both clients train in turn `REPEATS` times on uniform noise; ``relative`` is the median of the ratios, so that a
-    machine that is busy for a while moves neither side alone.
+    Both clients, this one and the plan's own without a defence, train in turn `REPEATS` times on uniform noise;
+    ``relative`` is the median of the ratios, so that a machine that is busy for a while moves neither side alone.
+
+    Args:
+        usual: what the plan's client runs.
     """
-    examples = local_batch(client, EXAMPLES)
+    examples = local_batch(usual, EXAMPLES)
     generator = torch.Generator().manual_seed(0)
     inputs = task.data.low + task.data.range * torch.rand(examples, *task.data.shape, generator=generator)
     batch = Batch(inputs, torch.randint(task.data.classes, (examples,), generator=generator))
 
-    def spent(what: Defense, seed: int) -> tuple[float, Tensors]:
+    def spent(runs: Protocol, what: Defense, seed: int) -> tuple[float, Tensors]:
         began = time.process_time()
-        sent = client_update(task, client, batch, Draws(seed), defense=what).tensors
+        sent = client_update(task, runs, batch, Draws(seed), defense=what).tensors
         return time.process_time() - began, sent
 
-    plain, sent = spent(NoDefense(), 0)[1], spent(defense, 0)[1]
-    pairs = [(spent(NoDefense(), i)[0], spent(defense, i)[0]) for i in range(REPEATS)]
+    plain, sent = spent(usual, NoDefense(), 0)[1], spent(client, defense, 0)[1]
+    pairs = [(spent(usual, NoDefense(), i)[0], spent(client, defense, i)[0]) for i in range(REPEATS)]
     return {
         "bytes": wire_bytes(defense, sent),
         "bytes_undefended": wire_bytes(NoDefense(), plain),

@@ -116,7 +116,8 @@ def not_tried(plan: FrontierPlan) -> list[str]:
     attack = plan.config.attack
     said += [
         f"Attacks other than {attack if isinstance(attack, str) else next(iter(attack))}, and more effort than "
-        f"{plan.config.budget.gradient_evaluations or 'unlimited'} gradients a trial.",
+        f"{plan.config.budget.gradient_evaluations or 'unlimited'} gradients a trial; in rows of more local steps or "
+        "of several clients as many times more, so that each row gets as many candidates.",
         "A server that prepares the model it sends (leakgauge audit, server:), and one that combines the updates of "
         "several rounds.",
         "Updates of later rounds: the attacked client trains the first weights, which is where gradients say most.",

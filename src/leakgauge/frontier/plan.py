@@ -159,7 +159,7 @@ class FrontierPlan:
             "knows": config.knows,
             "attacks": [{name: {"attack": config.attack}} for name in attackers],
             "only": only,
-            "budget": config.budget.model_dump(exclude_none=True),
+            "budget": self._budget(first),
             "seeds": config.seeds,
             "gallery": config.gallery,
             "lpips": config.lpips,
@@ -168,6 +168,15 @@ class FrontierPlan:
             return Plan(raw)
         except InputError as error:
             raise _at_row(error, rows) from error
+
+    def _budget(self, row: Row) -> dict[str, Any]:
+        """Every row gets as many candidates: one costs a gradient for each local step of each client in it. Otherwise
+        rows of more steps or clients would look like defences because the search was shorter."""
+        budget = self.config.budget.model_dump(exclude_none=True)
+        usual = self.undefended
+        if (gradients := budget.get("gradient_evaluations")) is not None:
+            budget["gradient_evaluations"] = gradients * max(1, round(row.steps / usual.steps))
+        return budget
 
     def model_for(self, source: Source) -> Task:
         """The plan's model with its first weights, fitted to a source."""

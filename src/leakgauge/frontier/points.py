@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakgauge.frontier.rows import UNDEFENDED
+from leakgauge.frontier.spent import TRAINING
 from leakgauge.metrics.intervals import proportion_upper
 
 Record = Mapping[str, Any]
@@ -29,6 +30,7 @@ class Point:
     null: float
     epsilon: float | None
     unit: str
+    scope: str
     cost: str
 
     @property
@@ -102,6 +104,7 @@ def point_of(row: Record) -> Point | None:
         null=max((f["null_psnr"]["mean"] for f in found if f.get("null_psnr")), default=float("-inf")),
         epsilon=privacy.get("epsilon"),
         unit=str(privacy.get("unit") or ""),
+        scope=str(privacy.get("scope") or TRAINING),
         cost=_cost(row.get("cost")),
     )
 

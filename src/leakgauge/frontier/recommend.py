@@ -12,6 +12,7 @@ from typing import Any
 from leakgauge.audit.gate import needed
 from leakgauge.frontier.points import Point, Record, point_of
 from leakgauge.frontier.rows import UNDEFENDED
+from leakgauge.frontier.spent import TRAINING
 
 EMPTY = 50.0
 """ε beyond which a guarantee exists on paper: odds may change by a factor of e^50."""
@@ -29,7 +30,7 @@ def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> di
     others = [p for p in points if p.family != UNDEFENDED]
     first = _without_defense(bare)
     if bare.accuracy is None:
-        return {"headline": first, "sentences": [*_leakage_only(others, tolerance), *_about(others, rows)]}
+        return {"headline": first, "sentences": [*_leakage_only(others, bare, tolerance), *_about(others, rows)]}
     trained = [p for p in others if p.accuracy is not None]
     best, *near = _best(trained, bare, bare.accuracy, tolerance)
     return {"headline": best, "sentences": [first, *near, *_dominance([bare, *trained]), *_about(others, rows)]}
@@ -40,13 +41,17 @@ def _without_defense(bare: Point) -> str:
     return f"Without a defence {bare.count} of {bare.images} pictures are identified{reached}."
 
 
+def _powerless(most: float) -> str:
+    return (
+        f"The attack identifies no more than {_percent(most)} of the pictures even without a defence, so this run "
+        "cannot tell the defences apart: give the attacker more effort or more knowledge."
+    )
+
+
 def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str, float]) -> list[str]:
     floor, most = full - tolerance["accuracy"] - 1e-9, tolerance["identified"]
     if bare.rate <= most:
-        return [
-            f"The attack identifies no more than {_percent(most)} of the pictures even without a defence, so this run "
-            "cannot tell the defences apart: give the attacker more effort or more knowledge."
-        ]
+        return [_powerless(most)]
     useful = [p for p in trained if (p.accuracy or 0) >= floor]
     quiet = [p for p in trained if p.rate <= most]
     good = [p for p in useful if p.rate <= most]
@@ -70,8 +75,8 @@ def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str
     if quiet:
         near = max(quiet, key=lambda p: p.accuracy or 0)
         said.append(
-            f"Of what stops the attack, {near.words} costs least: {_percent(near.accuracy)} accuracy against "
-            f"{_percent(full)}."
+            f"Of rows with so few identified, {near.words} costs least: {_percent(near.accuracy)} accuracy against "
+            f"{_percent(full)}, {near.seen}."
         )
     return said
 
@@ -122,15 +127,24 @@ def _dominance(trained: list[Point]) -> list[str]:
     return said
 
 
-def _leakage_only(others: list[Point], tolerance: Mapping[str, float]) -> list[str]:
-    quiet = [p for p in others if p.rate <= tolerance["identified"]]
+def _leakage_only(others: list[Point], bare: Point, tolerance: Mapping[str, float]) -> list[str]:
+    most = tolerance["identified"]
     said = ["Accuracy was not measured, so nothing here says what a defence costs."]
-    if quiet:
-        said.append(f"At most {_percent(tolerance['identified'])} identified: {_list([p.words for p in quiet])}.")
-    elif others:
+    if bare.rate <= most:
+        return [*said, _powerless(most)]
+    shown, seen = [p for p in others if p.upper <= most], [p for p in others if p.rate <= most < p.upper]
+    if shown:
+        said.append(f"At most {_percent(most)} identified, with 95 % confidence: {_list([p.words for p in shown])}.")
+    if seen:
+        parts = [f"{p.words} ({p.count} of {p.images})" for p in seen]
+        said.append(
+            f"No more than {_percent(most)} of the pictures tried were identified under {_list(parts)}: too few "
+            f"pictures to rely on it. With none identified it takes {needed(most)} to show {_percent(most)}."
+        )
+    if others and not shown and not seen:
         near = min(others, key=lambda p: p.leak)
         said.append(
-            f"No row stays at or below {_percent(tolerance['identified'])} identified; the least is {near.words} with "
+            f"No row stays at or below {_percent(most)} identified; the least is {near.words} with "
             f"{near.count} of {near.images}."
         )
     return said
@@ -155,7 +169,7 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
         said.append(f"Good only against an attacker who does not know the defence: {_list(parts)}.")
     private = sorted((p for p in others if p.epsilon is not None), key=lambda p: p.epsilon or 0.0)
     if private:
-        parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_worth(p.epsilon)})" for p in private]
+        parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_over(p)}{_worth(p.epsilon)})" for p in private]
         said.append(f"Differentially private: {_list(parts)}. All other rows say what these attacks did, and no more.")
     elif others:
         said.append("No row is differentially private: the numbers say what these attacks did, and no more.")
@@ -166,6 +180,10 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
     if lost:
         said.append(f"Without a result of an attack, and so not compared: {_list(lost)}.")
     return said
+
+
+def _over(p: Point) -> str:
+    return "" if p.scope == TRAINING else f" in {p.scope}, more in a training"
 
 
 def _worth(epsilon: float | None) -> str:

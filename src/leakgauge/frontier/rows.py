@@ -41,6 +41,11 @@ class Row:
         return bool(self.defense.label != "none")
 
     @property
+    def steps(self) -> int:
+        """Local steps of the attacked clients together: what one candidate of an attack costs in gradients."""
+        return int(self.client.value.steps(self.batch) * self.cohort)
+
+    @property
     def training(self) -> str:
         """Rows with the same one share a training: aggregation and the attacked client's batch do not change it."""
         return f"{self.client.label} | {self.defense.label}"

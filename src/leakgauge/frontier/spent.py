@@ -1,4 +1,4 @@
-"""ε of a row over the whole training, or why there is none."""
+"""ε of a row over the whole training, or of one update where none is simulated; or why there is none."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, guarantee, mechanism
 from leakgauge.privacy.rero import sentence
 from leakgauge.update import UpdateKind
+
+TRAINING, UPDATE = "the whole training", "one update"
+"""What an ε counts."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
         "noise_multiplier": float(f"{worst.noise_multiplier:.4g}"),
         "sample_rate": float(f"{worst.sample_rate:.4g}"),
         "steps": worst.steps,
+        "scope": TRAINING if plan.config.utility.given else UPDATE,
         "robustness": sentence(worst, 1 / (1 + plan.config.gallery)),
         "reason": None,
     }

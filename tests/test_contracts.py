@@ -85,6 +85,39 @@ def test_4_a_defense_keeps_names_shapes_and_dtypes(case: DefenseCase, fill: str)
 
 
 @pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+@pytest.mark.parametrize("fill", ["usual", "zero", "nan"])
+@pytest.mark.parametrize("examples", [0, 1, 3])
+def test_4_a_defense_keeps_names_shapes_and_dtypes_of_every_examples_gradient(
+    case: DefenseCase, fill: str, examples: int
+) -> None:
+    for dtype in (torch.float32, torch.float64):
+        t = task("relu", dtype=dtype)
+        rows = {k: torch.randn(examples, *p.shape, dtype=dtype) for k, p in t.parameters.items()}
+        rows |= {"scalar": torch.randn(examples, dtype=dtype), "none": torch.zeros(examples, 0, dtype=dtype)}
+        if fill == "zero":
+            rows = map_tensors(torch.zeros_like, rows)
+        if fill == "nan" and examples:
+            rows["4.weight"][0, 0, 0] = float("nan")
+        sent = case.defense.on_example_gradients(rows, torch.Generator().manual_seed(0))
+        assert list(sent) == list(rows)
+        assert [(v.shape, v.dtype) for v in sent.values()] == [(v.shape, v.dtype) for v in rows.values()]
+        if fill != "nan" or case.defense.acts_on_examples:
+            assert all(bool(torch.isfinite(v).all()) for v in sent.values())
+
+
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+@pytest.mark.parametrize("examples", [0, 1, 3])
+def test_4_a_defense_keeps_the_form_of_a_batch(case: DefenseCase, examples: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        given = batch(3, dtype).take(torch.arange(examples))
+        sent = case.defense.on_batch(given, torch.Generator().manual_seed(0))
+        assert sent.inputs.shape == given.inputs.shape
+        assert sent.inputs.dtype == dtype
+        assert len(sent.labels) == examples
+        assert bool(torch.isfinite(sent.inputs).all())
+
+
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
 def test_3_a_defense_is_deterministic_given_the_generator(case: DefenseCase) -> None:
     t, b = task("relu"), batch(4)
     one, two, other = (client_update(t, PROTOCOLS[0], b, Draws(s), defense=case.defense).tensors for s in (7, 7, 8))

@@ -162,3 +162,22 @@ def test_a_plan_that_forgets_the_norm_is_told() -> None:
 
     with pytest.raises(InputError, match="needs norm"):
         resolve_defense({"dp-sgd": {"noise_multiplier": 1.0}}, "defenses[0]")
+
+
+@pytest.mark.parametrize("norm", [0.01, 100.0])
+def test_a_model_with_a_scalar_parameter_and_an_example_without_a_finite_gradient(norm: float) -> None:
+    """Such an example counts as zero: the rest is as if its gradient had been zero, and the update stays finite."""
+    generator = torch.Generator().manual_seed(0)
+    rows = {"w": torch.randn(3, 2, 2, generator=generator), "scale": torch.randn(3, generator=generator)}
+    broken = {k: v.clone() for k, v in rows.items()}
+    broken["w"][1, 0, 0] = float("inf")
+    broken["scale"][1] = float("nan")
+    clean = {k: v.clone() for k, v in rows.items()}
+    for v in clean.values():
+        v[1] = 0
+    defense = DPSGD(noise_multiplier=1.0, norm=norm)
+    ours, theirs = (defense.on_example_gradients(t, torch.Generator().manual_seed(1)) for t in (broken, clean))
+    assert all(torch.equal(ours[k], theirs[k]) for k in rows)
+    clipped = defense.without_noise().on_example_gradients(rows, generator)
+    lengths = (clipped["w"].flatten(1).square().sum(1) + clipped["scale"].square()).sqrt()
+    assert float(lengths.max()) <= norm * 1.0001

@@ -104,6 +104,10 @@ def test_bad_strengths_are_refused() -> None:
         ({"noise_multiplier": 1.0, "snr": 0.0}, "level"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": 1.0, "norm": 0.0}, "norm"),
+        ({"noise_multiplier": float("inf")}, "noise_multiplier"),
+        ({"snr": 1e5}, "snr"),
+        ({"snr": float("-inf")}, "snr"),
+        ({"snr": float("nan")}, "snr"),
     ):
         with pytest.raises(InputError) as error:
             fed_cdp(**arguments)

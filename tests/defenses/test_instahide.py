@@ -85,6 +85,7 @@ def test_one_value_stands_for_all_channels() -> None:
     [
         (lambda: InstaHide(k=0), "k"),
         (lambda: InstaHide(k=2, largest=0.5), "largest"),
+        (lambda: InstaHide(k=8, largest=0.126), "largest"),
         (lambda: InstaHide(k=2, public_share=2), "public_share"),
         (lambda: InstaHide(k=2, public_share=1), "public"),
         (lambda: InstaHide(centre=(0.5,)).on_task(task("relu")), "centre"),

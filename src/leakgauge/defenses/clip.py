@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,13 @@ def clip_factor(squared: Tensor, norm: float) -> Tensor:
     """min(1, norm/‖·‖) from squared norms; 1 for a zero vector, differentiable there too."""
     tiny = torch.finfo(squared.dtype).tiny
     return (norm / squared.clamp_min(tiny).sqrt()).clamp_max(1.0)
+
+
+def squared_rows(per_example: Tensors) -> Tensor:
+    """‖gᵢ‖² of stacked gradients ``(n, *shape)``, over all tensors together."""
+    return torch.stack(
+        [g.reshape(g.shape[0], math.prod(g.shape[1:])).square().sum(1) for g in per_example.values()]
+    ).sum(0)
 
 
 @DEFENSES.register("clip")
@@ -49,7 +57,8 @@ class Clip(Defense):
 class ClipExamples(Defense):
     """Scales every example's gradient down to norm at most `norm` before they are averaged.
 
-    Guarantee: each example moves the mean gradient by at most norm/n. This is the clipping of DP-SGD;
+    Guarantee: each example moves the mean gradient by at most norm/n. One whose gradient is not finite counts as
+    zero, or it would make the whole update not a number, which no noise hides. This is the clipping of DP-SGD;
     without noise it is not differentially private.
     """
 
@@ -65,6 +74,11 @@ class ClipExamples(Defense):
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Clips each row of the stacked gradients ``(n, *shape)``."""
         del generator
-        squared = torch.stack([g.flatten(1).square().sum(1) for g in per_example.values()]).sum(0)
-        factor = clip_factor(squared, self.norm)
-        return map_tensors(lambda g: g * factor.view(-1, *([1] * (g.ndim - 1))), per_example)
+        squared = squared_rows(per_example)
+        counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
+
+        def clipped(g: Tensor) -> Tensor:
+            rows = -1, *([1] * (g.ndim - 1))
+            return torch.where(counts.view(rows), g * factor.view(rows), torch.zeros_like(g))
+
+        return map_tensors(clipped, per_example)

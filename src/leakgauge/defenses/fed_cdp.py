@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.clip import ClipExamples
+from leakgauge.defenses.clip import ClipExamples, squared_rows
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.gaussian import normal_like, require_bound
 from leakgauge.defenses.likelihood import gaussian_view
@@ -49,7 +49,7 @@ class Multiplier:
 
     def __post_init__(self) -> None:
         require(
-            self.sigma > 0,
+            0 < self.sigma < math.inf,
             "noise_multiplier",
             f"is {self.sigma}",
             "give a positive number: without noise it only clips",
@@ -72,6 +72,9 @@ class AtSNR:
 
     snr: float
 
+    def __post_init__(self) -> None:
+        require(abs(self.snr) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
+
     @property
     def ratio(self) -> float:
         """‖noise‖ / ‖clipped gradient‖."""
@@ -79,7 +82,7 @@ class AtSNR:
 
     def of(self, rows: Tensors, norm: float) -> Tensor:
         del norm
-        power = torch.stack([g.detach().flatten(1).square().sum(1) for g in rows.values()]).sum(0)
+        power = squared_rows(map_tensors(torch.Tensor.detach, rows))
         return self.ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
 
     def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:

@@ -22,4 +22,5 @@ def require_bound(norm: float) -> None:
 
 def require_multiplier(value: float, *, otherwise: str) -> None:
     """A noise multiplier z; `otherwise` names the defence without noise."""
-    require(value > 0, "noise_multiplier", f"is {value}", f"give a positive number, or use {otherwise}")
+    fits = 0 < value < math.inf
+    require(fits, "noise_multiplier", f"is {value}", f"give a positive number, or use {otherwise}")

@@ -50,11 +50,13 @@ class InstaHide(Defense):
     def __post_init__(self) -> None:
         require(self.k > 0, "k", f"is {self.k}", "give how many examples are mixed, e.g. 2")
         require(0 <= self.public_share < self.k, "public_share", f"is {self.public_share}", f"give 0 to {self.k - 1}")
+        # Near 1/k nearly every draw would be rejected.
+        least = 1 / self.k + (1 - 1 / self.k) / 10
         require(
-            self.k == 1 or 1 / self.k < self.largest <= 1,
+            self.k == 1 or least - 1e-9 <= self.largest <= 1,
             "largest",
             f"is {self.largest}",
-            f"give a weight above 1/{self.k}, up to 1",
+            f"give a weight from {least:.3g} to 1",
         )
         require(
             self.public_share == 0 or (self.public is not None and len(self.public) > 0),

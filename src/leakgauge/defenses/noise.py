@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -29,7 +30,7 @@ class Scale(Protocol):
 
 
 def _positive(value: float, name: str) -> None:
-    require(value > 0, name, f"is {value}", "give a positive number, or leave the noise out")
+    require(0 < value < math.inf, name, f"is {value}", "give a positive number, or leave the noise out")
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.kept import kept_entries
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors
@@ -33,8 +33,7 @@ class Prune(Defense):
 
     def kept(self, total: int) -> int:
         """Entries sent of `total`."""
-        # Half a unit in the last place: 0.9·10 must drop nine.
-        return total - math.floor(self.rate * total + 1e-9)
+        return kept_entries(1 - self.rate, total)
 
     def masks(self, tensors: Tensors) -> Tensors:
         """Entries that are sent, name → bool."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.kept import kept_entries
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
@@ -39,7 +39,7 @@ class RandomK(Defense):
 
     def kept(self, n: int) -> int:
         """k of a tensor with n entries."""
-        return math.ceil(self.keep * n)
+        return kept_entries(self.keep, n)
 
     def _factor(self, t: Tensor) -> float:
         return t.numel() / self.kept(t.numel()) if self.unbiased and t.numel() else 1.0

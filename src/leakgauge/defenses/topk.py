@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.kept import kept_entries
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
@@ -33,7 +33,7 @@ class TopK(Defense):
         require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
 
     def _mask(self, t: Tensor) -> Tensor:
-        k = math.ceil(self.keep * t.numel())
+        k = kept_entries(self.keep, t.numel())
         flat = t.detach().abs().flatten()
         kept = flat.argsort(descending=True, stable=True)[:k]
         return torch.zeros_like(flat).scatter(0, kept, 1.0).view_as(t)
@@ -46,7 +46,7 @@ class TopK(Defense):
         attacker sparsifies its own simulation."""
         del draw
         sent = map_tensors(lambda t: t != 0, update.tensors)
-        filled = any(int(m.sum()) > math.ceil(self.keep * m.numel()) for m in sent.values())
+        filled = any(int(m.sum()) > kept_entries(self.keep, m.numel()) for m in sent.values())
         if filled:
             return AttackerView(simulate=lambda raw: self.on_update(raw, None))
         return AttackerView(support=sent, unsent_small=True)

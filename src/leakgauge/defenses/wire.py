@@ -9,6 +9,7 @@ from functools import singledispatch
 from leakgauge.defenses.client_dp import ClientDP
 from leakgauge.defenses.compose import Compose
 from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.kept import kept_entries
 from leakgauge.defenses.laplace import LaplaceNoise
 from leakgauge.defenses.noise import GaussianNoise
 from leakgauge.defenses.prune import Prune
@@ -104,7 +105,7 @@ def _(defense: Defense, before: Coded, nonzero: int) -> Coded:
 @_coded.register
 def _(defense: TopK, before: Coded, nonzero: int) -> Coded:
     del nonzero
-    return _sparse(before, math.ceil(defense.keep * before.entries))
+    return _sparse(before, kept_entries(defense.keep, before.entries))
 
 
 @_coded.register

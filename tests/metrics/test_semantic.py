@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from leakgauge.data import Parquet
 from leakgauge.errors import InputError
 from leakgauge.metrics import Jaccard, TopLabels, cifar10_labels
+from leakgauge.metrics.semantic import Tagger
 from leakgauge.task import DataSpec
 
 TINY = DataSpec((3, 4, 4), 3)
@@ -63,6 +64,39 @@ def test_a_tagger_that_gives_too_few_is_refused() -> None:
         Jaccard(tagger=lambda images: bright_or_dark(images[:1]))(
             flat((1, 0, 0), (0, 0, 1)), flat((1, 0, 0), (0, 0, 1))
         )
+
+
+@pytest.mark.parametrize("tagger", [lambda images: images.mean((2, 3)), lambda images: [["red"]] * len(images)])
+def test_a_tagger_that_answers_with_something_else_is_refused(tagger: Tagger) -> None:
+    with pytest.raises(InputError, match="sets of tags"):
+        Jaccard(tagger=tagger)(flat((1, 0, 0)), flat((1, 0, 0)))
+
+
+def test_a_classifier_of_another_shape_is_refused_and_colours_are_fitted() -> None:
+    wide = TopLabels(module=nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), data=TINY, labels=("r", "g", "b"))
+    with pytest.raises(InputError, match="does not take images") as error:
+        wide(flat((1, 0, 0)))
+    assert "\n" not in str(error.value)
+    seen: list[Tensor] = []
+
+    class Keeps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x)
+            return x.new_zeros(len(x), 2)
+
+    grey = TopLabels(module=Keeps(), data=DataSpec((1, 4, 4), 2), labels=("a", "b"), top=1)
+    grey(flat((0.3, 0.6, 0.9)))
+    assert seen[0].shape == (1, 1, 4, 4)
+    assert float(seen[0].mean()) == pytest.approx(0.6)
+    with pytest.raises(InputError, match="answers with list"):
+        TopLabels(module=Listing(), data=TINY, labels=("a",), top=1)(flat((1, 0, 0)))
+
+
+class Listing(nn.Module):
+    """No tensor."""
+
+    def forward(self, x: Tensor) -> list[float]:
+        return x.mean((1, 2, 3)).tolist()
 
 
 def test_it_is_for_images() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
@@ -40,7 +40,7 @@ class TopLabels:
     Attributes:
         module: images → logits; runs in eval mode.
         data: what it was trained on: size, and the mean and spread that its inputs are normalised by. Grey
-            images are repeated over the channels.
+            images are repeated over the channels, and colour ones averaged where it takes grey ones.
         labels: of its outputs.
     """
 
@@ -60,9 +60,17 @@ class TopLabels:
         """Raises `InputError` where the module answers with another number of outputs than there are labels."""
         if images.shape[-2:] != self.data.shape[1:]:
             images = F.interpolate(images, self.data.shape[1:], mode="bilinear", antialias=True)
-        logits = self.module(self.data.normalise(images.expand(-1, self.data.shape[0], -1, -1).float()))
-        fits = logits.ndim == 2 and logits.shape[1] == len(self.labels)
-        require(fits, "tagger", f"answers with shape {tuple(logits.shape[1:])}", f"give {len(self.labels)} outputs")
+        if images.shape[1] != self.data.shape[0]:
+            images = images.mean(1, keepdim=True).expand(-1, self.data.shape[0], -1, -1)
+        try:
+            logits = self.module(self.data.normalise(images.float()))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            said = (str(error).splitlines() or [""])[0]
+            shown = f"does not take images of shape {tuple(images.shape)} ({said})"
+            raise InputError("tagger", shown, "give `data` the shape that it was trained on") from error
+        fits = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == len(self.labels)
+        answer = f"shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else type(logits).__name__
+        require(fits, "tagger", f"answers with {answer}", f"give {len(self.labels)} outputs")
         believed = logits.softmax(1).topk(self.top)
         pairs = zip(believed.values.tolist(), believed.indices.tolist(), strict=True)
         return [frozenset(self.labels[i] for p, i in zip(*row, strict=True) if p >= self.least) for row in pairs]
@@ -123,6 +131,8 @@ class Jaccard:
 
     def _of(self, images: Tensor) -> Sequence[frozenset[str]]:
         tags = self._tags(images.float())
+        sets = not isinstance(tags, Tensor) and all(isinstance(one, Set) for one in tags)
+        require(sets, "tagger", "does not answer with sets of tags", "wrap a classifier in TopLabels")
         if len(tags) != len(images):
             raise InputError("tagger", f"gave {len(tags)} sets of tags for {len(images)} images", "give one an image")
         return tags

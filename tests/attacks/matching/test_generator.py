@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, TopK
 from leakgauge.draws import Draws
+from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR
 from leakgauge.models.generator_rivals import DCGANGenerator
 from leakgauge.models.generators import CINetGenerator, Wide
@@ -273,3 +275,12 @@ def test_other_parts_run_on_the_canvas() -> None:
     )
     assert found.inputs is not None
     assert found.inputs.shape == (2, *SPEC.shape)
+
+
+@pytest.mark.parametrize("made", [(3, 4, 4), (3, 8, 6), (1, 8, 8), (3, 64)], ids=str)
+def test_a_users_generator_of_too_small_or_other_pictures_is_refused(made: tuple[int, ...]) -> None:
+    """Negative cuts gave 2 × 2 pictures of a 4 px generator."""
+    module = nn.Sequential(nn.Linear(6, math.prod(made)), nn.Unflatten(1, made))
+    canvas = Pretrained(module=module, code=(6,))
+    with pytest.raises(InputError, match="makes shape"):
+        canvas.decode(canvas.start(2, SPEC, draws()), SPEC)

@@ -102,6 +102,33 @@ def test_a_generator_of_another_shape_is_refused() -> None:
         attack.reconstruct(seen(), torch.Generator().manual_seed(0))
 
 
+class Unconditional(nn.Module):
+    """Takes no labels."""
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return codes
+
+
+@pytest.mark.parametrize(
+    ("generator", "code"), [(Shades(), (5,)), (Unconditional(), (3, 8, 8)), (nn.Linear(3, 3), (3,))], ids=str
+)
+def test_a_generator_that_cannot_be_called_so_is_refused_in_one_line(
+    generator: nn.Module, code: tuple[int, ...]
+) -> None:
+    attack = ROGS(generator=generator, code=code, attack=Says(torch.rand(2, 3, 8, 8), torch.tensor([1, 2])))
+    with pytest.raises(InputError, match="generator") as error:
+        attack.reconstruct(seen(), torch.Generator().manual_seed(0))
+    assert "\n" not in str(error.value)
+
+
+def test_the_callers_generator_stays_as_it_was() -> None:
+    mine = Shades().train().requires_grad_(True)
+    attack = ROGS(generator=mine, code=(3,), attack=Says(torch.rand(2, 3, 8, 8), torch.tensor([1, 2])), steps=1)
+    attack.reconstruct(seen(), torch.Generator().manual_seed(0))
+    assert mine.training
+    assert all(p.requires_grad for p in mine.parameters())
+
+
 def test_bad_settings_name_their_field() -> None:
     for wrong in ({"steps": 0}, {"tries": 0}, {"lr": -1.0}, {"weight": -1.0}):
         with pytest.raises(InputError, match=next(iter(wrong))):

@@ -134,6 +134,10 @@ def _part(variables: Tensors, prefix: str) -> Tensors:
 
 def _middle(pictures: Tensor, data: DataSpec) -> Tensor:
     """Cut to the data's sides."""
+    made = tuple(pictures.shape[1:])
+    same = len(made) == len(data.shape) and made[:1] == data.shape[:1]
+    fits = made == data.shape or (same and len(made) == 3 and made[1] >= data.shape[1] and made[2] >= data.shape[2])
+    require(fits, "generator", f"makes shape {made}", f"the data have shape {data.shape}")
     if len(data.shape) != 3:
         return pictures
     height, width = data.shape[1:]

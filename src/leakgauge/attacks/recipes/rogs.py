@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.recipes.rog import rog
 from leakgauge.compute import Budget, Compute
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Attack, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
@@ -80,14 +81,11 @@ class ROGS:
         generator: torch.Generator,
     ) -> Float[Tensor, "n c h w"]:
         """The generator's picture next to each of `pictures`, raw."""
-        module = self.generator.eval().requires_grad_(False)
+        module = copy.deepcopy(self.generator).eval().requires_grad_(False)
         n = len(pictures)
 
         def made(codes: Tensor, of: Tensor) -> Tensor:
-            out = module(codes, of)
-            fits = tuple(out.shape[1:]) == data.shape
-            require(fits, "generator", f"makes shape {tuple(out.shape[1:])}", f"the data have shape {data.shape}")
-            return cast(Tensor, data.low + data.range * (out + 1) / 2)
+            return cast(Tensor, data.low + data.range * (module(codes, of) + 1) / 2)
 
         def far(codes: Tensor, of: Tensor, to: Tensor) -> Float[Tensor, " n"]:
             shown = made(codes, of)
@@ -95,6 +93,7 @@ class ROGS:
             return cast(Tensor, away if self.distance is None else away + self.weight * self.distance(shown, to))
 
         first = torch.randn((self.tries, n, *self.code), generator=generator).to(pictures)
+        self._check(module, first[0], labels, data)
         with torch.no_grad():
             away = torch.stack([far(codes, labels, pictures) for codes in first])
         best = first[away.argmin(0), torch.arange(n)].clone().requires_grad_(True)
@@ -105,3 +104,16 @@ class ROGS:
             optimiser.step()
         with torch.no_grad():
             return made(best, labels).clamp(data.low, data.high)
+
+    def _check(self, module: nn.Module, codes: Tensor, labels: Tensor, data: DataSpec) -> None:
+        asked = f"codes of shape {tuple(codes.shape)} and {len(labels)} labels"
+        try:
+            with torch.no_grad():
+                shape = tuple(module(codes, labels).shape)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise InputError(
+                "generator", f"does not take {asked} ({said})", "give a class-conditional module, and its `code`"
+            ) from error
+        mend = f"the data have shape {data.shape}"
+        require(shape == (len(codes), *data.shape), "generator", f"makes shape {shape[1:]} from {asked}", mend)

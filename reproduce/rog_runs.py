@@ -54,7 +54,7 @@ class Client:
 
     Attributes:
         build: the network, drawn from the seed, by size.
-        photos: of ImageNet, resized directly, one a class; else CIFAR-10's first training pictures, with a label each
+        photos: of ImageNet, resized directly, one a class; else CIFAR-10's first test pictures, with a label each
             as well: an attack cannot tell the places of pictures of one class.
         defense: on the update.
     """
@@ -87,7 +87,7 @@ class Client:
 
     def batch(self, folder: Path) -> Batch:
         """The client's secret: the first pictures of the file."""
-        file = "imagenet-sample-256" if self.photos else "cifar10-train"
+        file = "imagenet-sample-256" if self.photos else "cifar10-test"
         source = Parquet(path=str(folder / f"{file}.parquet"), size=self.size)
         read = source.read(range(self.examples))
         return read if self.photos else Batch(read.inputs, torch.arange(self.examples) * 61 % 1000)

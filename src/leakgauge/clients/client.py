@@ -20,9 +20,18 @@ def raw_update(task: Task, protocol: Protocol, batch: Batch, draws: Draws, defen
     """Everything up to the update stage: local training with the defence's example stage inside.
 
     `task` is already the defended one (`Defense.on_task`).
+
+    Raises:
+        InputError: BatchNorm in train mode has one value a channel.
     """
     rule = example_rule(defense.on_example_gradients) if defense.acts_on_examples else mean_gradient
-    return protocol.local_training(task, batch, draws, rule)
+    try:
+        return protocol.local_training(task, batch, draws, rule)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):  # torch's words
+            raise
+        words = "leaves BatchNorm in train mode one value a channel, which has no spread"
+        raise InputError("batch", words, "give more examples a step, larger ones, or eval mode") from error
 
 
 Stages = Callable[[Protocol, Batch, Draws], tuple[Tensors, Tensors]]

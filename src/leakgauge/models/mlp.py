@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from leakgauge.errors import require
 from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
@@ -22,6 +23,7 @@ def mlp(
     bias: bool = True,
 ) -> nn.Module:
     """Linear layers on the flattened input, torch's default initialisation. Its first layer gives the input away."""
+    require(all(units > 0 for units in hidden), "hidden", f"is {list(hidden)}", "give positive numbers of units")
     sizes = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(sizes):

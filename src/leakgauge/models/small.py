@@ -13,11 +13,16 @@ from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 
+def _positive(name: str, value: int) -> None:
+    require(value > 0, name, f"is {value}", "give a positive number")
+
+
 @MODELS.register("one-hidden-layer")
 def one_hidden_layer(
     *, classes: int = 10, shape: Sequence[int] = (1, 32, 32), units: int = 8, activation: Activation = "sigmoid"
 ) -> nn.Module:
     """Qian & Hansen's d → n₁ → n₂ with biases; weights U(−.5, .5), which the paper leaves open (DLG's)."""
+    _positive("units", units)
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(math.prod(shape), units), ACTIVATIONS[activation](), nn.Linear(units, classes)
     )
@@ -29,6 +34,7 @@ def one_convolution(
     *, classes: int = 10, channels: int = 3, size: int = 32, filters: int = 12, activation: Activation = "sigmoid"
 ) -> nn.Module:
     """Qian & Hansen's network for Table 6f: one 5×5 convolution of stride 2 with padding 2, one linear layer."""
+    _positive("filters", filters)
     side = (size - 1) // 2 + 1
     conv = nn.Conv2d(channels, filters, 5, stride=2, padding=2)
     linear = nn.Linear(filters * side * side, classes)
@@ -70,6 +76,7 @@ def small_convnet(
     curvature keep their power (`is_smooth`); and nothing is pooled, which is what costs on a CPU.
     """
     require(size >= 8, "size", f"is {size}", "give at least 8 pixels")
+    _positive("width", width)
     act: type[nn.Module] = {"gelu": nn.GELU, "relu": nn.ReLU, "tanh": nn.Tanh}[activation]
     side = (size + 7) // 8
     return nn.Sequential(

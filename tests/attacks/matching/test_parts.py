@@ -103,6 +103,17 @@ def test_smoothed_total_variation_passes_finite_differences_where_the_plain_one_
     assert torch.autograd.gradgradcheck(TotalVariation(0.3, smoothing=1e-2), (z,))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 1e-6])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (1, 1, 8, 1), (1, 1, 1, 1)])
+def test_a_side_of_one_has_no_variation(shape: tuple[int, ...], smoothing: float) -> None:
+    """The mean of nothing is not a number: recordings of shape (1, 1, length) were never attacked."""
+    z = torch.arange(float(torch.Size(shape).numel())).view(shape).requires_grad_()
+    found = TotalVariation(0.5, smoothing=smoothing)(z)
+    assert float(found.detach()) == pytest.approx(0.5 if z.numel() > 1 else 0.0, abs=1e-3)
+    (slope,) = torch.autograd.grad(found, z)
+    assert bool(torch.isfinite(slope).all())
+
+
 def test_no_prior_is_zero_for_any_shape() -> None:
     assert float(NoPrior()(torch.randn(2, 7))) == 0
 

@@ -110,7 +110,8 @@ class Attempt:
     dtype: torch.dtype = torch.float32
 
     def run(self, seen: Observation, seed: int, milestones: Sequence[int]) -> tuple[Reconstruction, dict[int, Tensor]]:
-        """The answer after the last milestone, and the pictures as they stood at each."""
+        """The answer (the best point), and the pictures as they stood at each milestone; the answer's own where the
+        film has none."""
         film = Film(self.canvas, frozenset(milestones) if self.stepwise else frozenset())
         parts = Matching(
             objective=self.objective, prior=self.prior, canvas=film, minimiser=self.minimiser(max(milestones))
@@ -119,7 +120,7 @@ class Attempt:
         found = parts.reconstruct(seen, generator, compute=compute)
         frames = dict(film.frames)
         if found.inputs is not None:
-            frames[max(milestones)] = found.inputs
+            frames.setdefault(max(milestones), found.inputs)
         return found, frames
 
 
@@ -167,10 +168,24 @@ class Sheet(ItemRows):
         doubt: str = "",
     ) -> Iterator[Row]:
         """Runs an attempt for all seeds; one row a metric and milestone. The first seed goes on to `longer` ones."""
-        if self.inputs.done(target.name, f"{attempt.name}, {max((*milestones, *longer))} steps"):
+        last = max((*milestones, *longer))
+        if self.inputs.done(target.name, f"{attempt.name}, {last} steps"):  # then it has them all
             for step in sorted({*milestones, *longer}):
                 yield from self.inputs.done(target.name, f"{attempt.name}, {step} steps")
             return
+        rows = list(self._run(target, attempt, seeds, milestones, longer, doubt))
+        self.inputs.keep(rows)
+        yield from rows
+
+    def _run(
+        self,
+        target: Target,
+        attempt: Attempt,
+        seeds: Sequence[int],
+        milestones: Sequence[int],
+        longer: Sequence[int],
+        doubt: str,
+    ) -> Iterator[Row]:
         batch, where = target.batch(self.inputs.data), f"{self.item} {target.name}, {attempt.name}"
         table: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
         pace = []

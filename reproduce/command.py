@@ -37,7 +37,7 @@ def overview(console: Console) -> None:
 def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, console: Console) -> None:
     """Measures an item, keeps the result in reproduce/results, and prints it beside what was published.
 
-    Rows are kept as they come. After an interruption the same command goes on with that run.
+    Rows are kept attack by attack. After an interruption the same command goes on with that run.
 
     Raises:
         InputError: unknown item, or the data are not there.
@@ -57,8 +57,8 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
         )
         Compute().apply()
         run = Run.begin(item.paper, item.name, quick=quick)
-        for row in item.measure(Inputs(data, quick, lambda text: console.print(text, style="dim"), run.of)):
-            run.add(row)
+        inputs = Inputs(data, quick, lambda text: console.print(text, style="dim"), run.of, run.keep)
+        run.add(list(item.measure(inputs)))
         run.finish()
         records = run.records
         console.print(f"kept in {run.path}", style="dim")

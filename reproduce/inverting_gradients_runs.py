@@ -180,9 +180,21 @@ class Sheet(ItemRows):
     ) -> Iterator[Row]:
         """One row a metric over all batches and seeds (of the weights where untrained, and of the start)."""
         setting = setting or network.name
-        if kept := self.inputs.done(setting, attempt.name):
-            yield from kept
-            return
+        yield from self.inputs.once(
+            setting, attempt.name, lambda: self._run(network, attempt, batches, seeds, setting, protocol, told, doubt)
+        )
+
+    def _run(
+        self,
+        network: Network,
+        attempt: Attempt,
+        batches: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        setting: str,
+        protocol: Protocol | None,
+        told: bool,
+        doubt: str,
+    ) -> Iterator[Row]:
         made: list[list[Trial]] = []
         for seed in seeds:
             task = network.task(self.spec, seed, attempt.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -50,6 +50,10 @@ def _nothing(setting: str, attack: str) -> list[Row]:
     return []
 
 
+def _nowhere(rows: Sequence[Row]) -> None:
+    del rows
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a measurement may use.
@@ -57,12 +61,22 @@ class Inputs:
     Attributes:
         quick: asks for a run of at most ten minutes on two cores.
         done: rows of a setting and an attack that an interrupted run has kept.
+        keep: takes all rows of an attack at once, so that none is kept without the others.
     """
 
     data: Path
     quick: bool
     say: Callable[[str], None]
     done: Callable[[str, str], list[Row]] = _nothing
+    keep: Callable[[Sequence[Row]], None] = _nowhere
+
+    def once(self, setting: str, attack: str, run: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+        """The rows of an attack, from an interrupted run where it has them."""
+        rows = self.done(setting, attack)
+        if not rows:
+            rows = list(run())
+            self.keep(rows)
+        yield from rows
 
 
 Measure = Callable[[Inputs], Iterator[Row]]

@@ -43,8 +43,8 @@ def all_rows(comparisons: Callable[[Inputs], Sequence[Comparison]]) -> Measure:
 
     def measure(inputs: Inputs) -> Iterator[Row]:
         for comparison in comparisons(inputs):
-            for row in comparison.rows():
-                inputs.say(f"{row.setting}, {row.attack}: {row.record()['measured']}")
+            for row in inputs.once(comparison.setting, comparison.attack, comparison.rows):
+                inputs.say(f"{row.setting}, {row.attack}: {row.metric} {row.record()['measured']}")
                 yield row
 
     return measure

@@ -151,9 +151,11 @@ class Sheet(ItemRows):
         doubt: str = "",
     ) -> Iterator[Row]:
         """Runs an attack for all seeds; one row a metric."""
-        if kept := self.inputs.done(client.name, name):
-            yield from kept
-            return
+        yield from self.inputs.once(
+            client.name, name, lambda: self._run(client, attack or rog(), name=name, seeds=seeds, doubt=doubt)
+        )
+
+    def _run(self, client: Client, attack: Attack, *, name: str, seeds: tuple[int, ...], doubt: str) -> Iterator[Row]:
         batch = client.batch(self.inputs.data)
         table: dict[str, list[list[float]]] = {}
         seconds, spent = [], []
@@ -161,9 +163,7 @@ class Sheet(ItemRows):
             began = time.perf_counter()
             seen = client.observe(batch, seed)
             observed = time.perf_counter() - began
-            found: Reconstruction = (attack or rog()).reconstruct(
-                seen, Draws(seed).generator("attack"), compute=Compute()
-            )
+            found: Reconstruction = attack.reconstruct(seen, Draws(seed).generator("attack"), compute=Compute())
             if found.inputs is None:
                 raise RuntimeError(f"{self.item} {client.name}, {name}, seed {seed}: {found.message}")
             seconds.append(found.cost.seconds)

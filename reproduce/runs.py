@@ -1,9 +1,10 @@
-"""Runs of an item: one file each, written row by row, so that a long one goes on where it stopped."""
+"""Runs of an item: one file each, written attack by attack, so that a long one goes on where it stopped."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,15 @@ class Run:
         """The rows of an attack on a setting that are kept, one a metric."""
         return [Row.of(r) for r in self.records if (r["setting"], r["attack"]) == (setting, attack)]
 
-    def add(self, row: Row) -> None:
-        """Keeps a row, unless it is kept already."""
-        if all((r["setting"], r["attack"], r["metric"]) != (row.setting, row.attack, row.metric) for r in self.records):
-            self.records.append(row.record())
-            self._write(complete=False)
+    def add(self, rows: Sequence[Row]) -> None:
+        """Takes rows; those that it has stay."""
+        has = {(r["setting"], r["attack"], r["metric"]) for r in self.records}
+        self.records += [row.record() for row in rows if (row.setting, row.attack, row.metric) not in has]
+
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Writes rows, all or none."""
+        self.add(rows)
+        self._write(complete=False)
 
     def finish(self) -> None:
         """Nothing is missing."""

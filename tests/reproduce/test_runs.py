@@ -35,8 +35,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def kept(quick: bool, *settings: str, finish: bool = True) -> Run:
     run = Run.begin("p", "t", quick=quick)
-    for setting in settings:
-        run.add(row(setting))
+    run.keep([row(setting) for setting in settings])
     if finish:
         run.finish()
     return run
@@ -63,7 +62,7 @@ def test_an_interrupted_run_goes_on_and_a_complete_one_is_never_touched() -> Non
     assert again.path == first.path
     assert again.of("a", "a") == [row("a")]
     assert again.of("b", "a") == []
-    again.add(row("a", 9.0))
+    again.add([row("a", 9.0)])
     assert again.of("a", "a") == [row("a")]
     again.finish()
     text = first.path.read_text()

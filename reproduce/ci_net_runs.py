@@ -194,7 +194,7 @@ class Sheet(ItemRows):
             found, frames = attempt.run(target.observe(batch, seed), seed, steps)
             pace.append(found.cost.seconds / max(steps))
             if found.objective is not None:
-                table[max(steps), "loss × 1e6"][seed] = [1e6 * found.objective]
+                table[max(steps), "loss"][seed] = [found.objective]
             for step, pictures in frames.items():
                 for metric, values in scores(pictures, batch, self.inputs.data).items():
                     table[step, metric][seed] = values

@@ -80,7 +80,16 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
 def beside(item: Item, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Published cells with their measurements, then measurements that the paper has no cell for."""
     left = {(r["setting"], r["attack"], r["metric"]): r for r in records}
-    rows = [_line(c.setting, c.attack, c.metric, c.text, left.pop(c.key, None)) for c in item.cells]
+    rows, used = [], set()
+    for cell in item.cells:
+        key = next((key for key in item.keys(cell) if key in left), None)
+        record = None if key is None else left[key]
+        if key is not None and record is not None:
+            used.add(key)
+            if key != cell.key:
+                record = record | {"doubt": "; ".join(filter(None, (f"here {key[0]}, {key[1]}", record["doubt"])))}
+        rows.append(_line(cell.setting, cell.attack, cell.metric, cell.text, record))
+    left = {key: record for key, record in left.items() if key not in used}
     for (setting, attack, metric), record in left.items():
         rows.append(_line(setting, attack, metric, record["claimed"] or "–", record))
     return rows

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from leakgauge.attacks.matching import StepSearch
+from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, SquaredL2, StepSearch, Uniform
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.draws import Draws
@@ -77,7 +77,10 @@ def figure5(inputs: Inputs) -> Iterator[Row]:
 def step_search(inputs: Inputs) -> Iterator[Row]:
     """Four steps, known to be full batches at a known learning rate; candidates 1, 2, 4 and 8."""
     page, quick = Sheet.of("step-search", inputs), inputs.quick
-    inner = Auto(smooth_steps=100 if quick else 400)
+    inner = Matching(
+        objective=SquaredL2(), canvas=Pixels(first=Uniform()),
+        minimiser=BoundedLBFGS(steps=100 if quick else 400, scale=1e6),
+    )  # fmt: skip
     for rate in (1e-2, 1e-1):
         client, name = FedAvg(epochs=4, lr=rate), f"{LENET.name}, 4 steps, lr {rate:g}"
         cases = (

@@ -18,7 +18,7 @@ from leakgauge.clients import FedSGD, Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics import PSNR, Metric, assign
+from leakgauge.metrics import PSNR, SSIM, Metric, assign
 from leakgauge.models import convnet, lenet, resnet20
 from leakgauge.models.packaged import packaged
 from leakgauge.models.weights import load_weights
@@ -147,14 +147,14 @@ def distinct_batches(labels: Tensor, size: int, count: int) -> list[list[int]]:
 class Sheet(ItemRows):
     """The item that rows belong to, and what all its runs share."""
 
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: {"PSNR": PSNR()})
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: {"PSNR": PSNR(), "SSIM": SSIM()})
 
     paper: ClassVar[str] = "inverting-gradients"
 
     @staticmethod
     def of(item: str, inputs: Inputs, **metrics: Metric) -> Sheet:
-        """With PSNR, and other metrics by the names given."""
-        return Sheet(item, inputs, {"PSNR": PSNR(), **metrics})
+        """With PSNR and SSIM, and other metrics by the names given."""
+        return Sheet(item, inputs, {"PSNR": PSNR(), "SSIM": SSIM(), **metrics})
 
     @cached_property
     def source(self) -> Parquet:

@@ -63,7 +63,7 @@ def resnet(network: Network, tv: float) -> Measure:
 
     def measure(inputs: Inputs) -> Iterator[Row]:
         page, quick = Sheet.of(_item_of(network, "resnet"), inputs), inputs.quick
-        attempts = [*variants(tv, 300 if quick else 4800), euclidean(40 if quick else 300, 8)]
+        attempts = [*variants(tv, 300 if quick else 4800), euclidean(40 if quick else 6000, 8)]
         yield from _attempts(page, network, attempts, 2 if quick else 10, NARROW)
 
     return measure
@@ -103,7 +103,7 @@ def table3(inputs: Inputs) -> Iterator[Row]:
         proposed(1e-2, steps),
         Attempt(name="squared distance", attack=parts, doubt=f"{steps} of 4 800 steps" if quick else ""),
         proposed(0.0, steps, name="no total variation"),
-        euclidean(40 if quick else 300, 8),
+        euclidean(40 if quick else 6000, 8),
     ]
     if not quick:
         attempts.append(proposed(1e-2, steps, name="unsigned", signed=False))

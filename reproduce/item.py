@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -36,6 +36,11 @@ class Cell:
     def key(self) -> tuple[str, str, str]:
         """What a measured row must carry to stand beside it."""
         return self.setting, self.attack, self.metric
+
+    @property
+    def row(self) -> str:
+        """As the published numbers name it."""
+        return f"{self.setting} | {self.attack}"
 
     @property
     def text(self) -> str:
@@ -90,6 +95,7 @@ class Item:
         note: what replaced what, or why it is not run.
         needs: what the full run takes, measured.
         measure: `None` where nothing is run.
+        stands: published "setting | attack" → ours that stand for it, reduced as the note says, best first.
     """
 
     paper: str
@@ -98,10 +104,16 @@ class Item:
     note: str
     needs: str = ""
     measure: Measure | None = None
+    stands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.measure is None) != (self.state is State.NOT_RUN):
             raise ValueError(f"{self.paper}/{self.name} is {self.state.value} but its measure is {self.measure}")
+
+    def keys(self, cell: Cell) -> list[tuple[str, str, str]]:
+        """What may stand beside a published number: a row of its own name, or one that stands for it."""
+        ours = (tuple(part.strip() for part in row.split("|")) for row in self.stands.get(cell.row, ()))
+        return [cell.key, *((setting, attack, cell.metric) for setting, attack in ours)]
 
     @property
     def title(self) -> str:

@@ -124,9 +124,9 @@ def adapted(inputs: Inputs) -> Iterator[Row]:
 
 
 PHOTOS = "The first photos of a sample of ImageNet, one a class, 64 px, batch 8, one step; "
-CIFAR = "CIFAR-10 at 32 px; "
+CIFAR = "CIFAR-10's test pictures at 32 px; "
 POST = "“denoised” is the packaged post-processor, trained on CIFAR-10, in place of ROG's two, trained on ImageNet; "
-UNKNOWN = "no number of it is among the published ones that are compared here"
+UNKNOWN = "our record of the paper's numbers has nothing of it, so there is nothing to compare with"
 
 
 def _item(name: str, state: State, note: str, measure: Callable[[Inputs], Iterator[Row]] | None, needs: str) -> Item:
@@ -138,8 +138,8 @@ ITEMS = (
     _item(
         "table2", State.REDUCED,
         "The four photos are not known: 16 of a sample, for the rows that need no attack; ROG on such photos is "
-        "figure2. ROGS (`rogs`) needs a trained generator such as BigGAN, and the Jaccard index an image tagger: "
-        "neither is here.",
+        "figure2. ROGS (`rogs`) needs a trained generator such as BigGAN, which is not here. The tags of the Jaccard "
+        "index are the ten of the packaged classifier, so that unlike photos share many.",
         table2, "seconds",
     ),
     _item(
@@ -180,7 +180,10 @@ ITEMS = (
         for number, examples in ((12, 16), (13, 32), (14, 64), (15, 128))
     ),
     _item("figure16", State.REDUCED, CIFAR + "batch 4, one step; " + POST, figure16, ""),
-    _item("utility", State.NOT_RUN, "a study of training, not of attacks", None, ""),
+    _item(
+        "utility", State.NOT_RUN, "measured by `leakgauge frontier`, in the paper's setting: see docs/frontier.md",
+        None, "",
+    ),
     _item("adapted", State.REDUCED, "ours; " + CIFAR + "batch 4, one step; " + POST, adapted, ""),
     _item("wrong-start", State.REDUCED, "ours; " + CIFAR + "batch 4", ablations.wrong_start, ""),
     _item(

@@ -22,7 +22,7 @@ from leakgauge.compute import Compute
 from leakgauge.data import Parquet
 from leakgauge.defenses import Defense
 from leakgauge.draws import Draws
-from leakgauge.metrics import LPIPS, SSIM, Metric, PSNRBytes, SSIMGlobal
+from leakgauge.metrics import LPIPS, SSIM, Jaccard, Metric, PSNRBytes, SSIMGlobal
 from leakgauge.models import rog_lenet
 from leakgauge.models.packaged import packaged_names
 from leakgauge.observation import Knowledge, Observation
@@ -118,7 +118,9 @@ def denoised(pictures: Tensor) -> Tensor | None:
 @cache
 def metrics(weights: Path) -> dict[str, Metric]:
     """The paper's three under its names, as its code defines PSNR and SSIM; and SSIM as it is usually defined."""
-    found: dict[str, Metric] = {"PSNR": PSNRBytes(), "SSIM": SSIMGlobal(), "SSIM, windowed": SSIM()}
+    found: dict[str, Metric] = {
+        "PSNR": PSNRBytes(), "SSIM": SSIMGlobal(), "SSIM, windowed": SSIM(), "Jaccard": Jaccard()
+    }  # fmt: skip
     file = weights / "lpips-alex-v0.1.safetensors"
     return found | ({"LPIPS": LPIPS(weights=str(file))} if file.exists() else {})
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results"
 
 
+def kept(value: float) -> float:
+    """Three decimals, or three digits where that leaves fewer."""
+    return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of a table. `per_image` has one value an image and seed, images together."""
@@ -45,14 +50,14 @@ class Row:
         everything = [v for values in self.per_image for v in values]
         by_seed = [statistics.fmean(column) for column in zip(*self.per_image, strict=True)]
         measured = {
-            "mean": round(statistics.fmean(means), 3),
-            "low": None if interval.low is None else round(interval.low, 3),
-            "high": None if interval.high is None else round(interval.high, 3),
-            "median": round(statistics.median(everything), 3),
-            "std": round(statistics.stdev(means), 3) if len(means) > 1 else None,
-            "by_seed": [round(v, 3) for v in by_seed],
+            "mean": kept(statistics.fmean(means)),
+            "low": None if interval.low is None else kept(interval.low),
+            "high": None if interval.high is None else kept(interval.high),
+            "median": kept(statistics.median(everything)),
+            "std": kept(statistics.stdev(means)) if len(means) > 1 else None,
+            "by_seed": [kept(v) for v in by_seed],
         }
-        rounded = [[round(v, 3) for v in values] for values in self.per_image]
+        rounded = [[kept(v) for v in values] for values in self.per_image]
         environment = {"torch": torch.__version__, "threads": torch.get_num_threads(), "leakgauge": __version__}
         return asdict(self) | {"per_image": rounded, "measured": measured, "environment": environment}
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from reproduce.ci_net_demonstrations import PICTURES, linear, twin  # noqa: E402
-from reproduce.ci_net_runs import Film, Sheet, best_match  # noqa: E402
+from reproduce.ci_net_runs import Attempt, Film, Sheet, Target, best_match  # noqa: E402
 from reproduce.item import Inputs  # noqa: E402
 
 from leakgauge.attacks.matching import Adam, Matching, Pixels  # noqa: E402
@@ -20,8 +22,9 @@ from leakgauge.clients import FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.metrics import PSNR, SSIM, SSIMCropped  # noqa: E402
 from leakgauge.observation import Knowledge, Observation  # noqa: E402
-from leakgauge.task import Batch, Task  # noqa: E402
-from reproduce import command  # noqa: E402
+from leakgauge.reconstruction import Reconstruction, Status  # noqa: E402
+from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
+from reproduce import ci_net, ci_net_runs, command  # noqa: E402
 
 
 @pytest.fixture
@@ -89,3 +92,40 @@ def test_every_published_number_is_there() -> None:
     assert found["batch 128", "CI-Net", "PSNR"] == "31.4 ± 0.14"
     assert found["batch 24", "GIAS", "SSIM"] == "0.04 ± 0.02"
     assert found["batch 256", "CI-Net", "PSNR"] == "34.11 ± 0.13"
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+@pytest.mark.parametrize("name", ["table1", "figure1", "figure2", "figure3", "figure4", "batch16", "parts"])
+def test_every_item_runs_and_fills_its_cells(
+    name: str, quick: bool, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attacks answer with grey pictures at once: every other line of the measure runs."""
+
+    def grey(attempt: Attempt, seen: Observation, seed: int, milestones: Sequence[int]):
+        pictures = torch.full((seen.examples or 1, *seen.task.data.shape), 0.5)
+        return Reconstruction(pictures, None, Status.OUT_OF_STEPS, "", 1e-5), dict.fromkeys(milestones, pictures)
+
+    monkeypatch.setattr(Attempt, "run", grey)
+    monkeypatch.setattr(
+        ci_net_runs,
+        "scores",
+        lambda pictures, *_: (
+            {"SSIM": [0.5] * len(pictures)}
+            | dict.fromkeys(("FSIM", "PSNR", "LPIPS", "SSIM, one to one", "PSNR, one to one"), [0.1] * len(pictures))
+        ),
+    )
+    monkeypatch.setattr(Target, "observe", lambda _target, batch, _seed: tiny(batch))
+    item = next(item for item in ci_net.ITEMS if item.name == name)
+    assert item.measure is not None
+    rows = list(item.measure(Inputs(shared / "data", quick, lambda _: None)))
+    assert rows
+    lines = command.beside(item, [row.record() for row in rows])
+    missing = [x for x in lines if x["published"] != "–" and x["measured"] is None]
+    assert {(x["setting"], x["attack"]) for x in missing} <= {("batch 128", "GIAS")}
+    stood = [x for x in lines if x["published"] != "–" and x["measured"] is not None]
+    assert all("here ResNet-18 of width 16" in x["doubt"] for x in stood)
+
+
+def tiny(batch: Batch) -> Observation:
+    task = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), DataSpec((3, 32, 32), 10))
+    return Observation(task, client_update(task, FedSGD(), batch, Draws(0)), Knowledge(labels=batch.labels))

@@ -71,7 +71,7 @@ def test_a_row_scores_pictures_in_the_clients_order(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(rog_runs, "denoised", lambda _: None)
     truth = torch.rand(3, 3, 16, 16)
     found = scores(truth.roll(1, 0), truth, tmp_path / "data")
-    assert set(found) == {"PSNR", "SSIM", "SSIM, windowed"}
+    assert set(found) == {"PSNR", "SSIM", "SSIM, windowed", "Jaccard"}
     assert max(found["PSNR"]) < 15
     assert scores(truth, truth, tmp_path / "data")["PSNR"] == [300.0] * 3
     monkeypatch.setattr(Client, "batch", lambda *_given: Batch(truth, torch.arange(3)))

@@ -19,6 +19,7 @@ import yaml
 
 from audit.plans import tiny
 from leakgauge.audit.document import document
+from leakgauge.audit.findings import finding, groups_of
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.run import run
 from leakgauge.audit.session import run_audit
@@ -347,3 +348,17 @@ def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
     assert len(store.finished()) == 2
     assert store.pictures() == {}
     store.close()
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
+def test_a_match_of_an_update_without_image_information_is_said_to_be_none(activation: str) -> None:
+    """Every search ends at a distance of zero there, whatever its pictures."""
+    model = {"resnet18": {"width": 4, "activation": activation}}
+    data = {"source": "samples", "size": 32, "batch": 2, "batches": 1}
+    plan = Plan(tiny(model=model, data=data, attacks=["auto"], defenses=["none"], budget={"gradient_evaluations": 2}))
+    key = next(key for key in plan.trials() if not key.control)
+    record = run_trial(plan, key, compute=Compute()).record
+    assert record["cost"]["gradient_evaluations"] == 2, "the question is not the attack's"
+    assert ("no image information" in record["message"]) == (activation == "sigmoid")
+    sentence = finding(groups_of([record])[0], groups_of([record]))["sentence"]
+    assert ("The update carries no image information" in sentence) == (activation == "sigmoid")

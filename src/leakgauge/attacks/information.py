@@ -20,6 +20,10 @@ BLIND = 1e-6
 """A cosine gap below this is called none: in float32 1 − cosine has no digit left. Working attacks start at 1e-2."""
 
 
+NONE_SEEN = "no image information"
+"""Words of every sentence that says so."""
+
+
 @dataclass(frozen=True)
 class Information:
     """How far apart the updates of two unrelated batches with the same labels are, as 1 − cosine.
@@ -50,7 +54,7 @@ class Information:
         if not self.blind:
             return ""
         said = (
-            "the update carries no image information that float32 could see in the whole of it: two random batches "
+            f"the update carries {NONE_SEEN} that float32 could see in the whole of it: two random batches "
             f"with the same labels have cosine 1 − {max(self.gap, 0.0):.0e}"
         )
         if self.lost(torch.float64) and self.tensor_gap < BLIND:

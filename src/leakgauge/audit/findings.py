@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leakgauge.attacks.information import NONE_SEEN
 from leakgauge.metrics.intervals import Interval, mean_interval, proportion_interval, proportion_lower, proportion_upper
 
 MARGIN = 3.0
@@ -256,12 +257,14 @@ def _sentence(group: Group, base: dict[str, Any], level: str) -> str:
         return f"{group.title}: no result in {base['trials']} trials ({first['message'] or first['status']})."
     rate, psnr, thing = base["identified"], base["psnr"], group.thing
     read = f"{rate['count']} of {rate['n']} {thing}s identified, best {psnr['best_for_attacker']:.1f} dB"
-    return {
+    blind = next((r["message"] for r in group.records if NONE_SEEN in r["message"]), "")
+    said = {
         "exposed": f"{group.title}: {base['recovered']} of {rate['n']} {thing}s recovered ({read}).",
         "partial": f"{group.title}: no {thing} recovered, but more identified than by chance ({read}).",
         "not_recovered": f"{group.title}: not recovered by this attack ({read}); {NOT_SAFE}.",
         "inconclusive": f"{group.title}: inconclusive ({read}); {_why(base, thing)}.",
     }[level]
+    return f"{said} {blind[:1].upper()}{blind[1:]}." if blind else said
 
 
 def _why(base: dict[str, Any], thing: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from leakgauge.attacks.information import NONE_SEEN, image_information
 from leakgauge.audit.evaluate import Truth, class_prior, evaluate
 from leakgauge.audit.plan import Key, Plan
 from leakgauge.clients import FedSGD, client_update
@@ -73,6 +74,7 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     known = observe(plan, task, update, draws, client, defense, batch, shown, sent.crafting)
     if isinstance(known, Observation):
         reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
+        reconstruction = informed(reconstruction, known, streams.generator("information", key.batch))
     else:
         reconstruction = known
 
@@ -135,6 +137,19 @@ def attempt(
         return Reconstruction.not_applicable(str(error))
     except (RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, AttributeError) as error:
         return Reconstruction(None, None, Status.FAILED, f"{type(error).__name__}: {error}")
+
+
+def informed(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
+    """With a word in the message where a search matched an update that hardly depends on the images: its distance is
+    then small whatever the pictures. Asked of the network alone, apart from the attack's budget."""
+    examples = observation.examples
+    if found.inputs is None or not found.cost.gradient_evaluations or examples is None or NONE_SEEN in found.message:
+        return found
+    try:
+        said = image_information(observation, examples, generator).sentence
+    except InputError:  # nothing can be simulated: the attack has said so
+        return found
+    return replace(found, message="; ".join(filter(None, (found.message, said)))) if said else found
 
 
 def checked(found: Reconstruction, data: DataSpec) -> Reconstruction:

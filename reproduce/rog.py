@@ -154,8 +154,8 @@ ITEMS = (
     ),
     _item(
         "figure5", State.REDUCED, CIFAR + "batch 16, one step; an autoencoder trained on 5 000 CIFAR-10 pictures; 300 "
-        "steps without projection (full run 2 000) for 20 000; " + POST + "the kept quick run attacked pictures that the "
-        "post-processor was trained on", ablations.figure5, "",
+        "steps without projection (full run 2 000) for 20 000; " + POST + "the kept quick run attacked pictures that "
+        "the post-processor was trained on", ablations.figure5, "",
     ),
     _item("figure6", State.REDUCED, PHOTOS + POST + "3 bits are seven values", defended("figure6", COMPRESSED), ""),
     _item(

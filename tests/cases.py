@@ -31,6 +31,7 @@ from leakgauge.defenses.fed_cdp import ClipLayers, fed_cdp
 from leakgauge.defenses.instahide import InstaHide
 from leakgauge.defenses.mixup import MixUp
 from leakgauge.defenses.precode import Precode
+from leakgauge.defenses.transform import transform
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
@@ -125,6 +126,7 @@ DEFENSES: tuple[DefenseCase, ...] = (
     DefenseCase(MixUp(alpha=0.4, per_example=True), deterministic=False),
     DefenseCase(InstaHide(k=2, centre=SPEC.mean), deterministic=False),
     DefenseCase(Compose((MixUp(), Precode(size=6), noise(relative=0.1), TopK(keep=0.2))), deterministic=False),
+    DefenseCase(transform(shift=2), deterministic=False),
     DefenseCase(Quantise(levels=3)),
     DefenseCase(qsgd(levels=3), deterministic=False),
     DefenseCase(qsgd(levels=7, norm=2.0), deterministic=False),

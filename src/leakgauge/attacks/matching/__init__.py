@@ -7,7 +7,7 @@ from leakgauge.attacks.matching.by_batch import ByBatch
 from leakgauge.attacks.matching.canvases import Canvas, Given, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.decoder import Decoder
 from leakgauge.attacks.matching.denoise import Denoise
-from leakgauge.attacks.matching.engine import JointSoftLabels, Matching
+from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.generator import Generator, Pretrained
 from leakgauge.attacks.matching.hidden import Hidden
 from leakgauge.attacks.matching.in_turn import InTurn, Turn
@@ -25,6 +25,7 @@ from leakgauge.attacks.matching.proportional import Proportional, proportional
 from leakgauge.attacks.matching.schedule import Falling, Schedule, Scheduled, StepDecay, decaying, falling
 from leakgauge.attacks.matching.sign_tanh import PerTensorRMS, SignTanh
 from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.attacks.matching.soft_labels import JointSoftLabels
 from leakgauge.attacks.matching.step_search import StepSearch
 
 __all__ = [

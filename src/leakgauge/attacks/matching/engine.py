@@ -24,36 +24,18 @@ from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
 from leakgauge.attacks.matching.residuals import Squares, has_residual, residual
 from leakgauge.attacks.matching.schedule import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.attacks.matching.soft_labels import JointSoftLabels
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
-from leakgauge.registry import ATTACKS, LABELS
+from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 
 Polish = Callable[[Float[Tensor, "n *shape"]], Float[Tensor, "n *shape"]]
 """Raw examples → raw examples, after the search. One that has `with_labels` is given the labels too; one that has
 `refuses`, like a canvas, says beforehand which data it cannot take."""
-
-
-@LABELS.register("joint")
-@dataclass(frozen=True)
-class JointSoftLabels:
-    """Labels are optimised together with the examples, as logits through a soft-max (DLG).
-
-    The label returned is the arg-max of the *optimised* logits, never of the start.
-
-    Attributes:
-        uniform: logits start as U(0, 1), else as N(0, 1).
-    """
-
-    uniform: bool = False
-
-    def start(self, examples: int, classes: int, generator: torch.Generator) -> Float[Tensor, "n classes"]:
-        """First logits."""
-        draw = torch.rand if self.uniform else torch.randn
-        return draw((examples, classes), generator=generator, dtype=torch.float64)
 
 
 @ATTACKS.register("matching", needs="example_count, and what its parts need")
@@ -67,6 +49,9 @@ class Matching:
             the client encodes.
         labels: how labels are found where `Knowledge.labels` does not give them.
         restarts: independent starts; the one with the lowest data term is the answer. Truth plays no part.
+        draws: simulated clients, each with random draws of its own, whose mean update is matched: the expectation
+            over what a client draws (PRECODE's sample, MixUp's partners) where that can neither be read nor searched
+            for. Each costs as much as one.
     """
 
     objective: Objective = field(default_factory=Cosine)
@@ -77,9 +62,11 @@ class Matching:
     polish: tuple[Polish, ...] = ()
     hidden: tuple[Hidden, ...] = ()
     restarts: int = 1
+    draws: int = 1
 
     def __post_init__(self) -> None:
-        require(self.restarts > 0, "restarts", f"is {self.restarts}", "give a positive number")
+        for name in ("restarts", "draws"):
+            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
     def reconstruct(
         self,
@@ -108,7 +95,7 @@ class Matching:
             if refuses is not None and (why := refuses(observation.task.data)):
                 return Reconstruction.not_applicable(why)
         like = compute.like(self.minimiser.dtype)
-        simulator = Simulator.of(observation, like, generator)
+        simulator = Simulator.of(observation, like, generator, copies=self.draws)
         if not (simulator.scale_known or self.objective.scale_free):
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"

@@ -25,7 +25,12 @@ class Simulator:
     Where local training is unknown and the update is a delta, the candidate's gradient with its sign
     turned stands for it: right in direction for small local steps, unknown in length (`scale_known`).
 
-    Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent.
+    Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent,
+    or average over draws of their own.
+
+    Attributes:
+        copies: how many clients are simulated, each with draws of its own, the batch stage among them; what is sent is
+            their mean. With one, the batch stage is left out unless the client's draws are known.
     """
 
     task: Task
@@ -38,9 +43,10 @@ class Simulator:
     scale_known: bool
     views: Views
     draws_known: bool = False
+    copies: int = 1
 
     @staticmethod
-    def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> Simulator:
+    def of(observation: Observation, like: torch.Tensor, generator: torch.Generator, *, copies: int = 1) -> Simulator:
         """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
         defence's noise, which is left out.
 
@@ -70,6 +76,7 @@ class Simulator:
             sign=-1.0 if protocol is None and update.header.kind is UpdateKind.DELTA else 1.0,
             scale_known=protocol is not None or update.header.kind is UpdateKind.GRADIENT,
             draws_known=knowledge.draws is not None,
+            copies=copies if knowledge.draws is None else 1,
         )
 
     def __call__(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
@@ -87,15 +94,22 @@ class Simulator:
 
     def _sent(self, batch: Batch, buffers: Tensors | None, last: Callable[[Tensors, Draws], Tensors]) -> Tensors:
         task = self.task if not buffers else replace(self.task, buffers={**self.task.buffers, **buffers})
+        encoded = self.draws_known or self.copies > 1
 
         def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
-            if self.draws_known:
+            if encoded:
                 batch = self.defense.on_batch(batch, draws.generator("batch"))
             raw, after = raw_update(task, protocol, batch, draws, self.defense)
             return last(map_tensors(lambda t: self.sign * t, raw) if self.sign < 0 else raw, draws), after
 
-        return sent_update(self.protocol, batch, self.draws, stages)[0]
+        if self.copies == 1:
+            return sent_update(self.protocol, batch, self.draws, stages)[0]
+        each = [self.draws.of("copy", i) for i in range(self.copies)]
+        return map_tensors(
+            lambda *sent: torch.stack(sent).mean(0),
+            *(sent_update(self.protocol, batch, own, stages)[0] for own in each),
+        )
 
     def cost(self, examples: int) -> int:
         """Gradient evaluations of one call."""
-        return self.protocol.steps(examples)
+        return self.protocol.steps(examples) * self.copies

@@ -1,0 +1,30 @@
+"""Labels as variables of the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.registry import LABELS
+
+
+@LABELS.register("joint")
+@dataclass(frozen=True)
+class JointSoftLabels:
+    """Labels are optimised together with the examples, as logits through a soft-max (DLG).
+
+    The label returned is the arg-max of the *optimised* logits, never of the start.
+
+    Attributes:
+        uniform: logits start as U(0, 1), else as N(0, 1).
+    """
+
+    uniform: bool = False
+
+    def start(self, examples: int, classes: int, generator: torch.Generator) -> Float[Tensor, "n classes"]:
+        """First logits."""
+        draw = torch.rand if self.uniform else torch.randn
+        return draw((examples, classes), generator=generator, dtype=torch.float64)

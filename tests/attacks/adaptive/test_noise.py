@@ -81,12 +81,27 @@ def test_the_scale_is_that_of_the_noise_on_the_update(protocol: Protocol, defens
     assert float(scale["0.weight"]) == pytest.approx(float(torch.stack(added).std()), rel=0.05)
 
 
+@pytest.mark.parametrize("snr", [0.0, -10.0])
+@pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(lr=0.01), FedAvg(epochs=2, lr=1e-6)], ids=repr)
+def test_noise_in_proportion_to_the_gradient_is_estimated_from_gradient_and_delta_alike(
+    snr: float, protocol: Protocol
+) -> None:
+    """Only the naive attack ran against Fed-CDP in a FedAvg client, under the name of the adapted one."""
+    defense, added = fed_cdp(snr=snr), []
+    clean = observe(defense.without_noise(), protocol).update.tensors
+    for seed in range(6):
+        sent = observe(defense, protocol, seed=seed).update.tensors
+        added.append(torch.cat([(sent[k] - clean[k]).flatten() for k in sent]))
+    scale, true = known_scale(observe(defense, protocol)), float(torch.stack(added).std())
+    assert scale is not None
+    assert 0.8 * true < float(scale["0.weight"]) < 2.5 * true
+
+
 def test_an_unknown_scale_is_none() -> None:
     dp = DPSGD(noise_multiplier=0.7, norm=0.5)
     assert known_scale(observe(NoDefense())) is None
     assert known_scale(observe(Compose((noise(sigma=0.1), Clip(norm=0.1))))) is None
     assert known_scale(observe(Compose((dp, Clip(norm=1e-9))), FedAvg(lr=1e-3))) is None
-    assert known_scale(observe(fed_cdp(snr=0.0), FedAvg(lr=1e-3))) is None
     seen = observe(dp, FedAvg(lr=1e-3))
     blind = replace(seen, knowledge=replace(seen.knowledge, local_training=None))
     assert known_scale(blind) is None

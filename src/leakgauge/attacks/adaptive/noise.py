@@ -70,6 +70,11 @@ class Whitened:
         return Cosine()(ours, theirs, view)
 
 
+def _for_the_scale(defense: Defense, observation: Observation) -> str:
+    del defense
+    return "" if known_scale(observation) is not None else "the scale of the noise that is on the update"
+
+
 @counters(
     GaussianNoise,
     LaplaceNoise,
@@ -78,6 +83,7 @@ class Whitened:
     ClientDP,
     name="maximum-a-posteriori",
     because="the scale of the noise says how far the update may be missed, so how much the prior should count",
+    missing=_for_the_scale,
 )
 def against_noise(attack: Matching, defense: Defense, observation: Observation) -> Matching:
     """The likelihood under noise of known scale with a total variation of matching weight.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from leakgauge.attacks.adaptive.counter import parts_of
 from leakgauge.attacks.matching.cohort import cohort_view
 from leakgauge.clients import FedAvg, FedSGD
-from leakgauge.defenses import DPSGD, FedCDP
+from leakgauge.defenses import DPSGD, AtSNR, FedCDP
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors
@@ -19,7 +19,8 @@ def known_scale(observation: Observation) -> Tensors | None:
 
     `None` where nothing states it: later stages have reshaped the noise, or the number of examples is unknown. Noise
     of single steps (dp-sgd, fed-cdp) adds up in a FedAvg delta to first order: what noise does to later gradients
-    is left out, which is right for small lr.
+    is left out, which is right for small lr. Where its strength is a ratio to the gradient it is estimated from the
+    delta as from a gradient; too large, by up to the root of their number, where the gradients of several steps agree.
     """
     knowledge, update = observation.knowledge, observation.update
     if knowledge.defense is None:
@@ -34,6 +35,9 @@ def known_scale(observation: Observation) -> Tensors | None:
     alone = len(in_steps) == 1 and not any(part.acts_on_update for part in parts)
     if not alone or not isinstance(protocol, FedAvg) or observation.example_count is None:
         return None
+    if isinstance(part := in_steps[0], FedCDP) and isinstance(part.level, AtSNR):
+        estimate = part.level.seen(update.tensors, part.norm, 1)
+        return map_tensors(lambda t: estimate.to(t), update.tensors)
     variance = 0.0
     sizes = [len(index) for index in protocol.order(observation.example_count, Draws(0))]
     for step, size in enumerate(sizes):

@@ -76,7 +76,12 @@ class Run:
 
 
 def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
-    """Rows of the newest full run of an item; of the newest quick one where there is none, else of an interrupted."""
-    found = [_read(path) for quick in (True, False) for path in _files(paper, item, quick=quick)]
-    whole = [run for run in found if _complete(run)]
-    return list((whole or found)[-1]["rows"]) if found else []
+    """Rows of the newest full run of an item; where there is none, of the newest quick one, with what an interrupted
+    full run has in place of the same rows or below them."""
+    quick, full = ([_read(path) for path in _files(paper, item, quick=quick)] for quick in (True, False))
+    whole = [run for run in full if _complete(run)]
+    if whole:
+        return list(whole[-1]["rows"])
+    parts = [run for run in quick if _complete(run)][-1:] or quick[-1:]
+    rows = {(r["setting"], r["attack"], r["metric"]): r for run in [*parts, *full[-1:]] for r in run["rows"]}
+    return list(rows.values())

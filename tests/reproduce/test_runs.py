@@ -45,15 +45,24 @@ def latest() -> list[str]:
     return [r["setting"] for r in latest_run("p", "t")]
 
 
-def test_the_newest_full_run_wins_and_an_interrupted_one_only_where_there_is_no_other() -> None:
+def test_the_newest_full_run_wins_and_an_interrupted_one_stands_beside_the_quick_one() -> None:
     assert latest() == []
-    kept(False, "half", finish=False)
-    assert latest() == ["half"]
-    kept(True, "quick")
-    assert latest() == ["quick"]
+    kept(True, "small", finish=False)
+    assert latest() == ["small"]
+    kept(True, "quick", "both")
+    kept(False, "both", "half", finish=False)
+    assert latest() == ["small", "quick", "both", "half"]
     kept(False, "whole")
     kept(True, "newer but quick")
-    assert latest() == ["half", "whole"]
+    assert latest() == ["both", "half", "whole"]
+
+
+def test_rows_of_a_full_run_go_before_the_quick_ones_of_the_same_name() -> None:
+    quick, full = Run.begin("p", "t", quick=True), Run.begin("p", "t", quick=False)
+    quick.keep([row("a", 1.0)])
+    quick.finish()
+    full.keep([row("a", 5.0)])
+    assert [r["per_image"][0][0] for r in latest_run("p", "t")] == [5.0]
 
 
 def test_an_interrupted_run_goes_on_and_a_complete_one_is_never_touched() -> None:

@@ -36,14 +36,9 @@ def _whole_batches(protocol: Protocol | None, examples: int) -> bool:
     return protocol is None or isinstance(protocol, FedSGD)
 
 
-def _examples(observation: Observation) -> int | None:
-    labels = observation.knowledge.labels
-    return observation.example_count if labels is None else len(labels)
-
-
 def _for_the_draw(defense: Precode, observation: Observation) -> str:
     del defense
-    examples = _examples(observation)
+    examples = observation.examples
     if examples is None:
         return "the number of examples"
     if not _whole_batches(observation.knowledge.local_training, examples):
@@ -82,7 +77,7 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
     """
     if isinstance(attack.objective, Cosine):
         attack = replace(attack, objective=CosinePerTensor())
-    examples = _examples(observation)
+    examples = observation.examples
     if observation.knowledge.draws is not None or examples is None or _for_the_draw(defense, observation):
         return attack
     hidden = tuple(

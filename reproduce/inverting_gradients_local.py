@@ -79,7 +79,7 @@ def step_search(inputs: Inputs) -> Iterator[Row]:
     page, quick = Sheet.of("step-search", inputs), inputs.quick
     inner = Matching(
         objective=SquaredL2(), canvas=Pixels(first=Uniform()),
-        minimiser=BoundedLBFGS(steps=100 if quick else 400, scale=1e6),
+        minimiser=BoundedLBFGS(steps=400 if quick else 1000, scale=1e6),
     )  # fmt: skip
     for rate in (1e-2, 1e-1):
         client, name = FedAvg(epochs=4, lr=rate), f"{LENET.name}, 4 steps, lr {rate:g}"

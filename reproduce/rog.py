@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -131,8 +131,26 @@ DEFENDED = "22 minutes a defence on one core, 18 of them for five local steps"
 UNKNOWN = "our record of the paper's numbers has nothing of it, so there is nothing to compare with"
 
 
-def _item(name: str, state: State, note: str, measure: Callable[[Inputs], Iterator[Row]] | None, needs: str) -> Item:
-    return Item(paper="rog", name=name, state=state, note=note.strip().removesuffix(";"), measure=measure, needs=needs)
+def _item(
+    name: str,
+    state: State,
+    note: str,
+    measure: Callable[[Inputs], Iterator[Row]] | None,
+    needs: str,
+    stands: Mapping[str, tuple[str, ...]] | None = None,
+) -> Item:
+    said = note.strip().removesuffix(";")
+    return Item(paper="rog", name=name, state=state, note=said, measure=measure, needs=needs, stands=stands or {})
+
+
+def smaller(*defenses: Named) -> dict[str, tuple[str, ...]]:
+    """Rows of one local step, and of smaller photos, that stand for the paper's where those are not run."""
+    return {
+        f"{replace(PUBLISHED, steps=5, defense=d).name} | ROG": tuple(
+            f"{replace(client, defense=d).name} | ROG" for client in (PUBLISHED, REDUCED)
+        )
+        for d in defenses
+    }
 
 
 ITEMS = (
@@ -148,6 +166,11 @@ ITEMS = (
         "figure2", State.REDUCED,
         PHOTOS + POST + "the full run adds 128 px, batch 16, with one and five steps, the latter being the paper's.",
         figure2, "half an hour on one core (2 s a step of the attack at 128 px, 10 s with five local steps)",
+        {
+            "128 px, batch 16, τ 5, none | Inverting Gradients": (
+                "64 px, batch 8, τ 1, none | Inverting Gradients, 200 steps",
+            )
+        },
     ),
     _item("figure3", State.NOT_RUN, UNKNOWN, None, ""),
     _item(
@@ -163,22 +186,24 @@ ITEMS = (
         "figure6", State.REDUCED, PHOTOS + POST + "3 bits are seven values. " + LARGE + "In the paper the three lie "
         "within .03 of the undefended update; here rounding to the nearest sets small entries to zero, which the dice "
         "of QSGD do not, and squared distance takes the zeros of top-k for entries",
-        defended("figure6", COMPRESSED), DEFENDED,
+        defended("figure6", COMPRESSED), DEFENDED, smaller(*COMPRESSED),
     ),
     _item(
         "figure7", State.REDUCED, PHOTOS + POST + "three times each tensor's g/rms in the tanh, see gain. "
         + LARGE + "Signs do better than the uniform quantiser and top-k, unlike in the paper: this gain is an "
         "adaptation, the squared distance there is none", defended("figure7", (SIGNS,)), DEFENDED,
+        smaller(SIGNS),
     ),
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
         "does not say which; Fed-CDP with C 4 and noise on each example",
-        defended("figure8", (SOTERIA, PRECODE, NOISY[0])), "",
+        defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
+        DEFENDED + "; the mask of Soteria a quarter of an hour more", smaller(PRECODE, NOISY[0], SOTERIA),
     ),
     _item(
         "figure9", State.REDUCED, PHOTOS + POST + "the ratio is that of one example's clipped gradient to its noise, "
         "over all tensors: the paper does not say which. " + LARGE + "In the paper's order",
-        defended("figure9", NOISY[1:]), DEFENDED,
+        defended("figure9", NOISY[1:]), DEFENDED, smaller(*NOISY[1:]),
     ),
     _item("figure10", State.NOT_RUN, UNKNOWN, None, ""),
     _item("figure11", State.NOT_RUN, UNKNOWN, None, ""),
@@ -189,7 +214,13 @@ ITEMS = (
         )
         for number, examples in ((12, 16), (13, 32), (14, 64), (15, 128))
     ),
-    _item("figure16", State.REDUCED, CIFAR + "batch 4, one step; " + POST, figure16, ""),
+    _item(
+        "figure16", State.REDUCED, CIFAR + "batch 4, one step; " + POST, figure16, "",
+        {
+            f"{prefix}128 px, batch 16, τ 5, none | ROG": (f"{prefix}CIFAR-10 at 32 px, batch 4, τ 1, none | ROG",)
+            for prefix in ("", "VGG-7, ", "ResNet-18, ")
+        },
+    ),
     _item(
         "utility", State.NOT_RUN, "measured by `leakgauge frontier`, in the paper's setting: see docs/frontier.md",
         None, "",

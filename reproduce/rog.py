@@ -196,7 +196,8 @@ ITEMS = (
     ),
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
-        "does not say which; Fed-CDP with C 4 and noise on each example",
+        "does not say which; Fed-CDP with C 4 and noise on each example. " + LARGE + "PRECODE withstands this attack, "
+        "which puts a draw of its own in place of the client's; `adapted` reads the client's",
         defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
         DEFENDED + "; the mask of Soteria a quarter of an hour more", smaller(PRECODE, NOISY[0], SOTERIA),
     ),

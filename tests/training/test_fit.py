@@ -285,7 +285,8 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
         (["nonet", "--data", "samples", "-o", "x.safetensors"], "nonet"),
         (["mlp", "--data", "samples", "-o", "x.pt"], "output"),
         (["{lenet: {activation: swish}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "swish"),
-        (["{mlp: {hidden: [-1]}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "cannot be built"),
+        (["{mlp: {hidden: [-1]}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "hidden: is [-1]"),
+        (["{convnet: {width: -1}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "cannot be built"),
         (["mlp", "--data", "{", "-o", "x.safetensors"], "data"),
         (["mlp", "--data", "samples", "-o", str(tmp_path / "x.safetensors"), "--batch-size", "9999"], "batch_size"),
     ):

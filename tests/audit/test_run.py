@@ -15,7 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import yaml
+from torch import nn
 
 from audit.plans import tiny
 from leakgauge.audit.document import document
@@ -24,9 +26,14 @@ from leakgauge.audit.plan import Plan
 from leakgauge.audit.run import run
 from leakgauge.audit.session import run_audit
 from leakgauge.audit.store import FILE, Store
-from leakgauge.audit.trial import run_trial
+from leakgauge.audit.trial import informed, run_trial
+from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
+from leakgauge.draws import Draws
 from leakgauge.errors import InputError
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Cost, Reconstruction, Status
+from leakgauge.task import Batch, DataSpec, Task
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
@@ -362,3 +369,19 @@ def test_a_match_of_an_update_without_image_information_is_said_to_be_none(activ
     assert ("no image information" in record["message"]) == (activation == "sigmoid")
     sentence = finding(groups_of([record])[0], groups_of([record]))["sentence"]
     assert ("The update carries no image information" in sentence) == (activation == "sigmoid")
+
+
+def test_a_model_that_cannot_be_asked_in_double_precision_keeps_its_answer() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(12, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1).float() @ self.weight
+
+    data = DataSpec((3, 2, 2), 3)
+    task, b = Task.of(Single(), data), Batch(torch.rand(1, 3, 2, 2), torch.tensor([1]))
+    seen = Observation(task, client_update(task, FedSGD(), b, Draws(0)), Knowledge(labels=b.labels))
+    found = Reconstruction(b.inputs, b.labels, Status.OUT_OF_STEPS, "as it went", cost=Cost(3))
+    assert informed(found, seen, torch.Generator()) is found

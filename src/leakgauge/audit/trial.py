@@ -147,7 +147,7 @@ def informed(found: Reconstruction, observation: Observation, generator: torch.G
         return found
     try:
         said = image_information(observation, examples, generator).sentence
-    except InputError:  # nothing can be simulated: the attack has said so
+    except (InputError, RuntimeError, TypeError):  # it is asked in float64, which not every model runs in
         return found
     return replace(found, message="; ".join(filter(None, (found.message, said)))) if said else found
 

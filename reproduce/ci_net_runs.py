@@ -147,6 +147,7 @@ def scores(pictures: Tensor, batch: Batch, data: Path) -> dict[str, list[float]]
     found = {name: best_match(metric, pictures, batch.inputs) for name, metric in metrics(data).items()}
     mates = assign(pictures, batch.inputs, labels_hat=batch.labels, labels=batch.labels).take(pictures)
     found["SSIM, one to one"] = SSIM()(mates, batch.inputs).tolist()
+    found["the paper's SSIM, one to one"] = SSIMCropped()(mates, batch.inputs).tolist()
     found["PSNR, one to one"] = PSNR()(mates, batch.inputs).tolist()
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reproduce import qian_hansen_runs as runs
 from reproduce.item import Item, State
+from reproduce.qian_hansen_activations import activations
 
 CIFAR = "CIFAR-10's photos in a network of 100 outputs for CIFAR-100; labels unknown and soft. "
 
@@ -71,6 +72,17 @@ ITEMS = (
         note="ours; random weights and examples",
         measure=runs.ranks,
         needs="a minute on one core",
+    ),
+    Item(
+        paper="qian-hansen",
+        name="activations",
+        state=State.REDUCED,
+        note="ours; "
+        + CIFAR
+        + "Sigmoid, tanh and ReLU at the counts (12 filters, as many units as digits) and at twice as many; quick: one "
+        "seed.",
+        measure=runs.all_rows(activations),
+        needs="8 minutes on one core",
     ),
     *(
         Item(

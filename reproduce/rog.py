@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -135,7 +135,7 @@ def _item(
     name: str,
     state: State,
     note: str,
-    measure: Callable[[Inputs], Iterator[Row]] | None,
+    measure: Measure | None,
     needs: str,
     stands: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Item:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import platform
-import signal
-import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +14,7 @@ from leakgauge.audit.plan import Key, Plan
 from leakgauge.audit.store import Store
 from leakgauge.audit.trial import TrialResult, run_trial, trial_id
 from leakgauge.compute import Compute
-from leakgauge.errors import InputError
+from leakgauge.workers import run_all
 
 OnTrial = Callable[[int, int, str], None]
 """(finished, all, id of the last)."""
@@ -40,20 +33,10 @@ _work: tuple[Plan, Work] | None = None
 
 
 def _begin(work: Work) -> None:
-    """Resolves the plan once per process, and ends the process with its parent."""
+    """Resolves the plan once per process."""
     global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
     work.compute.apply()
     _work = (Plan(work.raw), work)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    # A pool's workers outlive a parent that is killed: they hold their own queue open.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _run(key: Key) -> TrialResult:
@@ -106,30 +89,12 @@ def run(
         return store
     # A folder begun without images stays without, whatever this call says.
     work = Work(plan.raw, compute, counts_only or store.audit.counts_only)
-    # Forked from a server that has imported torch but started no thread: workers share its memory.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["leakgauge.audit.trial"])
-    with ProcessPoolExecutor(min(workers, len(left)), mp_context=context, initializer=_begin, initargs=(work,)) as pool:
-        pending: set[Future[TrialResult]] = {pool.submit(_run, key) for key in left.values()}
-        try:
-            while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    result = future.result()
-                    store.add(result)
-                    done.add(result.id)
-                    if on_trial is not None:
-                        on_trial(len(done), len(keys), result.id)
-        except BrokenProcessPool as error:
-            raise InputError(
-                "workers",
-                "a worker process died (out of memory?)",
-                "run again with fewer --workers; finished trials are kept",
-            ) from error
-        except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+
+    def keep(result: TrialResult) -> None:
+        store.add(result)
+        done.add(result.id)
+        if on_trial is not None:
+            on_trial(len(done), len(keys), result.id)
+
+    run_all(_run, list(left.values()), keep, workers=workers, begin=_begin, ground=work, kept="trials")
     return store

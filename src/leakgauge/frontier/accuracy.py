@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +13,13 @@ from leakgauge.compute import Compute
 from leakgauge.data import Source
 from leakgauge.data.source import spec
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
 from leakgauge.frontier.folder import Folder, keep, kept
 from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.metrics.intervals import proportion_interval
 from leakgauge.task import Task
 from leakgauge.utility import Examples, Training, dirichlet_partition
 from leakgauge.utility.partition import Hands
+from leakgauge.workers import run_all
 
 OnTraining = Callable[[int, int, str], None]
 """(finished, all, name of the last)."""
@@ -95,24 +88,16 @@ def record_of(name: str, done: Training, tested: int) -> dict[str, Any]:
     }
 
 
-def _begin(raw: dict[str, Any], compute: Compute) -> None:
+def _begin(ground: tuple[dict[str, Any], Compute]) -> None:
     global _stage
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    raw, compute = ground
     compute.apply()
-    threading.Thread(target=_die_with_parent, daemon=True).start()
     _stage = stage_of(FrontierPlan(raw))
 
 
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _run(name: str, result: Path) -> str:
+def _run(job: tuple[str, Path]) -> str:
     assert _stage is not None
-    return run_training(_stage, name, result)
+    return run_training(_stage, *job)
 
 
 def run_trainings(
@@ -130,45 +115,25 @@ def run_trainings(
     """
     files = {name: folder.training(name) for name in plan.trainings()}
     left = [name for name, file in files.items() if kept(file) is None]
-    done = len(files) - len(left)
+    done = set(files) - set(left)
     if on_training is not None and files:
-        on_training(done, len(files), "")
+        on_training(len(done), len(files), "")
     if not left:
         return
     (folder.path / "utility").mkdir(exist_ok=True)
+
+    def tell(name: str) -> None:
+        done.add(name)
+        if on_training is not None:
+            on_training(len(done), len(files), name)
+
     if workers == 1:
         stage = stage_of(plan)
         for name in left:
-            run_training(stage, name, files[name])
-            done += 1
-            if on_training is not None:
-                on_training(done, len(files), name)
+            tell(run_training(stage, name, files[name]))
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["leakgauge.frontier.accuracy"])
-    count = min(workers, len(left))
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(plan.raw, compute)) as pool:
-        pending: set[Future[str]] = {pool.submit(_run, name, files[name]) for name in left}
-        try:
-            while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    done += 1
-                    name = future.result()
-                    if on_training is not None:
-                        on_training(done, len(files), name)
-        except BrokenProcessPool as error:
-            raise InputError(
-                "workers",
-                "a worker process died (out of memory?)",
-                "run again with fewer --workers; finished trainings are kept",
-            ) from error
-        except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    jobs, ground = [(name, files[name]) for name in left], (plan.raw, compute)
+    run_all(_run, jobs, tell, workers=workers, begin=_begin, ground=ground, kept="trainings")
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.data.image import channels_of, pixels, stack
-from leakgauge.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, column
 from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.data.table import PictureTable
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
@@ -21,39 +21,18 @@ from leakgauge.task import Batch
 
 @DATA.register("hf", needs="leakgauge[hub]")
 @dataclass(frozen=True, kw_only=True)
-class Hub:
+class Hub(PictureTable):
     """Pictures of a Hugging Face data set, by ``datasets.load_dataset``, which may download it.
 
     Attributes:
         path: the data set's name on the hub, e.g. ``uoft-cs/cifar10``.
         split: which part of it.
         config: which of its configurations; empty for the only one.
-        size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
-        channels: 3 (colour) or 1 (grey); 0 takes those of the first picture.
-        image_column, label_column: where not `image` or `img`, and `label` or `fine_label`.
+        size, channels, image_column, label_column: as in `PictureTable`.
     """
 
-    path: str
     split: str = "test"
     config: str = ""
-    size: int | None = None
-    channels: int = 0
-    image_column: str = ""
-    label_column: str = ""
-    normalise: bool = True
-    low = 0.0
-    high = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
-        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
-        require(len(self._rows) > 0, "data.source", f"'{self.path}' holds no rows", "use another split")
-        require(
-            int(self.labels.min()) >= 0,
-            "data.split",
-            f"'{self.split}' is unlabelled (label −1)",
-            "use a labelled split",
-        )
 
     @cached_property
     def _rows(self) -> Any:
@@ -71,8 +50,7 @@ class Hub:
 
     @cached_property
     def _columns(self) -> tuple[str, str]:
-        present = list(self._rows.features)
-        return column(present, IMAGE_COLUMNS, self.image_column), column(present, LABEL_COLUMNS, self.label_column)
+        return self._columns_of(list(self._rows.features))
 
     @property
     def name(self) -> str:
@@ -88,15 +66,8 @@ class Hub:
         listed = getattr(self._rows.features[self._columns[1]], "num_classes", 0)
         return max(FEWEST_CLASSES, int(listed), 1 + int(self.labels.max()))
 
-    @cached_property
-    def _channels(self) -> int:
-        return self.channels or channels_of(self._image(0))
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        if self.size is not None:
-            return (self._channels, self.size, self.size)
-        return tuple(self.read([0]).inputs.shape[1:])
+    def _channels_of_first(self) -> int:
+        return channels_of(self._image(0))
 
     def __len__(self) -> int:
         return len(self._rows)

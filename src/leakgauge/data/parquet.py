@@ -17,34 +17,15 @@ from torch import Tensor
 
 from leakgauge.data.image import channels_of, opened, pixels, stack
 from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.data.table import PictureTable
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
 
-IMAGE_COLUMNS = ("image", "img")
-LABEL_COLUMNS = ("label", "fine_label", "labels")
-
-
-def column(present: Sequence[str], wanted: Sequence[str], given: str) -> str:
-    """The column named in the plan, else the first of `wanted` that is present.
-
-    Raises:
-        InputError: there is none.
-    """
-    names = (given,) if given else wanted
-    for name in names:
-        if name in present:
-            return name
-    raise InputError(
-        "data.source",
-        f"has no column '{names[0]}', only {sorted(present)}",
-        "set data.image_column and data.label_column",
-    )
-
 
 @DATA.register("parquet", needs="leakgauge[parquet]")
 @dataclass(frozen=True, kw_only=True)
-class Parquet:
+class Parquet(PictureTable):
     """Pictures of a Parquet file, or of all such files in a folder, in the Hugging Face layout.
 
     Columns: pictures as a struct of encoded `bytes` and `path`, and integer labels. Opening reads the labels and
@@ -52,30 +33,11 @@ class Parquet:
 
     Attributes:
         path: a file, or a folder of ``*.parquet``.
-        size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
-        channels: 3 (colour) or 1 (grey); 0 takes those of the first picture.
-        image_column, label_column: where not `image` or `img`, and `label` or `fine_label`.
+        size, channels, image_column, label_column: as in `PictureTable`.
     """
 
-    path: str
-    size: int | None = None
-    channels: int = 0
-    image_column: str = ""
-    label_column: str = ""
-    normalise: bool = True
-    low = 0.0
-    high = 1.0
-
     def __post_init__(self) -> None:
-        require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
-        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
-        require(len(self.labels) > 0, "data.source", f"'{self.path}' holds no rows", "give a file with examples")
-        require(
-            int(self.labels.min()) >= 0,
-            "data.source",
-            f"'{self.path}' has unlabelled rows (label −1)",
-            "use a labelled split",
-        )
+        super().__post_init__()
         # A wrong column shows here, not in the middle of an audit.
         self._encoded([0])
 
@@ -103,8 +65,7 @@ class Parquet:
 
     @cached_property
     def _columns(self) -> tuple[str, str]:
-        present = self._files[0].schema_arrow.names
-        return column(present, IMAGE_COLUMNS, self.image_column), column(present, LABEL_COLUMNS, self.label_column)
+        return self._columns_of(self._files[0].schema_arrow.names)
 
     @cached_property
     def _groups(self) -> tuple[tuple[int, int], ...]:
@@ -134,19 +95,10 @@ class Parquet:
         listed = len(features.get(self._columns[1], {}).get("names") or ())
         return max(FEWEST_CLASSES, listed, 1 + int(self.labels.max()))
 
-    @cached_property
-    def _channels(self) -> int:
-        if self.channels:
-            return self.channels
+    def _channels_of_first(self) -> int:
         encoded, name = self._encoded([0])[0]
         with opened(encoded, name) as image:
             return channels_of(image)
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        if self.size is not None:
-            return (self._channels, self.size, self.size)
-        return tuple(self.read([0]).inputs.shape[1:])
 
     def __len__(self) -> int:
         return len(self.labels)

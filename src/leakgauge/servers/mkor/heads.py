@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 from math import prod
 
 import torch
@@ -118,6 +119,8 @@ class Constant:
             and several local steps, which silence units with small activations.
     """
 
+    everything: ClassVar[bool] = True
+
     paths: int | None = None
     bias: float = 0.0
     scale: float = 1.0
@@ -131,13 +134,12 @@ class Constant:
     ) -> CraftedHead:
         """See `Head.craft`. The generator is not used."""
         del generator
-        plan = planned(task, self.paths)
-        return _assembled(task, features, loss, plan, self, everything=True)
+        return _assembled(task, features, loss, planned(task, self.paths), self)
 
 
 @HEADS.register("naive", needs="hidden linear layers with a unit for every class")
 @dataclass(frozen=True, kw_only=True)
-class Naive:
+class Naive(Constant):
     """As `Constant`, but only rows that are read are written: first rows of each hidden layer, and the last layer.
 
     All other rows stay honest. The same features, and logits that are equal too. On layers 25088-4096-4096-100 with 100
@@ -147,36 +149,20 @@ class Naive:
         paths, bias, scale: as in `Constant`.
     """
 
-    paths: int | None = None
-    bias: float = 0.0
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.paths is None or self.paths > 0, "paths", f"is {self.paths}", "give a positive number")
-        require(self.scale > 0, "scale", f"is {self.scale}", "give a positive number")
-
-    def craft(
-        self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
-    ) -> CraftedHead:
-        """See `Head.craft`. The generator is not used."""
-        del generator
-        plan = planned(task, self.paths)
-        return _assembled(task, features, loss, plan, self, everything=False)
+    everything: ClassVar[bool] = False
 
 
-def _assembled(
-    task: Task, features: CraftedFeatures, loss: LossTreatment, plan: Plan, spec: Constant | Naive, *, everything: bool
-) -> CraftedHead:
+def _assembled(task: Task, features: CraftedFeatures, loss: LossTreatment, plan: Plan, spec: Constant) -> CraftedHead:
     units = consecutive(plan.outputs, plan.paths)
     head: Tensors = {}
     for depth, layer in enumerate(plan.layers):
         honest, last = task.parameters[layer.weight], depth == len(plan.layers) - 1
         own = torch.arange(plan.outputs)[:, None] if last else units
-        written = slice(None) if everything or last else slice(0, own.numel())
+        written = slice(None) if spec.everything or last else slice(0, own.numel())
         if depth == 0:
             weight = _filled(honest, written, spec.scale / layer.inputs)
         else:
-            spread = everything and plan.paths == 1 and not last
+            spread = spec.everything and plan.paths == 1 and not last
             weight = torch.eye(*honest.shape).to(honest) if spread else _filled(honest, written, 0.0)
             wire(weight, own, units, 1 / plan.paths)
         head[layer.weight] = weight

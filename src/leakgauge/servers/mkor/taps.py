@@ -38,13 +38,16 @@ class PublishedTaps:
 
     def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
         return crafted_convolutions(
-            task, _zeros, generator, directions=self.directions, smooth=self.smooth, clear_biases=True
+            task, self._rows, generator, directions=self.directions, smooth=self.smooth, clear_biases=True
         )
+
+    def _rows(self, step: Step, weight: Tensor) -> Tensor:
+        return _zeros(step, weight)
 
 
 @TAPS.register("equation-20", needs="a chain of convolutions, max-pools and linear layers")
 @dataclass(frozen=True, kw_only=True)
-class BlockTaps:
+class BlockTaps(PublishedTaps):
     """MKOR's Eq. (20) to the letter: only weights from read to written channels are replaced.
 
     Weights of a written channel from channels that are not read stay, so those leak into it: the features are
@@ -52,17 +55,13 @@ class BlockTaps:
     seeds, 12 images). For comparison only.
 
     Attributes:
-        directions: four-direction layers, `None` for as many as fit.
-        smooth: smooth the images as the release does.
+        directions, smooth: as in `PublishedTaps`.
     """
 
-    directions: int | None = None
-    smooth: bool = True
-
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        return crafted_convolutions(
-            task, _blocks, generator, directions=self.directions, smooth=self.smooth, clear_biases=True
-        )
+    def _rows(self, step: Step, weight: Tensor) -> Tensor:
+        rows = weight[step.writes].clone()
+        rows[:, step.reads] = 0
+        return rows
 
 
 @TAPS.register("quiet", needs="a chain of convolutions, max-pools and linear layers")
@@ -122,9 +121,3 @@ def changed_fraction(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) 
 
 def _zeros(step: Step, weight: Tensor) -> Tensor:
     return torch.zeros_like(weight[step.writes])
-
-
-def _blocks(step: Step, weight: Tensor) -> Tensor:
-    rows = weight[step.writes].clone()
-    rows[:, step.reads] = 0
-    return rows

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
+
 from leakgauge.attacks.matching import Adam, Matching, SquaredL2, TotalVariation
 from leakgauge.clients import FedAvg
 from leakgauge.models import resnet18, resnet34, resnet50
 from reproduce.inverting_gradients_runs import (
     CONVNET,
+    LENET,
     RESNET_TRAINED,
     Attempt,
     Network,
     Sheet,
+    Trial,
     bounded,
     distinct_batches,
     euclidean,
@@ -90,6 +94,24 @@ def table2(lr: float, item: str) -> Measure:
             )
 
     return measure
+
+
+def all_iterations(inputs: Inputs) -> Iterator[Row]:
+    """The paper's rival of its own attack on LeNet, three images."""
+    page = Sheet.of("table1-lbfgs", inputs)
+    yield from _attempts(page, LENET, [euclidean(600 if inputs.quick else 6000, 16)], 3)
+
+
+def grey(inputs: Inputs) -> Iterator[Row]:
+    """Grey pictures on those that other items attack, one batch a client."""
+    page = Sheet.of("grey", inputs)
+    cases = [(f"images {first} to {last}", single(last - first + 1, first)) for first, last in ((0, 1), (0, 2), (2, 3))]
+    cases.append(("images 0 to 9", single(10)))
+    cases += [(f"Table 2, n {n}", distinct_batches(page.source.labels, n, 1)) for n in (4, 8)]
+    for setting, batches in cases:
+        truth = [page.source.read(batch) for batch in batches]
+        made = [Trial(torch.full_like(t.inputs, 0.5), t, {}, True, 0, 0.0, "") for t in truth]
+        yield from page.scored(setting, "grey picture", [made])
 
 
 def table3(inputs: Inputs) -> Iterator[Row]:

@@ -8,7 +8,10 @@ from reproduce.qian_hansen_activations import activations
 
 CIFAR = "CIFAR-10's photos in a network of 100 outputs for CIFAR-100; labels unknown and soft. "
 
-STARTS = "300 iterations from three starts and weight seeds each; the paper plots curves and gives no values. "
+STARTS = (
+    "At most 300 iterations of L-BFGS from three starts and weight seeds each, a twentieth of the paper's 300 calls of "
+    "20; it plots curves and gives no values. "
+)
 
 ITEMS = (
     Item(

@@ -22,8 +22,8 @@ RESNET_NOTE = (
 TABLE2_NOTE = (
     "ConvNet of D = 16 for 64; ten batches of distinct labels that do not overlap (the release's do). Quick: one batch "
     "(two of one image), 250 of 4 800 steps. At a local learning rate of 1e-4 several steps are one gradient: see "
-    "local-lr. But for pictures alone in their batch, the quick run's means lie below those of grey ones (see grey), with "
-    "intervals that overlap: it shows that E 5, n 1 is ahead, and no order of the other four. "
+    "local-lr. But for pictures alone in their batch, the quick run's means lie below those of grey ones (see grey), "
+    "with intervals that overlap: it shows that E 5, n 1 is ahead, and no order of the other four. "
 )
 UNSIGNED = "Without the sign the attack ends 6 to 10 dB higher here; the paper calls the sign a minor change. "
 GREY = "All means of the quick run lie below those of grey pictures (see grey): they say nothing of the paper's. "

@@ -11,7 +11,16 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models.small import one_hidden_layer
-from leakgauge.risk.counting import OneHidden, low_rank, needed_rows, paper_rows, paper_tally, rank_of, simple_rows
+from leakgauge.risk.counting import (
+    OneHidden,
+    low_rank,
+    needed_rows,
+    paper_applies,
+    paper_rows,
+    paper_tally,
+    rank_of,
+    simple_rows,
+)
 from leakgauge.risk.jacobian import update_rank
 from leakgauge.risk.layers import count_layers
 from leakgauge.task import Batch, DataSpec, Task
@@ -80,6 +89,16 @@ def test_the_papers_formulas_on_its_own_networks() -> None:
     assert paper_rows(OneHidden.linear(inputs=1024, units=8, classes=10), 8) == pytest.approx(8.045, abs=5e-4)
     assert math.isinf(paper_rows(OneHidden.linear(inputs=5, units=8, classes=3), 9))
     assert [paper_rows(conv(32), b) for b in (1, 4)] == [12, 48]
+
+
+def test_the_papers_count_says_where_it_does_not_apply() -> None:
+    photo = {"channels": 3, "size": 32, "classes": 10}
+    wide = OneHidden.convolution(filters=12, **photo)
+    assert [b for b in (1, 2, 9, 10, 12) if paper_applies(wide, b)] == [2, 9]
+    thin = OneHidden.convolution(filters=1, channels=1, size=4, classes=4)  # four activations
+    assert [b for b in (1, 2, 3) if paper_applies(thin, b)] == [2]
+    line = OneHidden.linear(inputs=5, units=8, classes=3)
+    assert [b for b in (1, 8, 9) if paper_applies(line, b)] == [1, 8]
 
 
 def test_the_corrected_count_does_not_grow_with_the_batch() -> None:

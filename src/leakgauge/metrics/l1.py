@@ -19,8 +19,9 @@ from leakgauge.task import DataSpec
 class L1:
     """Σ|x̂ − x| per example, a sum over its entries and not a mean, in units of the data.
 
-    Source: Qian & Hansen, Table 6f. It grows with the number of entries: a photo of 3×32×32 that is wrong by 1 %
-    of its range everywhere scores 31. Range [0, entries · data_range].
+    Source: Qian & Hansen, Table 6f. Differs: both are clamped to the data's range, as for all our scores, so that a
+    search without a box which has left it scores lower than in the paper. It grows with the number of entries: a
+    photo of 3×32×32 that is wrong by 1 % of its range everywhere scores 31. Range [0, entries · data_range].
     """
 
     data_range: float = 1.0

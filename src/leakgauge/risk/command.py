@@ -24,7 +24,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS
 from leakgauge.resolve import split
-from leakgauge.risk.counting import needed_rows, paper_rows, paper_tally
+from leakgauge.risk.counting import needed_rows, paper_applies, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -85,6 +85,7 @@ def _paper(counted: ModelCount, batch: int) -> dict[str, Any] | None:
         "has": net.rows,
         "needs": asked if math.isfinite(asked) else None,
         "enough": net.rows >= asked,
+        "applies": paper_applies(net, batch),
         "equations": tally.equations,
         "unknowns": tally.unknowns,
     }
@@ -155,7 +156,8 @@ def _lines(counted: ModelCount, result: dict[str, Any]) -> Sequence[str]:
         needs = "no number of" if paper["needs"] is None else f"{paper['needs']:.4g}"
         first = [
             f"paper's count: asks for {needs} {what}, has {paper['has']} "
-            f"({paper['equations']} equations, {paper['unknowns']} unknowns as it counts them)",
+            f"({paper['equations']} equations, {paper['unknowns']} unknowns as it counts them)"
+            + ("" if paper["applies"] else "; outside of what its proposition assumes"),
             f"corrected count: asks for {corrected['needs']} {what}, has {corrected['has']}",
         ]
     ends = f"{rank['low']}" if rank["exact"] else f"{rank['low']} to {rank['high']}"

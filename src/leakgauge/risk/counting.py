@@ -89,6 +89,18 @@ def paper_rows(net: OneHidden, batch: int) -> float:
     return (batch * (net.inputs + net.classes) - net.classes) / left if left > 0 else math.inf
 
 
+def paper_applies(net: OneHidden, batch: int) -> bool:
+    """Whether a network and a batch are within what Qian & Hansen's count assumes.
+
+    Source: Proposition 2 for B < d + n₂ + 1; Proposition 3 for 1 < B < n₂ and h·d'² ≥ n₂(B − 1)/(n₂ − B), so that the
+    hidden activations follow from the last layer's gradient. Their own experiments take Proposition 3 for B = 1 too.
+    """
+    _check(batch)
+    if net.positions == 1:
+        return batch <= net.inputs + net.classes
+    return 1 < batch < net.classes and net.hidden * (net.classes - batch) >= net.classes * (batch - 1)
+
+
 def simple_rows(net: OneHidden, batch: int) -> float:
     """B·D / (B·d'² + c + 1) for a convolution: every known activation and every weight gradient as an equation.
 

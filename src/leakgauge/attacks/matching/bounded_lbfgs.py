@@ -52,7 +52,8 @@ class BoundedLBFGS:
         problem.reach(0, steps)
 
         def iterated(_: np.ndarray) -> None:
-            # Between iterations only: a line search must see one function.
+            # Between iterations only. The search that follows a fall of the prior still starts from the value before
+            # it, which SciPy keeps; starting anew would lose the curvature.
             problem.reach(evaluations + ahead, steps)
 
         def unflatten(flat: np.ndarray) -> Tensors:

@@ -186,8 +186,8 @@ def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
 def following_variation(task: Task) -> Scheduled:
     """Total variation for a network with kinks: 150 · distance², at most `MOST`.
 
-    The cosine distance is near 1e-3 on a ConvNet, where this weight is a thirtieth of Inverting Gradients' and the
-    photo shows, and above 1e-2 on a ResNet, where less than 1e-2 leaves noise.
+    The cosine distance comes near 1e-3 on a ConvNet, where this weight is about the 1e-4 of Inverting Gradients'
+    Table 2 and the photo shows, and stays above 1e-2 on a ResNet, where less than 1e-2 leaves noise.
     """
     dense = not any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
     return proportional(prior=TotalVariation(1.0), share=150.0, power=2.0, most=MOST_DENSE if dense else MOST)

@@ -16,7 +16,8 @@ def inverting_gradients(
     Source: Geiping et al., NeurIPS 2020, Eq. 4; FedAvg by unrolling the client's steps (Eq. 5, with the
     gradients at θ^{k+m−1}: the paper's index is off by one).
     Differs: the best point by total objective is kept, not the last; labels that are not known are
-    counted from the last layer (the paper assumes them); lr is 0.1 for FedAvg too (paper: 1).
+    counted from the last layer (the paper assumes them); lr is 0.1 for FedAvg too (paper: 1, measured level: table2
+    and table2-lr in docs/measured.md).
     """
     return Matching(
         objective=Cosine(),

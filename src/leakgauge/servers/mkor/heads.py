@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 from math import prod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int

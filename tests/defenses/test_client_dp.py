@@ -69,3 +69,15 @@ def test_more_noise_on_it_does_not_undo_the_clip_in_the_likelihood() -> None:
     assert theirs is not None
     assert float(ours(raw)) == pytest.approx(float(theirs(raw)))
     assert float(ours(raw)) == pytest.approx(float(ours(map_tensors(lambda v: 3 * v, raw))))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_update_that_is_not_finite_counts_as_zero(value: float) -> None:
+    """A local training that diverged would reveal itself with certainty."""
+    broken = {"a": torch.tensor([1.0, value]), "b": torch.ones(3)}
+    noise = ClientDP(norm=1.0, noise_multiplier=1.0).on_update(
+        {k: torch.zeros_like(v) for k, v in broken.items()}, torch.Generator().manual_seed(0)
+    )
+    sent = ClientDP(norm=1.0, noise_multiplier=1.0).on_update(broken, torch.Generator().manual_seed(0))
+    assert all(bool((sent[k] == noise[k]).all()) for k in broken)
+    assert all(bool((v == 0).all()) for v in Clip(norm=1.0).on_update(broken, None).values())

@@ -6,7 +6,7 @@ from typing import Any
 
 from frontier.rows import row
 from leakgauge.frontier.points import point_of
-from leakgauge.frontier.recommend import dominates, flatters, recommendation, surely_quieter
+from leakgauge.frontier.recommend import dominates, flatters, helps, recommendation, surely_quieter
 
 TOLERANCE = {"accuracy": 0.02, "identified": 0.05}
 BARE = row("undefended", "none", 0.60, (20, 30.0))
@@ -67,8 +67,14 @@ def test_a_difference_within_the_intervals_flatters_nobody() -> None:
     told = point_of(row("a", "a", 0.6, (9, 15.0), (11, 25.0)))
     assert same is not None
     assert told is not None
-    assert not flatters(same)
-    assert flatters(told)
+    assert not helps(same)
+    assert helps(told)
+    assert not flatters(told), "the naive attacker identifies half of them"
+    said = _said(row("a", "a(x=1)", 0.6, (9, 15.0), (11, 25.0)))
+    assert "Good only against" not in said
+    assert (
+        "Knowing the defence brings the attacker closer, without opening it: a(x=1) (9 of 20, then 11 of 20)." in said
+    )
 
 
 def test_dominance_is_by_accuracy_and_leakage() -> None:
@@ -192,6 +198,34 @@ def test_each_attacker_is_judged_by_the_pictures_it_has_a_result_for() -> None:
     assert "8 of 20 identified" in said
     assert "For some pictures an attack gave no result, which is no protection: a(x=1)." in said
     assert "For some pictures" not in _said(row("a", "a(x=1)", 0.6, (8, 25.0)))
+
+
+def test_nothing_is_recommended_while_the_undefended_model_still_learns() -> None:
+    bare = row("undefended", "none", 0.60, (20, 30.0))
+    rows = [bare, row("a", "a(x=1)", 0.59, (0, 9.0)), row("b", "b(x=1)", 0.5, (1, 12.0))]
+    bare["accuracy"]["curve"] = [[5, 0.59], [10, 0.60]]
+    assert recommendation(rows, TOLERANCE)["headline"].startswith("a(x=1) looks best")
+    bare["accuracy"]["curve"] = [[5, 0.50], [10, 0.60]]
+    found = recommendation(rows, TOLERANCE)
+    assert found["headline"].startswith("The trainings are too short to recommend a defence")
+    assert "(50 % after round 5, 60 % after round 10)" in found["headline"]
+    said = " ".join(found["sentences"])
+    assert "So far: a(x=1) looks best" in said
+    assert "dominates" not in said
+
+
+def test_labels_that_are_read_are_named() -> None:
+    quiet = row("a", "a(x=1)", 0.59, (0, 9.0))
+    assert "labels are read: F1 1.00, by guessing 0.25" in _said(quiet)
+    for who in ("naive", "adapted"):
+        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "n": 20}
+    assert "labels are read" not in _said(quiet)
+
+
+def test_a_family_with_an_untrained_row_is_not_called_dominated() -> None:
+    rows = [row("good one", "a", 0.58, (2, 14.0)), row("bad one", "b", 0.50, (12, 25.0))]
+    assert "Good one dominates bad one" in _said(*rows)
+    assert "dominates" not in _said(*rows, row("bad one", "b2", None, (0, 9.0)))
 
 
 def test_a_loss_of_just_the_tolerance_is_good_enough() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.frontier.spent import Exposure, exposures, privacy_of, sampling
-from leakgauge.privacy import guarantee
+from leakgauge.privacy import guarantee, success_bound
 
 SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
 ONE = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 0.5}}]
@@ -43,17 +46,40 @@ def test_noise_on_a_mean_is_counted_in_the_smallest_step() -> None:
     assert _spent(defense, met=Exposure(16, 3))["noise_multiplier"] == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
 
 
-def test_only_shuffled_batches_count_as_samples() -> None:
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_each_example_is_in_one_step_of_every_epoch(shuffle: bool) -> None:
     defense = {"dp-sgd": {"norm": 1.0, "noise_multiplier": 2.0}}
-    fixed = {"fedavg": {"batch_size": 8, "lr": 0.1, "epochs": 2}}
-    shuffled = _spent(defense)
-    assert (shuffled["sample_rate"], shuffled["steps"]) == (0.4, 9)
-    known = _spent(defense, fixed)
-    assert (known["sample_rate"], known["steps"]) == (1.0, 6)
-    plan = FrontierPlan({"client": fixed, "defenses": {"x": [defense]}, "data": {"images": 1}})
-    exact = guarantee(plan.rows[1].defense.value, sample_rate=1.0, steps=6, delta=1e-5)
-    assert known["epsilon"] == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
+    client = {"fedavg": {"batch_size": 8, "lr": 0.1, "epochs": 2, "shuffle": shuffle}}
+    found = _spent(defense, client)
+    assert (found["sample_rate"], found["steps"]) == (1.0, 6)
+    plan = FrontierPlan({"client": client, "defenses": {"x": [defense]}, "data": {"images": 1}})
+    mechanism = plan.rows[1].defense.value
+    exact = guarantee(mechanism, sample_rate=1.0, steps=6, delta=1e-5)
+    assert found["epsilon"] == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
+    halved = guarantee(replace(mechanism, noise_multiplier=1.0), sample_rate=1.0, steps=6, delta=1e-5)  # type: ignore[type-var]
+    assert found["exchanged"] == pytest.approx(halved.epsilon, rel=1e-3)  # type: ignore[union-attr]
     assert sampling(plan.client.value, 20) == (1.0, 2)
+
+
+def test_an_attack_on_shuffled_batches_beats_the_count_of_poisson_samples() -> None:
+    """Six steps an epoch, 13 epochs, z = 1: the target pulls one way and all others pull the other, so that the step in
+    which it takes an opponent's place stands out, whether it is left out there (1) or not (2). All sums are seen."""
+    pytest.importorskip("opacus")
+    steps, epochs, kappa, runs = 6, 13, 1 / 101, 20_000
+    rng = np.random.default_rng(0)
+
+    def log_ratio(place: float) -> np.ndarray:
+        total = np.zeros(runs)
+        for _ in range(epochs):
+            seen = rng.normal(size=(runs, steps))
+            seen[np.arange(runs), rng.integers(0, steps, runs)] += place
+            total += logsumexp(2 * seen - 2, axis=1) - logsumexp(seen - 0.5, axis=1)
+        return total
+
+    without, with_it = log_ratio(1.0), log_ratio(2.0)
+    success = float((with_it > np.quantile(without, 1 - kappa)).mean())
+    assert success > 1.5 * success_bound((1.0, steps * epochs, 1 / steps), kappa), "so that is no bound"
+    assert success <= success_bound((1.0, epochs, 1.0), kappa)
 
 
 def test_batchnorm_statistics_take_the_guarantee_away() -> None:

@@ -64,6 +64,13 @@ def test_the_multiplier_for_a_target_spends_it_and_no_more(accountant: str, step
     assert 1.97 < epsilon_of([Release(noise_multiplier=z, sample_rate=0.05, steps=steps)], 1e-5, accountant) <= 2.0
 
 
+def test_a_large_target_gets_as_little_noise_as_it_allows() -> None:
+    z = multiplier_for(1e5, sample_rate=1.0, steps=10, delta=1e-5)
+    spent = epsilon_of([Release(noise_multiplier=z, sample_rate=1.0, steps=10)], 1e-5)
+    assert z < 0.05
+    assert 0.99 * 1e5 <= spent <= 1e5
+
+
 @pytest.mark.filterwarnings("ignore:Optimal order is the")
 def test_the_multiplier_for_a_target_is_what_opacus_finds() -> None:
     from opacus.accountants.utils import get_noise_multiplier

@@ -92,3 +92,8 @@ def test_losses_of_hundreds_do_not_overflow_into_a_false_promise() -> None:
     bounds = [success_bound((0.1, 30, rate), 1 / 101) for rate in (0.1, 0.1019, 0.10191, 32 / 314, 0.102)]
     assert bounds == sorted(bounds)
     assert 0.95 < bounds[0] < bounds[-1] < 0.97
+
+
+def test_a_bound_of_one_reads_as_a_hundred_percent() -> None:
+    assert "at most 100 % of the time" in sentence((0.1, 100, 1.0), 0.01)
+    assert "at most 1.8 % of the time" in sentence((1.0, 1, 1.0), 0.001)

@@ -34,8 +34,8 @@ class Clip(Defense):
     """Scales the update down to a Euclidean norm of at most `norm`, over all tensors together.
 
     Guarantee: norm of the result ≤ `norm` (one rounding error); an update below it is untouched; a zero
-    update stays zero. No privacy guarantee: the direction is unchanged, and an attack on the direction
-    (cosine) does not notice.
+    update stays zero, and one that is not finite becomes zero: noise would not hide it. No privacy guarantee: the
+    direction is unchanged, and an attack on the direction (cosine) does not notice.
     """
 
     norm: float
@@ -44,8 +44,9 @@ class Clip(Defense):
         require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
-        factor = clip_factor(squared_norm(tensors), self.norm)
-        return map_tensors(lambda t: t * factor, tensors)
+        squared = squared_norm(tensors)
+        counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
+        return map_tensors(lambda t: torch.where(counts, t * factor, torch.zeros_like(t)), tensors)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         del update, draw

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class Point:
     unit: str
     scope: str
     cost: str
+    labels: tuple[float, float] | None
 
     @property
     def stronger(self) -> tuple[float, int, int]:
@@ -74,7 +75,8 @@ class Point:
     def seen(self) -> str:
         """``2 of 8 pictures identified``, and what that allows."""
         most = f"with 95 % confidence at most {100 * self.upper:.0f} %"
-        return f"{self.count} of {self.images} pictures identified ({most})"
+        told = "" if self.labels is None else "; labels are read: F1 {:.2f}, by guessing {:.2f}".format(*self.labels)
+        return f"{self.count} of {self.images} pictures identified ({most}{told})"
 
 
 def point_of(row: Record) -> Point | None:
@@ -106,7 +108,15 @@ def point_of(row: Record) -> Point | None:
         unit=str(privacy.get("unit") or ""),
         scope=str(privacy.get("scope") or TRAINING),
         cost=_cost(row.get("cost")),
+        labels=_labels(found),
     )
+
+
+def _labels(found: Sequence[Record]) -> tuple[float, float] | None:
+    """(mean F1 of the better reader, what guessing has), where its interval is above guessing."""
+    scores = [f["label_f1"] for f in found if f.get("label_f1")]
+    above = [s for s in scores if (s["mean"] if s.get("low") is None else s["low"]) > s["baseline"]]
+    return max(((s["mean"], s["baseline"]) for s in above), default=None)
 
 
 def _cost(cost: Record | None) -> str:

@@ -33,7 +33,25 @@ def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> di
         return {"headline": first, "sentences": [*_leakage_only(others, bare, tolerance), *_about(others, rows)]}
     trained = [p for p in others if p.accuracy is not None]
     best, *near = _best(trained, bare, bare.accuracy, tolerance)
-    return {"headline": best, "sentences": [first, *near, *_dominance([bare, *trained]), *_about(others, rows)]}
+    short = _too_short(next(r for r in rows if r["family"] == UNDEFENDED), tolerance)
+    if short:
+        said = [first, f"So far: {best}", *near, *_about(others, rows)]
+        return {"headline": short, "sentences": said}
+    whole = [p for p in trained if p.family not in {q.family for q in others if q.accuracy is None}]
+    said = [first, *near, *_dominance([bare, *trained], whole), *_about(others, rows)]
+    return {"headline": best, "sentences": said}
+
+
+def _too_short(bare: Record, tolerance: Mapping[str, float]) -> str:
+    """Where the undefended model was still learning when its training ended, there is no cost to compare yet."""
+    curve = bare["accuracy"].get("curve") or []
+    if len(curve) < 2 or curve[-1][1] - curve[-2][1] <= tolerance["accuracy"]:
+        return ""
+    (before, less), (after, more) = curve[-2:]
+    return (
+        "The trainings are too short to recommend a defence: the undefended model was still learning "
+        f"({_percent(less)} after round {before}, {_percent(more)} after round {after})."
+    )
 
 
 def _without_defense(bare: Point) -> str:
@@ -98,7 +116,8 @@ def surely_quieter(a: Point, b: Point) -> bool:
     return max(high for _, high in a.ends) < low and b.null < low
 
 
-def _dominance(trained: list[Point]) -> list[str]:
+def _dominance(trained: list[Point], whole: list[Point]) -> list[str]:
+    """Of single rows, and of families of which every row is trained (`whole`)."""
     front = [p for p in trained if not any(dominates(q, p) for q in trained)]
     front.sort(key=lambda p: -(p.accuracy or 0))
     words = [f"{p.words} ({_percent(p.accuracy)}, {p.count} of {p.images})" for p in front]
@@ -110,9 +129,8 @@ def _dominance(trained: list[Point]) -> list[str]:
             "neighbours may change places."
         )
     families: dict[str, list[Point]] = {}
-    for p in trained:
-        if p.family != UNDEFENDED:
-            families.setdefault(p.family, []).append(p)
+    for p in whole:
+        families.setdefault(p.family, []).append(p)
     beaten: dict[str, list[str]] = {}
     for winner, ours in families.items():
         for loser, theirs in families.items():
@@ -151,11 +169,15 @@ def _leakage_only(others: list[Point], bare: Point, tolerance: Mapping[str, floa
 
 
 def flatters(p: Point) -> bool:
-    """Whether a defence only looks good: what the naive attacker identifies may be chance and what the adapted one does
-    is not, or the adapted one's pictures are closer beyond both intervals of the mean (which need not overlap)."""
-    identified = p.low[0] <= p.chance < p.low[1]
-    closer = p.ends[1][0] > p.ends[0][1] and p.adapted > p.naive
-    return identified or closer
+    """Whether a defence only looks good: what the naive attacker identifies may be chance, what the adapted one does is
+    not."""
+    return p.low[0] <= p.chance < p.low[1]
+
+
+def helps(p: Point) -> bool:
+    """Whether knowing the defence brings the attacker closer, beyond both intervals of the mean quality, where he was
+    told from chance without it or is not with it."""
+    return not flatters(p) and p.ends[1][0] > p.ends[0][1] and p.adapted > p.naive
 
 
 def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
@@ -167,6 +189,10 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
             for p in fooled
         ]
         said.append(f"Good only against an attacker who does not know the defence: {_list(parts)}.")
+    helped = [p for p in others if helps(p)]
+    if helped:
+        parts = [f"{p.words} ({p.naive} of {p.tried[0]}, then {p.adapted} of {p.tried[1]})" for p in helped]
+        said.append(f"Knowing the defence brings the attacker closer, without opening it: {_list(parts)}.")
     private = sorted((p for p in others if p.epsilon is not None), key=lambda p: p.epsilon or 0.0)
     if private:
         parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_over(p)}{_worth(p.epsilon)})" for p in private]

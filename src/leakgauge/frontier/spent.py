@@ -12,7 +12,7 @@ from leakgauge.frontier.accuracy import participations, partition_of
 from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.frontier.rows import UNDEFENDED, Row, local_batch
 from leakgauge.privacy.accounting import check_delta
-from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, guarantee, mechanism
+from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
 from leakgauge.privacy.rero import sentence
 from leakgauge.update import UpdateKind
 
@@ -44,9 +44,9 @@ def exposures(plan: FrontierPlan) -> list[Exposure]:
 def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -> dict[str, Any]:
     """The worst ε over the clients: of the one whose examples are seen most often.
 
-    Sampling counts inside a client only: a server that receives each update knows who took part. Local batches are
-    counted as Poisson samples, as accountants do, though clients shuffle; where they do not, nothing is sampled and
-    each example is in one known step of an epoch.
+    Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or
+    not, each of its examples is in one step of every epoch. Accountants' custom of counting shuffled batches as Poisson
+    samples is no bound: with z = 1 and 13 epochs of 6 steps (rate .18) it gives ε 11.5 where 21.2 can be shown.
     """
     if not row.defended and row.family != UNDEFENDED:
         return {"epsilon": None, "reason": "aggregation and batch size are no differential privacy by themselves"}
@@ -60,6 +60,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     if without is not None:
         return {"epsilon": None, "reason": without.reason}
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
+    other = exchanged(worst)
     try:
         check_delta(plan.config.delta, _units(plan, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
@@ -72,6 +73,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
         "noise_multiplier": float(f"{worst.noise_multiplier:.4g}"),
         "sample_rate": float(f"{worst.sample_rate:.4g}"),
         "steps": worst.steps,
+        "exchanged": None if other is None else float(f"{other:.4g}"),
         "scope": TRAINING if plan.config.utility.given else UPDATE,
         "robustness": sentence(worst, 1 / (1 + plan.config.gallery)),
         "reason": None,
@@ -109,9 +111,7 @@ def _units(plan: FrontierPlan, unit: Unit) -> int:
 
 def sampling(client: Protocol, examples: int) -> tuple[float, int]:
     """Sample rate of an example in a local step, and in how many steps of a round it is drawn at that rate."""
-    if isinstance(client, FedAvg) and not client.shuffle:
-        return 1.0, client.epochs
-    return local_batch(client, examples) / examples, client.steps(examples)
+    return 1.0, client.epochs if isinstance(client, FedAvg) else client.steps(examples)
 
 
 def layers(plan: FrontierPlan) -> int:

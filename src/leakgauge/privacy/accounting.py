@@ -79,7 +79,7 @@ def check_delta(delta: float, units: int, name: str) -> None:
 
 
 def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:
-    """ε such that all releases together are (ε, δ)-differentially private, adding or removing one; 0 for none.
+    """ε such that all releases together are (ε, δ)-differentially private, one contribution there or not; 0 for none.
 
     It is what Opacus says for the same history. Infinite or huge values are no error: they say that there is none.
 
@@ -115,6 +115,8 @@ def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: flo
     while spent(high) > epsilon:
         low, high = high, 2 * high
         require(high < 1e6, "target_epsilon", f"{epsilon} needs more noise than is useful", "give a larger ε")
+    while low > 1e-6 and spent(low) <= epsilon:  # a large ε needs less noise than that
+        low, high = low / 2, low
     at_high = spent(high)
     while at_high < 0.99 * epsilon and high / low > 1 + 1e-6:
         middle = (low * high) ** 0.5

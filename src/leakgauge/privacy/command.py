@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from rich.text import Text
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.privacy.accounting import Release, check_accountant, check_delta, multiplier_for
+from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_of, multiplier_for
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.privacy.rero import sentence, success_bound
 
 NOT_COVERED = (
-    "samples drawn otherwise than one by one with the same rate (shuffling, fixed batches): counted as if they were",
+    "samples drawn otherwise than one by one with the same rate: where batches are shuffled or fixed, count at rate 1 "
+    "and one step an epoch",
     "what leaves beside the noisy updates: example counts, losses, BatchNorm statistics, label counts",
     "choosing hyper-parameters on the same data, and releases that are not entered here",
     "several examples of one person, where the unit is an example",
@@ -100,6 +102,7 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
         "delta": delta,
         "accountant": book.accountant,
         "unit": book.unit.value,
+        "exchanged": _exchanged(book, delta),
         "steps": book.steps,
         "noise_multiplier": None if entered is None else entered.noise_multiplier,
         "reconstruction": {
@@ -111,12 +114,22 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
     }
 
 
+def _exchanged(book: Ledger, delta: float) -> float | None:
+    """ε of one unit's data in place of another's; only where nothing is sampled."""
+    if any(r.sample_rate < 1 for r in book.releases):
+        return None
+    halved = [replace(r, noise_multiplier=r.noise_multiplier / 2) for r in book.releases]
+    value = epsilon_of(halved, delta, book.accountant)
+    return value if math.isfinite(value) else None
+
+
 def _show(console: Console, result: dict[str, Any]) -> None:
     z = result["noise_multiplier"]
     over = f"over {result['steps']} steps, by {result['accountant']}"
     epsilon = math.inf if result["epsilon"] is None else result["epsilon"]
     console.print(Text(f"ε = {epsilon:.3g} at δ = {result['delta']:g} {over}", style="bold"))
-    console.print(Text(f"unit: one {result['unit']}, added or removed"))
+    other = "" if result["exchanged"] is None else f"; exchanged for other data: ε = {result['exchanged']:.3g}"
+    console.print(Text(f"unit: one {result['unit']}'s contribution, there or left out{other}"))
     if z is not None:
         console.print(Text(f"noise multiplier: {z:.4g}"))
     console.print(Text(f"reconstruction: {result['reconstruction']['sentence']}"))

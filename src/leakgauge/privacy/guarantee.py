@@ -30,7 +30,7 @@ from leakgauge.privacy.accounting import Release, check_accountant, epsilon_of
 
 
 class Unit(Enum):
-    """Whose presence is hidden."""
+    """Whose data are hidden."""
 
     EXAMPLE = "example"
     CLIENT = "client"
@@ -38,7 +38,10 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(ε, δ)-differential privacy of one unit, added or removed, over all steps.
+    """(ε, δ)-differential privacy of one unit's contribution, there or replaced by nothing, over all steps.
+
+    Which units take part, and how many, counts as known: it is not hidden (a server sees who sends, and n is on the
+    wire). One unit's data in place of another's are twice as far apart, see `exchanged`.
 
     Attributes:
         epsilon, delta: of the whole training, never of a round.
@@ -113,6 +116,18 @@ def guarantee(
     if not math.isfinite(epsilon):
         return NoGuarantee(f"noise multiplier {found.noise_multiplier:.3g} is too small for a finite ε")
     return Guarantee(epsilon, delta, accountant, found.unit, found.noise_multiplier, sample_rate, steps)
+
+
+def exchanged(found: Guarantee) -> float | None:
+    """ε of telling a unit's data from any other data in their place: half the noise multiplier, at the same δ.
+
+    `None` with sampling below 1, where half the multiplier is no bound that we know.
+    """
+    if found.sample_rate < 1:
+        return None
+    release = Release(noise_multiplier=found.noise_multiplier / 2, sample_rate=1.0, steps=found.steps)
+    value = epsilon_of([release], found.delta, found.accountant)
+    return value if math.isfinite(value) else None
 
 
 def mechanism(

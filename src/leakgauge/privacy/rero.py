@@ -51,8 +51,13 @@ def sentence(spent: Guarantee | Sequence[Release] | tuple[float, int, float], pr
     """The bound in words."""
     return (
         f"an attacker whose guess is right 1 time in {_whole(1 / prior)} without the updates is right at most "
-        f"{100 * success_bound(spent, prior):.2g} % of the time with them"
+        f"{_percent(success_bound(spent, prior))} % of the time with them"
     )
+
+
+def _percent(share: float) -> str:
+    """Two digits; 100, not 1e+02."""
+    return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
 
 
 def _whole(value: float) -> str:

@@ -12,7 +12,7 @@ from reproduce.item import Item, Measure, State
 LENET_NOTE = (
     "The first ten images for a hundred. Euclidean + L-BFGS is the release's (no line search, labels given, best of "
     "16); L-BFGS-B beside it has a line search, the data's range and float64. Quick: three images, 2 400 of 4 800 "
-    "steps, 600 iterations, one start of L-BFGS-B. "
+    "steps, 600 iterations, one start of L-BFGS-B; all 6 000 iterations are table1-lbfgs. "
 )
 RESNET_NOTE = (
     "ResNet-20 of width 16 for 64, the first ten images for a hundred, L-BFGS as in the release (no line search, best "

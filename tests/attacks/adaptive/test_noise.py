@@ -145,13 +145,14 @@ def test_the_weight_of_the_variation_is_calibrated_from_the_noise() -> None:
 def test_canvas_minimiser_start_and_restarts_stay() -> None:
     attack = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=77), restarts=2)
     adapted = against_noise(attack, noise(relative=1.0), observe(noise(relative=1.0)))
-    assert replace(adapted, objective=attack.objective, prior=attack.prior) == attack
+    assert replace(adapted, objective=attack.objective, prior=attack.prior, labels=attack.labels) == attack
 
 
 def test_what_needs_no_adapting_is_left_alone() -> None:
     faint, loud = observe(noise(relative=1e-3)), observe(noise(relative=1.0))
     smooth = Matching(prior=falling_variation(100))
-    assert against_noise(smooth, noise(relative=1e-3), faint) is smooth
+    alone = against_noise(smooth, noise(relative=1e-3), faint)
+    assert replace(alone, labels=smooth.labels) == smooth, "but for how a label is read"
     assert against_noise(smooth, noise(relative=1.0), loud) is not smooth
     assert against_noise(smooth, noise(relative=1.0), observe(NoDefense())) is smooth
 

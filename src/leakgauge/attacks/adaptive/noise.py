@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.adaptive.noise_scale import known_scale
+from leakgauge.attacks.adaptive.noisy_labels import under_noise
 from leakgauge.attacks.matching import (
     Cosine,
     Falling,
@@ -93,6 +94,8 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     to that weight and no further. Where the attack's own variation already ends above it, the noise needs no
     adapting, and nothing is changed but the weights of tensors with unequal noise.
 
+    One label is read from weight and bias of the classifier together (`UnderNoise`).
+
     The clipping of dp-sgd and fed-cdp is in every simulation; their noise is not.
 
     Measured on an untrained LeNet with `auto`'s own parts, 300 evaluations, one example, two test images of CIFAR-10
@@ -102,7 +105,10 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     del defense
     # Who knows the draws simulates the noise itself: none is left to allow for.
     scale = known_scale(observation) if observation.knowledge.draws is None else None
-    if scale is None or not isinstance(attack.objective, Cosine | SquaredL2):
+    if scale is None:
+        return attack
+    attack = replace(attack, labels=under_noise(attack.labels, scale))
+    if not isinstance(attack.objective, Cosine | SquaredL2):
         return attack
     power = float(squared_norm({k: observation.update.tensors[k] / s for k, s in _positive(scale).items()}))
     weight = _variation_weight(observation, power)

@@ -62,11 +62,23 @@ class Signs:
         return torch.stack(terms).sum() / max(entries(observed), 1)
 
 
+def _for_the_grid(defense: Quantise | QSGD, observation: Observation) -> str:
+    return "" if _states_cells(defense, observation) else "the grid, which averaging or a later stage has covered"
+
+
+def _states_cells(defense: Quantise | QSGD, observation: Observation) -> bool:
+    """Whether the view states a likelihood, as the objective will see it."""
+    known = observation.knowledge
+    client, asked = known.local_training or FedSGD(), known.defense or defense
+    return cohort_view(client, asked, observation.update, known.draws).log_likelihood is not None
+
+
 @counters(
     Quantise,
     QSGD,
     name="cell-likelihood",
     because="a rounded value says in which interval the true one lies, and how likely each value in it is",
+    missing=_for_the_grid,
 )
 def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Observation) -> Matching:
     """`Likelihood` in place of the objective, with a total variation of matching weight.
@@ -74,10 +86,7 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
     The attack as it is where a later stage has covered the grid, secure aggregation has averaged it, or the rounding is
     known draw by draw. The gain shrinks with the step, see the table of defences in the docs.
     """
-    known = observation.knowledge
-    client, asked = known.local_training or FedSGD(), known.defense or defense
-    stated = cohort_view(client, asked, observation.update, known.draws).log_likelihood  # as the objective will see it
-    if stated is None or getattr(attack.minimiser, "needs_squares", False):
+    if not _states_cells(defense, observation) or getattr(attack.minimiser, "needs_squares", False):
         return attack
     return replace(attack, objective=Likelihood(), prior=matching_variation(attack.prior, observation))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.bottleneck import BottleneckDraw, draw_buffer, read_draw, read_draws
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
-from leakgauge.attacks.adaptive.unmixing import Mixing, read_mixing, single_gradient
+from leakgauge.attacks.adaptive.unmixing import MOST_EXAMPLES, Mixing, read_mixing, single_gradient
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.per_tensor import CosinePerTensor
 from leakgauge.clients import FedAvg, FedSGD, Protocol
@@ -50,7 +50,11 @@ def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
     del defense
     if observation.knowledge.labels is None:
         return "the labels"
-    return "" if single_gradient(observation) is not None else "a single gradient"
+    if single_gradient(observation) is None:
+        return "a single gradient"
+    if not 1 < len(observation.knowledge.labels) <= MOST_EXAMPLES:
+        return f"a batch of two to {MOST_EXAMPLES} examples"
+    return ""
 
 
 @counters(

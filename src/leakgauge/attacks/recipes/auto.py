@@ -59,7 +59,8 @@ class Auto:
 
     Measured against Inverting Gradients at equal evaluations, untrained networks, ten test images of CIFAR-10 by three
     seeds, medians in dB (docs/minimisers.md): LeNet 37.1 and 15.1, ConvNet of width 16 16.0 and 15.7 (with the paper's
-    weight for it; 14.2 with the default), ResNet-20 of width 16 14.5 and 14.0. MLP with two examples, two pairs by two seeds: mean 31.3 and 30.3.
+    weight for it; 14.2 with the default), ResNet-20 of width 16 14.5 and 14.0. MLP with two examples, two pairs by two
+    seeds: mean 31.3 and 30.3.
 
     Known failure: single runs of signed Adam are a decibel or two apart, so on a ResNet, where a few hundred
     evaluations recover little, Inverting Gradients wins on every second photo.

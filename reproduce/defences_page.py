@@ -21,7 +21,7 @@ defence should be worth where not knowing it costs that much."""
 
 NOT_MEASURED = {
     "clip-examples": "with one example it is `clip`",
-    "instahide": "no counter is known, and the naive attack recovers the encoding",
+    "instahide": "no counter is known",
     "transform": "there is nothing to undo, see `leakgauge list defenses`",
 }
 """Defences without a row, and why."""
@@ -113,6 +113,9 @@ def page() -> str:
     absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
     there = {row["defense"] for row in rows()}
     absent += "".join(f"* `{s.label}`: not measured yet\n" for s in SETTINGS if s.label not in there)
+    absent += (
+        "* larger batches, more local steps, secure aggregation: nothing to know, see the [frontier](frontier.md)\n"
+    )
     without = f"\n\nWithout a row:\n\n{absent}"
     weights = ", ".join(f"{weight:g}" for weight in defences_limit.WEIGHTS)
     limit = LIMIT.format(weights=weights) + "\n".join(defences_limit.section()) + "\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -127,11 +129,14 @@ def test_3_a_defense_is_deterministic_given_the_generator(case: DefenseCase) -> 
 
 @pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
 def test_the_view_is_data_free(case: DefenseCase) -> None:
-    """Two clients whose updates look alike on the wire get the same view: it reads nothing else."""
+    """The view reads the wire and nothing else: the same defence, which another client has used since, gives it again
+    for a copy of the update."""
     t = task("relu")
     update = client_update(t, PROTOCOLS[0], batch(4), Draws(7), defense=case.defense)
     probe = map_tensors(torch.randn_like, case.defense.on_task(t).parameters)
-    first, second = (view_of(case.defense, update, None) for _ in range(2))
+    first = view_of(case.defense, update, None)
+    client_update(t, PROTOCOLS[0], batch(2), Draws(9), defense=case.defense)
+    second = view_of(case.defense, replace(update, tensors=map_tensors(torch.clone, update.tensors)), None)
     assert gap(first(probe), second(probe)) == 0
     for name in ("support", "noise_scale"):
         a, b = getattr(first, name), getattr(second, name)

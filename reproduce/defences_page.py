@@ -113,9 +113,7 @@ def page() -> str:
     absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
     there = {row["defense"] for row in rows()}
     absent += "".join(f"* `{s.label}`: not measured yet\n" for s in SETTINGS if s.label not in there)
-    absent += (
-        "* larger batches, more local steps, secure aggregation: nothing to know, see the [frontier](frontier.md)\n"
-    )
+    absent += "* larger batches, more local steps, secure aggregation: nothing to know, see [frontier](frontier.md)\n"
     without = f"\n\nWithout a row:\n\n{absent}"
     weights = ", ".join(f"{weight:g}" for weight in defences_limit.WEIGHTS)
     limit = LIMIT.format(weights=weights) + "\n".join(defences_limit.section()) + "\n"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.console import Console
-from safetensors.torch import save_file
 from torch import Tensor
 
 from leakgauge.audit.model_spec import ModelSpec, fitted
@@ -23,6 +21,7 @@ from leakgauge.resolve import split
 from leakgauge.task import DataSpec, Task
 from leakgauge.training.augment import Augmentation, CropFlip, NoAugmentation
 from leakgauge.training.fit import Epoch, accuracy, fit
+from leakgauge.training.keeping import Scores, keep_weights
 from leakgauge.training.recipe import Drops, HalfCosine, Recipe
 
 
@@ -129,15 +128,15 @@ def fit_classifier(
     meta["data"] = without_folder(source.name)
     if start is not None:
         meta["start"] = start if start.startswith(PREFIX) else Path(start).name
-    save_file(state, output, meta)
-    if tests is not None:
-        # What goes wrong from here on costs the accuracy, not the hours of training.
+
+    def scores() -> Scores:
+        assert tests is not None
         module.load_state_dict(state)
         score = accuracy(module, data_spec, tests.read(range(len(tests))))
-        meta["accuracy"] = f"{score:.4f}"
         console.print(f"accuracy on {len(tests)} held-out examples: {score:.4f}")
-        save_file(state, output, meta)
-    os.unlink(checkpoint)
+        return {"accuracy": f"{score:.4f}"}
+
+    keep_weights(state, output, meta, checkpoint=checkpoint, score=None if tests is None else scores)
     console.print(str(output))
 
 

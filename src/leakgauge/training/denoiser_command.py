@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from leakgauge.compute import Compute
 from leakgauge.data import Source
@@ -20,6 +19,7 @@ from leakgauge.training.command import check_output, halved, source_of, without_
 from leakgauge.training.degradations import Shrink
 from leakgauge.training.denoiser_fit import Leg, fit_denoiser, restored
 from leakgauge.training.denoiser_recipe import DenoiserRecipe
+from leakgauge.training.keeping import Scores, keep_weights
 
 CANVAS = Shrink(factors=(4,), weights=(1.0,), modes=("bicubic",), sigma=0.1)
 """What held-out pictures are degraded by: ROG's canvas."""
@@ -90,12 +90,13 @@ def fit_denoiser_command(
     }
     if start is not None:
         meta["start"] = began
-    save_file(state, output, meta)
-    if tests is not None:
+
+    def scores() -> Scores:
+        assert tests is not None
         network.load_state_dict(state)
-        meta |= held_out_scores(network.eval(), tests.read(range(min(len(tests), 256))), score, console)
-        save_file(state, output, meta)
-    checkpoint.unlink()
+        return held_out_scores(network.eval(), tests.read(range(min(len(tests), 256))), score, console)
+
+    keep_weights(state, output, meta, checkpoint=checkpoint, score=None if tests is None else scores)
     console.print(str(output))
 
 

@@ -63,8 +63,9 @@ def line(record: dict[str, Any]) -> str:
 
 def section(item: Item) -> str:
     """A table or figure of a paper, published numbers beside the newest measured ones."""
-    head = f"\n### {item.paper}/{item.name}: {item.title}\n\n*{item.state.value.capitalize()}.* {item.note}\n\n"
     records = last(item)
+    state = item.state.value if records or item.measure is None else f"{item.state.value}, not run yet"
+    head = f"\n### {item.paper}/{item.name}: {item.title}\n\n*{state.capitalize()}.* {item.note}\n\n"
     rows = beside(item, records)
     if not rows:
         return head

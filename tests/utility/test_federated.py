@@ -181,3 +181,11 @@ def test_a_checkpoint_of_another_partition_or_other_weights_is_refused(tmp_path:
     for task, hands in ((_task(), others), (_task(seed=1), HANDS)):
         with pytest.raises(InputError, match="other settings"):
             training.run(task, TRAIN, hands, TEST, checkpoint=file)
+
+
+def test_a_checkpoint_of_other_examples_is_refused(tmp_path: Path) -> None:
+    """The same labels, so the same partition: other pictures."""
+    training, file = FederatedTraining(rounds=1, per_round=2, client=LOCAL), tmp_path / "run.pt"
+    training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
+    with pytest.raises(InputError, match="other settings"):
+        training.run(_task(), replace(TRAIN, stored=TRAIN.stored.flip(0)), HANDS, TEST, checkpoint=file)

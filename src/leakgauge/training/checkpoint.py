@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from leakgauge.errors import InputError, require
-from leakgauge.task import Batch
 
 
-def fingerprint(examples: Batch) -> str:
+def fingerprint(*tensors: Tensor) -> str:
     """Of inputs and labels, bit by bit and in order: other data of the same size have another one."""
     digest = hashlib.sha256()
-    for tensor in (examples.inputs, examples.labels):
+    for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

@@ -63,7 +63,7 @@ def fit_denoiser(
         name: torch.optim.Adam(module.parameters(), recipe.lr, betas=(0.5, 0.999)) for name, module in parts.items()
     }
     first = sum(float(p.detach().double().sum()) for p in network.parameters())
-    given = f"{recipe} {seed} {fingerprint(examples)}"
+    given = f"{recipe} {seed} {fingerprint(examples.inputs, examples.labels)}"
     identity = f"denoiser {network.width} {network.classes} from {first:.6g} {given}"
     state = read_checkpoint(checkpoint, identity)
     history: list[Leg] = []

@@ -60,7 +60,7 @@ def fit(
     module.to(memory_format=layout)  # type: ignore[call-overload]
     optimiser = recipe.optimiser(module)
     first = sum(float(p.detach().double().sum()) for p in module.parameters())
-    given = f"{recipe} {seed} {data} {fingerprint(examples)}"
+    given = f"{recipe} {seed} {data} {fingerprint(examples.inputs, examples.labels)}"
     identity = f"{given} from {first:.6g} {sorted(module.state_dict())}"
     history = _resume(checkpoint, identity, module, optimiser)
     for number in range(len(history), recipe.epochs):

@@ -18,6 +18,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.task import Mode, Task
 from leakgauge.tensors import Tensors
+from leakgauge.training.checkpoint import fingerprint
 from leakgauge.update import Update, UpdateKind
 from leakgauge.utility.checkpoint import load_checkpoint, save_checkpoint
 from leakgauge.utility.examples import Examples
@@ -104,11 +105,12 @@ class FederatedTraining:
         for name in ("rounds", "per_round", "server_lr", "evaluate_every"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
-    def identity(self, task: Task, hands: Hands) -> str:
-        """Of what a checkpoint must agree with: settings, who holds what, and the first parameters."""
+    def identity(self, task: Task, train: Examples, hands: Hands) -> str:
+        """Of what a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""
         dealt = hashlib.sha256(repr(hands).encode()).hexdigest()[:16]
         first = sum(float(p.detach().double().abs().sum()) for p in task.parameters.values())
-        return f"{self!r} {task.name} {task.mode.value} {len(hands)} clients {dealt} from {first:.9g}"
+        data = fingerprint(train.stored, train.labels)
+        return f"{self!r} {task.name} {task.mode.value} {data} {len(hands)} clients {dealt} from {first:.9g}"
 
     def run(
         self,
@@ -134,7 +136,7 @@ class FederatedTraining:
         """
         task = self.defense.on_task(task)
         rounds: list[Round] = []
-        identity = self.identity(task, hands)
+        identity = self.identity(task, train, hands)
         if checkpoint is not None and checkpoint.exists():
             state, records = load_checkpoint(checkpoint, identity)
             task, rounds = task.with_state(state), [_round(r) for r in records]

@@ -229,7 +229,7 @@ ITEMS = (
     ),
     _item("adapted", State.REDUCED, "ours; " + CIFAR + "batch 4, one step; " + POST, adapted, ""),
     _item(
-        "semantic", State.REDUCED, "ours, for the figures of ROGS; " + CIFAR + "batch 8 of eight classes; a conditional "
+        "semantic", State.REDUCED, "ours, for ROGS; " + CIFAR + "batch 8 of eight classes; a conditional "
         "variational autoencoder trained for minutes on 10 000 pictures in place of BigGAN: what ROGS is worth is what "
         "its generator is worth", semantic, "10 minutes on one core",
     ),

@@ -163,6 +163,9 @@ def test_only_a_stated_epsilon_is_called_private() -> None:
     assert "(ε = 3.21 for one example in one update, more in a training)" in _said(once)
     said = _said(row("dp", "dp(z=0)", 0.5, (1, 9.0), epsilon=1000.0))
     assert "dp(z=0) (ε = 1e+03 for one example, which promises next to nothing)" in said
+    weak = row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=28.0)
+    weak["privacy"]["at_most"] = 0.97
+    assert "dp(z=1) (ε = 28 for one example, which promises next to nothing)" in _said(weak)
 
 
 def test_an_attack_without_power_cannot_tell_defences_apart() -> None:

@@ -29,6 +29,7 @@ class Point:
     ends: tuple[tuple[float, float], tuple[float, float]]
     null: float
     epsilon: float | None
+    at_most: float
     unit: str
     scope: str
     cost: str
@@ -105,6 +106,7 @@ def point_of(row: Record) -> Point | None:
         ends=(ends(naive), ends(adapted)),
         null=max((f["null_psnr"]["mean"] for f in found if f.get("null_psnr")), default=float("-inf")),
         epsilon=privacy.get("epsilon"),
+        at_most=float(privacy.get("at_most") or 0.0),
         unit=str(privacy.get("unit") or ""),
         scope=str(privacy.get("scope") or TRAINING),
         cost=_cost(row.get("cost")),

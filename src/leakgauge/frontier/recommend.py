@@ -14,8 +14,9 @@ from leakgauge.frontier.points import Point, Record, point_of
 from leakgauge.frontier.rows import UNDEFENDED
 from leakgauge.frontier.spent import TRAINING
 
-EMPTY = 50.0
-"""ε beyond which a guarantee exists on paper: odds may change by a factor of e^50."""
+EMPTY, CERTAIN = 50.0, 0.9
+"""ε beyond which a guarantee exists on paper (odds may change by a factor of e^50), and the chance of a right guess
+that it may leave to be one."""
 
 
 def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def dominates(a: Point, b: Point) -> bool:
     what these attacks did says nothing of the next."""
     if a.accuracy is None or b.accuracy is None:
         return False
-    if b.epsilon is not None and b.epsilon <= EMPTY and (a.epsilon is None or a.epsilon > b.epsilon):
+    if b.epsilon is not None and not hollow(b) and (a.epsilon is None or a.epsilon > b.epsilon):
         return False
     return a.accuracy >= b.accuracy and a.leak <= b.leak and (a.accuracy, a.leak) != (b.accuracy, b.leak)
 
@@ -195,7 +196,7 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
         said.append(f"Knowing the defence brings the attacker closer, without opening it: {_list(parts)}.")
     private = sorted((p for p in others if p.epsilon is not None), key=lambda p: p.epsilon or 0.0)
     if private:
-        parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_over(p)}{_worth(p.epsilon)})" for p in private]
+        parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_over(p)}{_worth(p)})" for p in private]
         said.append(f"Differentially private: {_list(parts)}. All other rows say what these attacks did, and no more.")
     elif others:
         said.append("No row is differentially private: the numbers say what these attacks did, and no more.")
@@ -212,8 +213,13 @@ def _over(p: Point) -> str:
     return "" if p.scope == TRAINING else f" in {p.scope}, more in a training"
 
 
-def _worth(epsilon: float | None) -> str:
-    return ", which promises next to nothing" if epsilon is not None and epsilon > EMPTY else ""
+def _worth(p: Point) -> str:
+    return ", which promises next to nothing" if hollow(p) else ""
+
+
+def hollow(p: Point) -> bool:
+    """Whether a row's ε keeps nobody from anything."""
+    return p.epsilon is not None and (p.epsilon > EMPTY or p.at_most >= CERTAIN)
 
 
 def _percent(value: float | None) -> str:

@@ -13,7 +13,7 @@ from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.frontier.rows import UNDEFENDED, Row, local_batch
 from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
-from leakgauge.privacy.rero import sentence
+from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.update import UpdateKind
 
 TRAINING, UPDATE = "the whole training", "one update"
@@ -60,7 +60,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     if without is not None:
         return {"epsilon": None, "reason": without.reason}
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
-    other = exchanged(worst)
+    other, guess = exchanged(worst), 1 / (1 + plan.config.gallery)
     try:
         check_delta(plan.config.delta, _units(plan, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
@@ -75,7 +75,8 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
         "steps": worst.steps,
         "exchanged": None if other is None else float(f"{other:.4g}"),
         "scope": TRAINING if plan.config.utility.given else UPDATE,
-        "robustness": sentence(worst, 1 / (1 + plan.config.gallery)),
+        "robustness": sentence(worst, guess),
+        "at_most": float(f"{success_bound(worst, guess):.4g}"),
         "reason": None,
     }
 

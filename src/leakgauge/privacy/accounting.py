@@ -104,7 +104,8 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
 
 
 def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp") -> float:
-    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it (by `rdp`, at least all but 1 %)."""
+    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it, where the accountant has such a value:
+    `prv` jumps from some hundreds to infinity."""
     check_accountant(accountant)
     require(epsilon > 0, "target_epsilon", f"is {epsilon}", "give a positive number")
     low, high = 0.05, 1.0

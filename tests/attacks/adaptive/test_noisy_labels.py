@@ -74,6 +74,16 @@ def test_several_examples_are_left_to_the_other_strategy() -> None:
     assert read(seen).labels.tolist() == other.labels.tolist()
 
 
+def test_the_search_starts_where_the_naive_one_starts() -> None:
+    """The label takes no draws that a start would have had."""
+    seen, _ = observed(0, gaussian(relative=0.1), FedSGD())
+    scale, generator = known_scale(seen), torch.Generator().manual_seed(5)
+    assert scale is not None
+    before = generator.get_state()
+    UnderNoise(scale, CountsFromLastLayer()).infer(seen, generator)
+    assert bool((generator.get_state() == before).all())
+
+
 def test_only_the_attacker_who_knows_the_defence_reads_so() -> None:
     """Of 20 clients: the whole attack's labels, after one step of search."""
     right = {Naive: 0, Adapted: 0}

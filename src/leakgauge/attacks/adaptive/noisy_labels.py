@@ -50,7 +50,8 @@ class UnderNoise:
         if observation.example_count != 1 or isinstance(layer, Unknown):
             return self.otherwise.infer(observation, generator)
         with torch.no_grad():
-            inputs = stand_ins(observation, STAND_INS, generator)
+            # Of a copy: the search starts where that of an attacker who does not know the defence starts.
+            inputs = stand_ins(observation, STAND_INS, generator.clone_state())
             h = layer.features(observation.task, inputs)[0].detach().cpu().double().mean(0)
         weight, bias = layer.of(observation.update.tensors)
         noise = self.scale[layer.weight].double().cpu().mean()

@@ -176,8 +176,8 @@ def flatters(p: Point) -> bool:
 
 
 def helps(p: Point) -> bool:
-    """Whether knowing the defence brings the attacker closer, beyond both intervals of the mean quality, where he was
-    told from chance without it or is not with it."""
+    """Whether knowing the defence only brings the attacker closer: more identified, and a mean quality beyond both
+    intervals."""
     return not flatters(p) and p.ends[1][0] > p.ends[0][1] and p.adapted > p.naive
 
 

@@ -127,7 +127,6 @@ def adapted(inputs: Inputs) -> Iterator[Row]:
 PHOTOS = "The first photos of a sample of ImageNet, one a class, 64 px, batch 8, one step; "
 CIFAR = "CIFAR-10 at 32 px; "
 POST = "“denoised” is the packaged post-processor, trained on CIFAR-10, in place of ROG's two, trained on ImageNet; "
-LARGE = "128 px with batch 16 is kept for one local step; five were not run. "
 DEFENDED = "22 minutes a defence on one core, 18 of them for five local steps"
 UNKNOWN = "our record of the paper's numbers has nothing of it, so there is nothing to compare with"
 
@@ -184,27 +183,27 @@ ITEMS = (
         "the post-processor was trained on", ablations.figure5, "",
     ),
     _item(
-        "figure6", State.REDUCED, PHOTOS + POST + "3 bits are seven values. " + LARGE + "In the paper the three lie "
+        "figure6", State.REDUCED, PHOTOS + POST + "3 bits are seven values. In the paper the three lie "
         "within .03 of the undefended update; here rounding to the nearest sets small entries to zero, which the dice "
         "of QSGD do not, and squared distance takes the zeros of top-k for entries",
         defended("figure6", COMPRESSED), DEFENDED, smaller(*COMPRESSED),
     ),
     _item(
         "figure7", State.REDUCED, PHOTOS + POST + "three times each tensor's g/rms in the tanh, see gain. "
-        + LARGE + "Signs do better than the uniform quantiser and top-k, unlike in the paper: this gain is an "
+        "Signs do better than the uniform quantiser and top-k, unlike in the paper: this gain is an "
         "adaptation, the squared distance there is none", defended("figure7", (SIGNS,)), DEFENDED,
         smaller(SIGNS),
     ),
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
-        "does not say which; Fed-CDP with C 4 and noise on each example. " + LARGE + "PRECODE withstands this attack, "
+        "does not say which; Fed-CDP with C 4 and noise on each example. PRECODE withstands this attack, "
         "which puts a draw of its own in place of the client's; `adapted` reads the client's",
         defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
         DEFENDED + "; the mask of Soteria a quarter of an hour more", smaller(PRECODE, NOISY[0], SOTERIA),
     ),
     _item(
         "figure9", State.REDUCED, PHOTOS + POST + "the ratio is that of one example's clipped gradient to its noise, "
-        "over all tensors: the paper does not say which. " + LARGE + "In the paper's order",
+        "over all tensors: the paper does not say which. In the paper's order",
         defended("figure9", NOISY[1:]), DEFENDED, smaller(*NOISY[1:]),
     ),
     _item("figure10", State.NOT_RUN, UNKNOWN, None, ""),

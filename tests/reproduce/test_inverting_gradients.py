@@ -63,7 +63,8 @@ def photos(count: int = 1, seed: int = 0) -> Batch:
 def test_every_published_number_is_there() -> None:
     items = {name: item for name, item in command.items().items() if name.startswith("inverting-gradients/")}
     cells = [cell for item in items.values() for cell in item.cells]
-    assert len([cell for cell in cells if cell.claimed is not None]) == 8 + 5 + 4 + 10
+    # Table 1's L-BFGS on LeNet stands in two items, with fewer and with all iterations.
+    assert len({(cell.key, cell.claimed) for cell in cells if cell.claimed is not None}) == 8 + 5 + 4 + 10
     found = {cell.key: cell.text for cell in cells}
     assert found["LeNet untrained", "Euclidean + L-BFGS", "PSNR"] == "46.25 ± 12.66"
     assert found["ResNet20-4 trained", "proposed", "PSNR"] == "13.95 ± 3.38"

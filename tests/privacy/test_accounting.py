@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from leakgauge.errors import InputError
 from leakgauge.privacy import Ledger, Release, Unit, epsilon_of, multiplier_for
+from leakgauge.privacy.accounting import epsilon_exchanged
 
 pytest.importorskip("opacus")
 
@@ -64,6 +65,25 @@ def test_the_multiplier_for_a_target_spends_it_and_no_more(accountant: str, step
     assert 1.97 < epsilon_of([Release(noise_multiplier=z, sample_rate=0.05, steps=steps)], 1e-5, accountant) <= 2.0
 
 
+def test_other_data_in_place_of_ones_own_are_twice_as_far() -> None:
+    releases = [Release(noise_multiplier=2.0, sample_rate=1.0, steps=5)]
+    doubled = [Release(noise_multiplier=1.0, sample_rate=1.0, steps=5)]
+    for accountant in ("rdp", "prv"):
+        assert epsilon_exchanged(releases, 1e-5, accountant) == epsilon_of(doubled, 1e-5, accountant)
+    assert epsilon_exchanged([Release(noise_multiplier=2.0, sample_rate=0.5, steps=5)], 1e-5) is None
+
+
+def test_where_half_the_noise_cannot_be_counted_it_is_not_said() -> None:
+    """And the report of what can be counted is not lost."""
+    faint = [Release(noise_multiplier=1e-300, sample_rate=1.0, steps=5)]
+    assert epsilon_exchanged(faint, 1e-5) is None
+    for z in (0.02, 0.05, 0.1):
+        one = [Release(noise_multiplier=z, sample_rate=1.0, steps=1000)]
+        found = epsilon_exchanged(one, 1e-5, "prv")
+        assert found is None or found > 0
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order is the")
 def test_a_large_target_gets_as_little_noise_as_it_allows() -> None:
     z = multiplier_for(1e5, sample_rate=1.0, steps=10, delta=1e-5)
     spent = epsilon_of([Release(noise_multiplier=z, sample_rate=1.0, steps=10)], 1e-5)

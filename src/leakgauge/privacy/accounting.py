@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,21 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
             raise InputError(
                 "accountant", f"{accountant} cannot count this ({str(error).splitlines()[0]})", "use rdp"
             ) from error
+
+
+def epsilon_exchanged(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float | None:
+    """ε of telling one unit's data from any other data in their place: half the noise multipliers, at the same δ.
+
+    `None` with sampling below 1, where half the multiplier is no bound that we know, and where no finite value is.
+    """
+    if any(r.sample_rate < 1 for r in releases):
+        return None
+    halved = [replace(r, noise_multiplier=r.noise_multiplier / 2) for r in releases]
+    try:
+        value = epsilon_of(halved, delta, accountant)
+    except InputError:
+        return None  # the accountant counts the noise itself, but not half of it
+    return value if math.isfinite(value) else None
 
 
 def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp") -> float:

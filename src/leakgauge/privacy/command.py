@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_of, multiplier_for
+from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_exchanged, multiplier_for
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.privacy.rero import sentence, success_bound
@@ -102,7 +101,7 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
         "delta": delta,
         "accountant": book.accountant,
         "unit": book.unit.value,
-        "exchanged": _exchanged(book, delta),
+        "exchanged": epsilon_exchanged(book.releases, delta, book.accountant),
         "steps": book.steps,
         "noise_multiplier": None if entered is None else entered.noise_multiplier,
         "reconstruction": {
@@ -112,15 +111,6 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
         },
         "not_covered": list(NOT_COVERED),
     }
-
-
-def _exchanged(book: Ledger, delta: float) -> float | None:
-    """ε of one unit's data in place of another's; only where nothing is sampled."""
-    if any(r.sample_rate < 1 for r in book.releases):
-        return None
-    halved = [replace(r, noise_multiplier=r.noise_multiplier / 2) for r in book.releases]
-    value = epsilon_of(halved, delta, book.accountant)
-    return value if math.isfinite(value) else None
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from leakgauge.defenses import (
     Transform,
 )
 from leakgauge.defenses.laplace import LaplaceNoise
-from leakgauge.privacy.accounting import Release, check_accountant, epsilon_of
+from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of
 
 
 class Unit(Enum):
@@ -119,15 +119,9 @@ def guarantee(
 
 
 def exchanged(found: Guarantee) -> float | None:
-    """ε of telling a unit's data from any other data in their place: half the noise multiplier, at the same δ.
-
-    `None` with sampling below 1, where half the multiplier is no bound that we know.
-    """
-    if found.sample_rate < 1:
-        return None
-    release = Release(noise_multiplier=found.noise_multiplier / 2, sample_rate=1.0, steps=found.steps)
-    value = epsilon_of([release], found.delta, found.accountant)
-    return value if math.isfinite(value) else None
+    """See `epsilon_exchanged`."""
+    release = Release(noise_multiplier=found.noise_multiplier, sample_rate=found.sample_rate, steps=found.steps)
+    return epsilon_exchanged([release], found.delta, found.accountant)
 
 
 def mechanism(

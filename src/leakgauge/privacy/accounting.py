@@ -18,6 +18,14 @@ ACCOUNTANTS = ("rdp", "prv")
 """Both give upper bounds: Rényi (fast, a little loose) and privacy-loss random variables (numerical, tight)."""
 
 
+MOST_POINTS = 20_000_000
+"""Of the grid of `prv`: two gigabytes and a quarter of a minute."""
+
+
+class Uncountable(InputError):
+    """An accountant cannot count so little noise, or so many steps."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """`steps` releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), each over a Poisson sample.
@@ -84,7 +92,8 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
     It is what Opacus says for the same history. Infinite or huge values are no error: they say that there is none.
 
     Raises:
-        InputError: bad δ or accountant, no Opacus, or numbers that `prv` cannot handle.
+        InputError: bad δ or accountant, or no Opacus.
+        Uncountable: numbers that `prv` cannot handle.
     """
     check_accountant(accountant)
     require(0 < delta < 1, "delta", f"is {delta}", "give a number in (0, 1), below 1 / number of examples")
@@ -94,13 +103,30 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
     counter.history = [(r.noise_multiplier, r.sample_rate, r.steps) for r in releases]
     with quiet():
         try:
+            if accountant == "prv" and not (points := _points(releases, delta)) < MOST_POINTS:
+                raise Uncountable(
+                    "accountant",
+                    f"prv would need {points:.0e} points to count so little noise in so many steps",
+                    "use rdp",
+                )
             return float(counter.get_epsilon(delta=delta))
+        except InputError:
+            raise
         except (ZeroDivisionError, OverflowError):
             return math.inf  # so little noise that z² is no number
         except (RuntimeError, ValueError, MemoryError) as error:
-            raise InputError(
+            raise Uncountable(
                 "accountant", f"{accountant} cannot count this ({str(error).splitlines()[0]})", "use rdp"
             ) from error
+
+
+def _points(releases: Sequence[Release], delta: float) -> float:
+    """Of the grid that prv would lay, by its own rule: they fill gigabytes where ε is in the thousands."""
+    prv = opacus("opacus.accountants.analysis.prv")
+    steps, error, mesh = [r.steps for r in releases], delta / 1000, 0.01
+    single = [prv.PoissonSubsampledGaussianPRV(r.sample_rate, r.noise_multiplier) for r in releases]
+    reach = prv.compute_safe_domain_size(prvs=single, max_self_compositions=steps, eps_error=mesh, delta_error=error)
+    return float(2 * reach / mesh * math.sqrt(sum(steps) * math.log(12 / error) / 2))
 
 
 def epsilon_exchanged(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float | None:
@@ -113,20 +139,23 @@ def epsilon_exchanged(releases: Sequence[Release], delta: float, accountant: str
     halved = [replace(r, noise_multiplier=r.noise_multiplier / 2) for r in releases]
     try:
         value = epsilon_of(halved, delta, accountant)
-    except InputError:
+    except Uncountable:
         return None  # the accountant counts the noise itself, but not half of it
     return value if math.isfinite(value) else None
 
 
 def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp") -> float:
-    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it, where the accountant has such a value:
-    `prv` jumps from some hundreds to infinity."""
+    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it, as far as the accountant counts: `prv`
+    gives up at some hundreds."""
     check_accountant(accountant)
     require(epsilon > 0, "target_epsilon", f"is {epsilon}", "give a positive number")
     low, high = 0.05, 1.0
 
     def spent(z: float) -> float:
-        return epsilon_of([Release(noise_multiplier=z, sample_rate=sample_rate, steps=steps)], delta, accountant)
+        try:
+            return epsilon_of([Release(noise_multiplier=z, sample_rate=sample_rate, steps=steps)], delta, accountant)
+        except Uncountable:
+            return math.inf
 
     while spent(high) > epsilon:
         low, high = high, 2 * high

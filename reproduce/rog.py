@@ -124,7 +124,7 @@ def adapted(inputs: Inputs) -> Iterator[Row]:
         yield from sheet.rows(client, Adapted(attack=attack(defense)), name="ROG, adapted", seeds=seeds)
 
 
-PHOTOS = "The first photos of a sample of ImageNet, one a class, 64 px, batch 8, one step; "
+PHOTOS = "The first photos of a sample of ImageNet, one a class, here also 64 px, batch 8, one step; "
 CIFAR = "CIFAR-10 at 32 px; "
 POST = "“denoised” is the packaged post-processor, trained on CIFAR-10, in place of ROG's two, trained on ImageNet; "
 DEFENDED = "22 minutes a defence on one core, 18 of them for five local steps"
@@ -196,7 +196,8 @@ ITEMS = (
     ),
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
-        "does not say which; Fed-CDP with C 4 and noise on each example. PRECODE withstands this attack, "
+        "does not say which; Fed-CDP with C 4 and noise on each example. At 128 px Soteria "
+        "is kept with one local step alone. PRECODE withstands this attack, "
         "which puts a draw of its own in place of the client's; `adapted` reads the client's",
         defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
         DEFENDED + "; the mask of Soteria a quarter of an hour more", smaller(PRECODE, NOISY[0], SOTERIA),

@@ -200,7 +200,7 @@ ITEMS = (
         "is kept with one local step alone. PRECODE withstands this attack, "
         "which puts a draw of its own in place of the client's; `adapted` reads the client's",
         defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
-        DEFENDED + "; the mask of Soteria a quarter of an hour more", smaller(PRECODE, NOISY[0], SOTERIA),
+        DEFENDED + "; the mask of Soteria four minutes more", smaller(PRECODE, NOISY[0], SOTERIA),
     ),
     _item(
         "figure9", State.REDUCED, PHOTOS + POST + "the ratio is that of one example's clipped gradient to its noise, "
@@ -235,7 +235,7 @@ ITEMS = (
     _item(
         "semantic", State.REDUCED, "ours, for ROGS; " + CIFAR + "batch 8 of eight classes; a conditional "
         "variational autoencoder trained for minutes on 10 000 pictures in place of BigGAN: what ROGS is worth is what "
-        "its generator is worth", semantic, "10 minutes on one core",
+        "its generator is worth", semantic, "a quarter of an hour on one core",
     ),
     _item("wrong-start", State.REDUCED, "ours; " + CIFAR + "batch 4", ablations.wrong_start, ""),
     _item(

@@ -10,11 +10,37 @@ import torch
 from torch import Tensor
 
 from cases import SPEC, batch, task
+from leakgauge.attacks.adaptive import counter_to
+from leakgauge.attacks.adaptive.counter import Counter
 from leakgauge.attacks.adaptive.likelihood import STRENGTH, Likelihood, matching_variation
-from leakgauge.attacks.matching import Adam, Cosine, Matching, NoPrior, Scheduled, TotalVariation
-from leakgauge.clients import FedSGD, Protocol, client_update
+from leakgauge.attacks.adaptive.noise import Whitened
+from leakgauge.attacks.matching import (
+    Adam,
+    Cosine,
+    Matching,
+    NoPrior,
+    Objective,
+    Pixels,
+    Scheduled,
+    SquaredL2,
+    TotalVariation,
+)
+from leakgauge.attacks.matching.low_resolution import LowResolution
+from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import AttackerView, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise, view_of
+from leakgauge.defenses import (
+    AttackerView,
+    Clip,
+    Compose,
+    Defense,
+    NoDefense,
+    Quantise,
+    TopK,
+    laplace,
+    noise,
+    qsgd,
+    view_of,
+)
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, entries, map_tensors
@@ -99,16 +125,61 @@ def test_the_length_of_the_simulated_update_does_not_count_but_its_sign_does() -
     assert one < none
 
 
+def test_where_the_length_counts_it_is_what_the_view_states() -> None:
+    observation = seen(Quantise())
+    view, o, s = view_of(Quantise(), observation.update, None), observation.update.tensors, near(observation)
+    assert view.log_likelihood is not None
+    for factor in (1.0, 0.5, 37.0):
+        long = map_tensors(lambda t, f=factor: f * t, s)
+        found = float(Likelihood(scale_free=False)(long, o, view))
+        assert found == pytest.approx(-float(view.log_likelihood(long)) / entries(o))
+
+
+@pytest.mark.parametrize(
+    ("objective", "protocol", "training", "ignored"),
+    [
+        (Cosine(), FedSGD(), True, True),
+        (SquaredL2(), FedSGD(), True, False),
+        (SquaredL2(), FedSGD(), False, False),  # a gradient has its length whatever the training
+        (SquaredL2(), FedAvg(epochs=1, lr=0.1), True, False),
+        (SquaredL2(), FedAvg(epochs=1, lr=0.1), False, True),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("defense", [Quantise(), qsgd(), noise(sigma=0.01)], ids=repr)
+def test_a_counter_ignores_the_length_as_its_base_does_or_as_it_must(
+    objective: Objective, protocol: Protocol, training: bool, ignored: bool, defense: Defense
+) -> None:
+    observation = seen(defense, protocol, training=training)
+    counter = counter_to(defense)
+    assert isinstance(counter, Counter)
+    adapted = counter.adapt(Matching(objective=objective, prior=NoPrior()), defense, observation)
+    assert type(adapted.objective) in (Likelihood, Whitened)
+    assert adapted.objective.scale_free is ignored
+
+
+def test_a_variation_weighs_in_unknowns_of_the_canvas() -> None:
+    observation = seen(Quantise())
+    weights = []
+    for canvas in (Pixels(), LowResolution(factor=2), LowResolution(factor=4)):
+        found = matching_variation(Matching(canvas=canvas, prior=TotalVariation(1e-3)), observation)
+        assert isinstance(found, Scheduled)
+        assert isinstance(found.prior, TotalVariation)
+        weights.append(found.prior.weight)
+    assert weights[1] == pytest.approx(weights[0] / 4)
+    assert weights[2] == pytest.approx(weights[0] / 16)
+
+
 def test_a_variation_weighs_in_pixels_an_entry_and_other_priors_stay() -> None:
     observation = seen(Quantise())
-    found = matching_variation(TotalVariation(1e-3), observation)
+    found = matching_variation(Matching(prior=TotalVariation(1e-3)), observation)
     assert isinstance(found, Scheduled)
     assert isinstance(found.prior, TotalVariation)
     last = STRENGTH * torch.Size(SPEC.shape).numel() / entries(observation.update.tensors)
     assert found.prior.weight * found.schedule(99, 100, 0.0) == pytest.approx(last)
     assert found.prior.weight * found.schedule(0, 100, 0.0) == pytest.approx(10 * last)
     none = NoPrior()
-    assert matching_variation(none, observation) is none
+    assert matching_variation(Matching(prior=none), observation) is none
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from leakgauge.attacks.matching import (
     Uniform,
     falling,
 )
+from leakgauge.attacks.matching.low_resolution import LowResolution
 from leakgauge.attacks.recipes.auto import falling_variation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
@@ -121,6 +122,26 @@ def test_the_objective_is_the_likelihood_in_units_of_the_cosine() -> None:
     assert nll == pytest.approx((1 - cosine**2) / 2)
     even = {k: torch.tensor(0.1) for k in o}
     assert float(Whitened(even)(s, o, AttackerView())) == pytest.approx(float(Cosine()(s, o, AttackerView())))
+
+
+def test_where_the_length_counts_the_objective_is_the_gaussian_likelihood_itself() -> None:
+    seen = observe(Compose((Clip(norm=0.5), noise(tensor_std=0.3))))
+    o, scale = seen.update.tensors, known_scale(seen)
+    assert scale is not None
+    s = {k: 3 * v + 0.1 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for k, v in o.items()}
+    ours, theirs = (torch.cat([(t[k] / scale[k]).flatten() for k in o]) for t in (s, o))
+    nll = 0.5 * float((ours - theirs).square().sum() / theirs.square().sum())
+    assert float(Whitened(scale, scale_free=False)(s, o, AttackerView())) == pytest.approx(nll)
+
+
+def test_the_weight_of_the_variation_follows_the_unknowns_of_the_canvas() -> None:
+    seen, last = observe(noise(relative=0.5)), []
+    for canvas in (Pixels(), LowResolution(factor=2)):
+        prior = against_noise(Matching(canvas=canvas, prior=NoPrior()), noise(relative=0.5), seen).prior
+        assert isinstance(prior, Scheduled)
+        assert isinstance(prior.prior, TotalVariation)
+        last.append(prior.prior.weight * prior.schedule(99, 100, 0.0))
+    assert last[1] == pytest.approx(last[0] / 4)
 
 
 def test_the_weight_of_the_variation_is_calibrated_from_the_noise() -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
-from leakgauge.attacks.adaptive.likelihood import Likelihood, matching_variation
+from leakgauge.attacks.adaptive.likelihood import Likelihood, ignores_length, matching_variation
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.cohort import cohort_view
 from leakgauge.clients import FedSGD
@@ -83,12 +83,14 @@ def _states_cells(defense: Quantise | QSGD, observation: Observation) -> bool:
 def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Observation) -> Matching:
     """`Likelihood` in place of the objective, with a total variation of matching weight.
 
-    The attack as it is where a later stage has covered the grid, secure aggregation has averaged it, or the rounding is
-    known draw by draw. The gain shrinks with the step, see the table of defences in the docs.
+    It ignores the update's length where the objective does. The attack as it is where a later stage has covered the
+    grid, secure aggregation has averaged it, or the rounding is known draw by draw. The gain shrinks with the step, see
+    the table of defences in the docs.
     """
     if not _states_cells(defense, observation) or getattr(attack.minimiser, "needs_squares", False):
         return attack
-    return replace(attack, objective=Likelihood(), prior=matching_variation(attack.prior, observation))
+    objective = Likelihood(scale_free=ignores_length(attack.objective, observation))
+    return replace(attack, objective=objective, prior=matching_variation(attack, observation))
 
 
 @counters(
@@ -101,4 +103,4 @@ def against_signs(attack: Matching, defense: Sign, observation: Observation) -> 
     del defense
     if getattr(attack.minimiser, "needs_squares", False):
         return attack
-    return replace(attack, objective=Signs(), prior=matching_variation(attack.prior, observation))
+    return replace(attack, objective=Signs(), prior=matching_variation(attack, observation))

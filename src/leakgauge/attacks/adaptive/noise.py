@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
+from leakgauge.attacks.adaptive.likelihood import ignores_length
 from leakgauge.attacks.adaptive.noise_scale import known_scale
 from leakgauge.attacks.adaptive.noisy_labels import under_noise
 from leakgauge.attacks.matching import (
+    Canvas,
     Cosine,
     Falling,
     Matching,
@@ -23,6 +24,7 @@ from leakgauge.attacks.matching import (
     TotalVariation,
     falling,
 )
+from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.priors import Prior
 from leakgauge.defenses import (
     DPSGD,
@@ -53,22 +55,26 @@ LEAD = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Whitened:
-    """1 − cos of the whitened updates s_k/σ_k and o_k/σ_k over all tensors k, σ_k the known scale of the noise on each.
+    """1 − cos of the whitened updates s_k/σ_k and o_k/σ_k over all tensors k, σ_k the known scale of the noise on each;
+    half their squared distance in units of the observed one's square where the length counts (not `scale_free`).
 
     Near the truth −log of the Gaussian likelihood at the simulated update's best length, ½(1 − cos²), in the units of
     the cosine, so that weights of priors mean the same. Tensors with less noise count for more. With the length left
     to the search, one client of three ended at 17.6 dB under noise of .1, below the naive attack's 24.5; so it has
-    25.1 (untrained LeNet, 200 evaluations).
+    25.1 (`auto`, untrained LeNet, 200 evaluations). Where the base compares lengths they count here as well: see
+    `Likelihood`.
     """
 
     scale: Tensors
-
-    scale_free: ClassVar[bool] = True
+    scale_free: bool = True
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         whiten = {k: 1 / s.to(observed[k]) for k, s in _positive(self.scale).items()}
         ours, theirs = (map_tensors(torch.mul, t, whiten) for t in (simulated, observed))
-        return Cosine()(ours, theirs, view)
+        if self.scale_free:
+            return Cosine()(ours, theirs, view)
+        tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
+        return SquaredL2()(ours, theirs, view) / (2 * squared_norm(theirs).clamp_min(tiny))
 
 
 def _for_the_scale(defense: Defense, observation: Observation) -> str:
@@ -90,9 +96,9 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     """The likelihood under noise of known scale with a total variation of matching weight.
 
     −log p(image | update) = Σ_k ‖s_k − o_k‖²/2σ_k² + λ·Σ|∂x|, λ = STRENGTH / mean variation of natural images. Divided
-    by Z = Σ_k ‖o_k/σ_k‖² the first is `Whitened`, so the mean variation gets the weight λ·N/Z over N pixels. It falls
-    to that weight and no further. Where the attack's own variation already ends above it, the noise needs no
-    adapting, and nothing is changed but the weights of tensors with unequal noise.
+    by Z = Σ_k ‖o_k/σ_k‖² the first is `Whitened`, so the mean variation gets the weight λ·N/Z, N being the canvas's
+    unknowns (its pixels). It falls to that weight and no further. Where the attack's own variation already ends above
+    it, the noise needs no adapting, and nothing is changed but the weights of tensors with unequal noise.
 
     One label is read from weight and bias of the classifier together (`UnderNoise`).
 
@@ -111,15 +117,16 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     if not isinstance(attack.objective, Cosine | SquaredL2):
         return attack
     power = float(squared_norm({k: observation.update.tensors[k] / s for k, s in _positive(scale).items()}))
-    weight = _variation_weight(observation, power)
+    weight = _variation_weight(attack.canvas, observation, power)
     heavier = _heavier(attack.prior, weight) if weight is not None else attack.prior
     values = [float(s) for s in _positive(scale).values()]
     if heavier is attack.prior and max(values) < 1.01 * min(values) and isinstance(attack.objective, Cosine):
         return attack
-    objective = attack.objective if getattr(attack.minimiser, "needs_squares", False) else Whitened(scale)
-    if isinstance(objective, SquaredL2):
-        return attack  # without whitening, weights of the prior would mean something else
-    return replace(attack, objective=objective, prior=heavier)
+    if not getattr(attack.minimiser, "needs_squares", False):
+        objective = Whitened(scale, scale_free=ignores_length(attack.objective, observation))
+        return replace(attack, objective=objective, prior=heavier)
+    # Without whitening a squared distance is no share of Z, and weights of the prior would mean something else.
+    return replace(attack, prior=heavier) if isinstance(attack.objective, Cosine) else attack
 
 
 @counters(
@@ -143,7 +150,7 @@ def _positive(scale: Tensors) -> Tensors:
     return {k: s.clamp_min(floor) for k, s in scale.items()}
 
 
-def _variation_weight(observation: Observation, power: float) -> float | None:
+def _variation_weight(canvas: Canvas, observation: Observation, power: float) -> float | None:
     """λ·N/Z for the mean variation in normalised units; `None` where the data are no images."""
     data, examples = observation.task.data, observation.example_count
     labels = observation.knowledge.labels
@@ -154,8 +161,7 @@ def _variation_weight(observation: Observation, power: float) -> float | None:
     public = observation.knowledge.public_data
     if public is not None and len(public):
         natural = TotalVariation(1.0)(data.normalise(public))
-    pixels = examples * torch.Size(data.shape).numel()
-    return STRENGTH * pixels / (power * max(float(natural), 1e-6))
+    return STRENGTH * unknowns(canvas, examples, data) / (power * max(float(natural), 1e-6))
 
 
 def _heavier(prior: Prior, weight: float) -> Prior:

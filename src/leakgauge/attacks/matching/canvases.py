@@ -34,6 +34,12 @@ class Canvas(Protocol):
         ...
 
 
+def unknowns(canvas: Canvas, examples: int, data: DataSpec) -> int:
+    """Variables of a canvas, but no more than its examples have values."""
+    variables = canvas.start(examples, data, torch.Generator())
+    return min(sum(v.numel() for v in variables.values()), examples * torch.Size(data.shape).numel())
+
+
 @runtime_checkable
 class Start(Protocol):
     """First guess of pixels, in model-input units."""

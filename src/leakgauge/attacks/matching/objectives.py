@@ -23,7 +23,8 @@ class Objective(Protocol):
             client trained.
     """
 
-    scale_free: ClassVar[bool]
+    @property
+    def scale_free(self) -> bool: ...
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]: ...
 

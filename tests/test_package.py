@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import leakgauge
@@ -20,3 +23,9 @@ def test_every_lazy_name_is_promised() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = leakgauge.Nothing
+
+
+def test_the_package_runs_as_a_module() -> None:
+    ran = subprocess.run([sys.executable, "-m", "leakgauge", "no-such"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("leakgauge: No such command 'no-such'")

@@ -10,7 +10,7 @@ from scipy.signal import lfilter
 from scipy.stats import norm
 
 from leakgauge.errors import require
-from leakgauge.privacy.accounting import Release, opacus, quiet
+from leakgauge.privacy.accounting import Grid, Release, opacus, privacy_losses, quiet
 from leakgauge.privacy.guarantee import Guarantee
 
 MOST_POINTS = 4_000_000
@@ -91,20 +91,15 @@ def _privacy_loss(releases: Sequence[Release], prior: float) -> float:
     """The bound from δ(ε) over the grid of the composed, discretised privacy loss; 1 where the grid is too large."""
     prv = opacus("opacus.accountants.analysis.prv")
     error = prior * 1e-3
-    steps = [r.steps for r in releases]
-    single = [prv.PoissonSubsampledGaussianPRV(r.sample_rate, r.noise_multiplier) for r in releases]
     with quiet():
         for mesh in (0.01, 0.1):
-            reach = prv.compute_safe_domain_size(
-                prvs=single, max_self_compositions=steps, eps_error=mesh, delta_error=error
-            )
-            width = mesh / math.sqrt(sum(steps) * math.log(12 / error) / 2)
-            if not 2 * reach / width < MOST_POINTS:
+            grid = Grid.of(releases, mesh, error)
+            if not grid.points < MOST_POINTS:
                 continue
-            domain = prv.Domain.create_aligned(-reach, reach, width)
-            cut = [prv.TruncatedPrivacyRandomVariable(one, domain.t_min, domain.t_max) for one in single]
+            domain = prv.Domain.create_aligned(-grid.reach, grid.reach, grid.width)
+            cut = [prv.TruncatedPrivacyRandomVariable(x, domain.t_min, domain.t_max) for x in privacy_losses(releases)]
             try:
-                loss = prv.compose_heterogeneous([prv.discretize(one, domain) for one in cut], steps)
+                loss = prv.compose_heterogeneous([prv.discretize(x, domain) for x in cut], [r.steps for r in releases])
             except (RuntimeError, ValueError):
                 continue  # its own check of the discretisation failed
             return _least(np.asarray(loss.domain.ts), np.asarray(loss.pmf), prior, mesh, error)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to, parts_of
+from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to
+from leakgauge.defenses import parts_of
 from leakgauge.metrics import mean_interval
 from leakgauge.resolve import resolve_defense
 from reproduce import defences_limit, rog_adapted

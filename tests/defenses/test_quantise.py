@@ -138,6 +138,24 @@ def test_the_step_of_a_euclidean_grid_is_read_off_the_wire() -> None:
     assert float(PNorm(2.0).step(sent, 40)) == pytest.approx(float(t.norm()) / 40)
 
 
+def test_a_tensor_that_the_p_norm_rounded_to_zeros_says_nothing() -> None:
+    """It is no proof of a zero gradient, as one tensor of a LeNet was in one draw of five (levels=1)."""
+    sent = {"w": torch.tensor([0.5, 0.0, -0.5]), "b": torch.zeros(3)}
+    stated = qsgd(levels=1, norm=2.0).attacker_view(update(sent), None).log_likelihood
+    assert stated is not None
+    raw = {"w": torch.tensor([0.4, 0.1, -0.3]), "b": torch.tensor([1e-3, -2e-3, 0.0], requires_grad=True)}
+    alone = qsgd(levels=1, norm=2.0).attacker_view(update({"w": sent["w"]}), None).log_likelihood
+    assert alone is not None
+    found = stated(raw)
+    assert float(found.detach()) == pytest.approx(float(alone({"w": raw["w"]})))
+    (gradient,) = torch.autograd.grad(found, raw["b"])
+    assert torch.equal(gradient, torch.zeros(3))
+    # The largest entry of a tensor of zeros is zero: there they are certain.
+    certain = qsgd(levels=1).attacker_view(update(sent), None).log_likelihood
+    assert certain is not None
+    assert float(certain(raw).detach()) < 1e6 * float(alone({"w": raw["w"]}))
+
+
 def test_composed_with_a_sparsifier_the_grid_is_the_same_and_the_likelihood_that_of_what_was_kept() -> None:
     t = torch.randn(100, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     both = Compose((TopK(keep=0.1), Quantise(levels=3)))

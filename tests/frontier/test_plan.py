@@ -16,6 +16,7 @@ from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
 from leakgauge.frontier import costs
 from leakgauge.frontier.command import example_text, quick
+from leakgauge.frontier.leakage import counters_of
 from leakgauge.frontier.plan import FrontierPlan, overlaid
 from leakgauge.frontier.rows import row_label
 from leakgauge.task import Task
@@ -192,6 +193,23 @@ def test_every_row_gets_as_many_candidates(row: dict[str, Any], times: int) -> N
     plan = FrontierPlan(small(defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
     budgets = [audit.budget.gradient_evaluations for audit, _ in plan.audits.values()]
     assert budgets == [50, 50 * times]
+
+
+@pytest.mark.parametrize(("epochs", "budget"), [(1, 25), (2, 50), (3, 75), (5, 125), (7, 175)])
+def test_candidates_are_as_many_where_the_plans_own_client_takes_several_steps(epochs: int, budget: int) -> None:
+    two = {"fedavg": {"epochs": 2, "lr": 0.1}}
+    row = {"client": {"fedavg": {"epochs": epochs, "lr": 0.1}}}
+    plan = FrontierPlan(small(client=two, defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
+    assert list(plan.audits.values())[-1][0].budget.gradient_evaluations == budget
+
+
+@pytest.mark.parametrize("first", [{"topk": {"keep": 0.1}}, {"prune": {"rate": 0.9}}])
+def test_a_counter_whose_evidence_later_noise_covers_is_told(first: dict[str, Any]) -> None:
+    plan = FrontierPlan(small(defenses={"row": [first, [first, {"noise": {"sigma": 1e-3}}]]}))
+    alone, covered = (counters_of(plan, row)[0] for row in plan.rows[1:])
+    assert alone["counter"] == covered["counter"] == "support-mask"
+    assert not alone["missing"]
+    assert "zeros on the wire" in covered["missing"]
 
 
 def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,27 @@ def test_batchnorm_statistics_take_the_guarantee_away() -> None:
 def test_without_a_training_the_single_update_is_counted() -> None:
     raw = {"defenses": {"x": [{"batch": 2}]}, "data": {"size": 8, "images": 1}}
     plan = FrontierPlan(raw | {"utility": {"train": {"source": "samples", "size": 8}}})
-    assert exposures(plan) == [Exposure(1, 1)]
+    assert exposures(plan, plan.undefended) == [Exposure(1, 1)]
+    assert exposures(plan, plan.rows[1]) == [Exposure(2, 1)], "the row's own client"
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_row_with_a_batch_of_its_own_is_counted_by_it(batch: int) -> None:
+    """Noise on a mean counts less on the sum of a smaller batch, and delta is held against the row's own examples."""
+    pytest.importorskip("opacus")
+    raw = {
+        "client": "fedsgd",
+        "data": {"size": 8, "images": 8, "batch": 4},
+        "delta": 1 / 6,
+        "defenses": {"x": [{"defense": ONE, "batch": batch}]},
+    }
+    plan = FrontierPlan(raw)
+    found = privacy_of(plan, plan.rows[1], exposures(plan, plan.rows[1]), layers=4)
+    if batch == 8:
+        assert found["epsilon"] is None
+        assert "not below 1/8" in found["reason"]
+    else:
+        assert found["noise_multiplier"] == pytest.approx(0.5 * batch)  # norm 1, sigma .5 on a mean of `batch`
 
 
 def test_a_delta_of_one_over_the_examples_gives_no_epsilon() -> None:

@@ -121,7 +121,7 @@ class IfInformative:
     ) -> Reconstruction:
         """Asks first, then attacks with what is left of the budget."""
         knowledge, limit = observation.knowledge, budget.gradient_evaluations
-        examples = observation.example_count if knowledge.labels is None else len(knowledge.labels)
+        examples = observation.examples
         steps = 1 if knowledge.local_training is None else knowledge.local_training.steps(examples or 1)
         if examples is None or (limit is not None and limit <= 2 * steps):
             return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

@@ -2,7 +2,7 @@
 
 from leakgauge.defenses.client_dp import ClientDP
 from leakgauge.defenses.clip import Clip, ClipExamples
-from leakgauge.defenses.compose import Compose
+from leakgauge.defenses.compose import Compose, parts_of
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, view_of
 from leakgauge.defenses.dp_sgd import DPSGD
 from leakgauge.defenses.fed_cdp import AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
@@ -55,6 +55,7 @@ __all__ = [
     "laplace",
     "layers_of",
     "noise",
+    "parts_of",
     "qsgd",
     "sigma_for_snr",
     "sign",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense, child_generator
+from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, child_generator
 from leakgauge.defenses.likelihood import gaussian_view
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
@@ -88,10 +88,17 @@ class Compose(Defense):
             relaxed=relaxed if any(v.relaxed is not None for v in views) else None,
             support=map_tensors(lambda *s: torch.stack(s).all(0), *supports) if supports else None,
             unsent_small=bool(supports) and all(v.unsent_small for v in views if v.support is not None),
-            noise_scale=_noise_scale(in_turn),
+            noise_scale=_noise_scale(in_turn) if told else None,
             log_likelihood=_log_likelihood(in_turn, update) if told else None,
             gaussian=all(v.gaussian for v in views if v.noise_scale is not None),
         )
+
+
+def parts_of(defense: Defense) -> tuple[Defense, ...]:
+    """The defences of a composition, in their order; nothing for none."""
+    if isinstance(defense, Compose):
+        return tuple(part for inner in defense.defenses for part in parts_of(inner))
+    return () if isinstance(defense, NoDefense) else (defense,)
 
 
 def _is_told(part: Defense, view: AttackerView) -> bool:

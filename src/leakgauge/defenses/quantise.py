@@ -30,7 +30,7 @@ class Norm(Protocol):
     def __call__(self, t: Tensor) -> Tensor: ...
 
     def step(self, sent: Tensor, levels: int) -> Tensor:
-        """The distance of two values of the grid, read off the tensor as sent; 0 where that shows none."""
+        """The distance of two values of the grid, read off the tensor as sent; infinite where that does not say."""
         ...
 
 
@@ -50,7 +50,7 @@ class PNorm:
     """(Σ|g|^p)^(1/p); p = 2 in the QSGD paper.
 
     QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for one step,
-    which it is unless no entry was rounded to it.
+    which it is unless no entry was rounded to it. A tensor that was rounded to zeros says nothing.
     """
 
     p: float
@@ -65,7 +65,7 @@ class PNorm:
     def step(self, sent: Tensor, levels: int) -> Tensor:
         del levels
         if not bool((sent != 0).any()):
-            return sent.new_zeros(())
+            return sent.new_tensor(torch.inf)
         return sent[sent != 0].abs().min()
 
 

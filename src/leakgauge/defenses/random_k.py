@@ -41,7 +41,8 @@ class RandomK(Defense):
         """k of a tensor with n entries."""
         return kept_entries(self.keep, n)
 
-    def _factor(self, t: Tensor) -> float:
+    def factor(self, t: Tensor) -> float:
+        """By which the kept entries of a tensor are multiplied."""
         return t.numel() / self.kept(t.numel()) if self.unbiased and t.numel() else 1.0
 
     def masks(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
@@ -57,7 +58,7 @@ class RandomK(Defense):
         return self._sent(tensors, self.masks(tensors, generator))
 
     def _sent(self, tensors: Tensors, masks: Tensors) -> Tensors:
-        return map_tensors(lambda t, m: torch.where(m, t * self._factor(t), torch.zeros_like(t)), tensors, masks)
+        return map_tensors(lambda t, m: torch.where(m, t * self.factor(t), torch.zeros_like(t)), tensors, masks)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """The support is on the wire, unless a later stage (noise) has filled the zeros.
@@ -66,7 +67,7 @@ class RandomK(Defense):
         """
 
         def scaled(raw: Tensors) -> Tensors:
-            return map_tensors(lambda t: t * self._factor(t), raw)
+            return map_tensors(lambda t: t * self.factor(t), raw)
 
         if draw is not None:
             masks = self.masks(update.tensors, draw)

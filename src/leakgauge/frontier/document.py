@@ -31,12 +31,12 @@ def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, 
         store = Store.open(folder.audit(setting))
         trials[setting] = store.records()
         store.close()
-    met, layers = spent.exposures(plan), spent.layers(plan)
+    layers = spent.layers(plan)
     rows = [
         _row(plan, row, folder)
         | {
             "leakage": leakage_of(trials[row.setting], row),
-            "privacy": spent.privacy_of(plan, row, met, layers),
+            "privacy": spent.privacy_of(plan, row, spent.exposures(plan, row), layers),
         }
         for row in plan.rows
     ]
@@ -93,7 +93,7 @@ def _utility(plan: FrontierPlan) -> dict[str, Any]:
     given = plan.config.utility
     facts: dict[str, Any] = {"measured": given.given, "reason": None if given.given else NO_DATA}
     if given.given:
-        met = spent.exposures(plan)
+        met = spent.exposures(plan, plan.undefended)
         facts |= {
             "train": plan.train.name if plan.train else None,
             "test": plan.test.name if plan.test else None,

@@ -6,20 +6,21 @@ from typing import Any
 
 import torch
 
-from leakgauge.attacks.adaptive import Counter, counter_to, parts_of
+from leakgauge.attacks.adaptive import Counter, counter_to
 from leakgauge.audit.findings import Group, by_image, finding, groups_of
 from leakgauge.audit.run import OnTrial
 from leakgauge.audit.run import run as run_audit
 from leakgauge.audit.trial import observe
+from leakgauge.clients import client_update
 from leakgauge.compute import Compute
+from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.frontier.folder import Folder
 from leakgauge.frontier.plan import ADAPTED, NAIVE, FrontierPlan
 from leakgauge.frontier.rows import Row
 from leakgauge.observation import Observation
+from leakgauge.reconstruction import Reconstruction
 from leakgauge.task import Batch
-from leakgauge.tensors import map_tensors
-from leakgauge.update import Update, UpdateHeader
 
 KEPT = (
     "level", "images", "trials", "failed", "psnr", "null_psnr", "ssim_mean", "lpips_mean", "identified", "recovered",
@@ -73,27 +74,27 @@ def _finding(group: Group, groups: list[Group]) -> dict[str, Any]:
 def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, Any]]:
     """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
     none."""
-    known = []
-    for part in parts_of(row.defense.value):
+    known, parts = [], parts_of(row.defense.value)
+    seen = _seen(plan, row) if parts else None
+    for part in parts:
         found = counter_to(part)
         told = {"part": type(part).__name__, "counter": None, "known": isinstance(found, Counter), "missing": ""}
         if isinstance(found, Counter):
-            told |= {"counter": found.name, "because": found.because, "missing": found.missing(part, _seen(plan, row))}
+            missing = found.missing(part, seen) if isinstance(seen, Observation) else ""
+            told |= {"counter": found.name, "because": found.because, "missing": missing}
         else:
             told["because"] = found.reason
         known.append(told)
     return known
 
 
-def _seen(plan: FrontierPlan, row: Row) -> Observation:
-    """As the attacker of the row sees a client, whose update is zero: only what is known of it matters here."""
+def _seen(plan: FrontierPlan, row: Row) -> Observation | Reconstruction:
+    """As the attacker of the row sees a client, who holds noise: whether a later stage has covered an earlier one shows
+    on an update alone."""
     audit, _ = plan.audits[row.setting]
-    task = row.defense.value.on_task(plan.attacked_task())
-    client = audit.clients[0].value
+    task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
     examples = row.batch * row.cohort
-    nothing = Update(map_tensors(torch.zeros_like, task.parameters), UpdateHeader(client.kind, examples, {}))
-    labels = torch.zeros(examples, dtype=torch.int64)
-    batch = Batch(torch.zeros((examples, *task.data.shape)), labels)
-    seen = observe(audit, plan.attacked_task(), nothing, Draws(0), audit.clients[0], row.defense, batch, batch.inputs)
-    assert isinstance(seen, Observation)
-    return seen
+    raw = torch.rand((examples, *task.data.shape), generator=draws.generator("inputs"))
+    batch = Batch(task.data.low + task.data.range * raw, torch.arange(examples) % task.data.classes)
+    update = client_update(task, client.value, batch, draws, defense=row.defense.value)
+    return observe(audit, task, update, draws, client, row.defense, batch, batch.inputs)

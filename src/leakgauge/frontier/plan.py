@@ -175,7 +175,7 @@ class FrontierPlan:
         budget = self.config.budget.model_dump(exclude_none=True)
         usual = self.undefended
         if (gradients := budget.get("gradient_evaluations")) is not None:
-            budget["gradient_evaluations"] = gradients * max(1, round(row.steps / usual.steps))
+            budget["gradient_evaluations"] = max(gradients * row.steps // usual.steps, row.steps)
         return budget
 
     def model_for(self, source: Source) -> Task:

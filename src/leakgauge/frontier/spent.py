@@ -33,10 +33,10 @@ class Exposure:
     rounds: int
 
 
-def exposures(plan: FrontierPlan) -> list[Exposure]:
-    """Those of the simulation's clients, each kind once; without one, the attacked client's single update."""
+def exposures(plan: FrontierPlan, row: Row) -> list[Exposure]:
+    """Those of the simulation's clients, each kind once; without one, the row's attacked client's single update."""
     if not plan.config.utility.given:
-        return [Exposure(plan.undefended.batch, 1)]
+        return [Exposure(row.batch, 1)]
     pairs = zip(partition_of(plan), participations(plan), strict=True)
     return [Exposure(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
 
@@ -62,7 +62,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
     other, guess = exchanged(worst), 1 / (1 + plan.config.gallery)
     try:
-        check_delta(plan.config.delta, _units(plan, worst.unit), f"{worst.unit.value}s")
+        check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
         return {"epsilon": None, "reason": str(error)}
     return {
@@ -102,10 +102,10 @@ def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee |
     )
 
 
-def _units(plan: FrontierPlan, unit: Unit) -> int:
-    """Examples or clients of the training; without one, of the single update."""
+def _units(plan: FrontierPlan, row: Row, unit: Unit) -> int:
+    """Examples or clients of the training; without one, of what is seen of the row."""
     if not plan.config.utility.given:
-        return plan.undefended.batch if unit is Unit.EXAMPLE else 1
+        return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort
     hands = partition_of(plan)
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
 

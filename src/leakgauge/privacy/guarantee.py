@@ -15,15 +15,14 @@ from leakgauge.defenses import (
     Clip,
     ClipExamples,
     ClipLayers,
-    Compose,
     Defense,
     FedCDP,
     GaussianNoise,
     Multiplier,
-    NoDefense,
     Soteria,
     TopK,
     Transform,
+    parts_of,
 )
 from leakgauge.defenses.laplace import LaplaceNoise
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of
@@ -138,13 +137,6 @@ def mechanism(
     if isinstance(by_example, Mechanism) or any(part.acts_on_examples for part in parts):
         return by_example
     return by_client
-
-
-def parts_of(defense: Defense) -> tuple[Defense, ...]:
-    """The defences of a composition, in their order; nothing for none."""
-    if isinstance(defense, Compose):
-        return tuple(part for inner in defense.defenses for part in parts_of(inner))
-    return () if isinstance(defense, NoDefense) else (defense,)
 
 
 def _client_mechanism(parts: Sequence[Defense]) -> Mechanism | NoGuarantee:

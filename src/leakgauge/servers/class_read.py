@@ -53,8 +53,8 @@ def class_features(
     if not len(classes):
         return None
     counts: Tensor | None = None
-    if factor is not None and observation.example_count is not None:
-        exact = -observation.example_count * tensors[bias][classes] * factor
+    if factor is not None and observation.examples is not None:
+        exact = -observation.examples * tensors[bias][classes] * factor
         whole = exact.round()
         # A defence that changed the numbers shows here.
         if bool(((exact - whole).abs() < 1e-4 * whole.clamp_min(1)).all()) and bool((whole > 0).all()):

@@ -83,7 +83,7 @@ class Fished:
         protocol = observation.knowledge.local_training
         if protocol is None and header.kind is UpdateKind.GRADIENT:
             protocol = FedSGD()
-        examples = observation.example_count
+        examples = observation.examples
         if protocol is None or examples is None:
             return 1, "assumed: the example count or the local training is unknown"
         # Whatever the stand-ins' features are, their target has no probability.

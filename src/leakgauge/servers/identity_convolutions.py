@@ -69,7 +69,7 @@ class PixelRead:
             return self.then.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         images, known = self.images(read.inputs)
         message = f"{int(known.sum())} of {known.numel()} pixels reach the first linear layer; {read.message}"
-        if bool(known.all()) or observation.example_count != 1:
+        if bool(known.all()) or observation.examples != 1:
             status = read.status if bool(known.all()) else Status.CONVERGED
             return replace(read, inputs=images, status=status, message=message)
         attack = self.then.choice(observation.task, generator, Given(images))

@@ -63,7 +63,7 @@ class SkipRead:
         `EXACT` where every example is the only one of its class, none is of the decoy's, and no defence is known.
         """
         del generator, budget, compute, on_step
-        data, examples = observation.task.data, observation.example_count
+        data, examples = observation.task.data, observation.examples
         columns = slice(self.outputs, None)
         found = class_features(observation, "classifier.weight", "classifier.bias", columns, self.decoy)
         if found is None:

@@ -16,7 +16,7 @@ def gradient_factor(observation: Observation) -> float | None:
     """
     if observation.update.header.kind is UpdateKind.GRADIENT:
         return 1.0
-    protocol, examples = observation.knowledge.local_training, observation.example_count
+    protocol, examples = observation.knowledge.local_training, observation.examples
     if not isinstance(protocol, FedAvg) or protocol.weight_decay or examples is None:
         return None
     return -1.0 / protocol.lr if protocol.steps(examples) == 1 else None

@@ -100,7 +100,7 @@ class ReversibleRead:
         `EXACT` where every example is the only one of its class, none is of the decoy's, and no defence is known.
         """
         del generator, budget, compute, on_step
-        data, examples = observation.task.data, observation.example_count
+        data, examples = observation.task.data, observation.examples
         found = class_features(observation, "head.weight", "head.bias", slice(None), self.decoy)
         if found is None:
             return Reconstruction.not_applicable(NOTHING)

@@ -56,7 +56,7 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     `CONVERGED`, and the message counts.
     """
     began = time.perf_counter()
-    data, examples = observation.task.data, observation.example_count
+    data, examples = observation.task.data, observation.examples
     evidence = slots.bias.square().sum(1)
     chosen = (slots.driven & (evidence > 0)).nonzero()[:, 0]
     if not len(chosen):

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from cases import batch, task
-from leakgauge.attacks.adaptive import COUNTERS, Adapted, Naive, NoneKnown, counter_to, counters, parts_of
+from leakgauge.attacks.adaptive import COUNTERS, Adapted, Naive, NoneKnown, counter_to, counters
 from leakgauge.attacks.matching import Adam, Matching, TotalVariation
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples
 from leakgauge.data.source import spec
-from leakgauge.defenses import Clip, Compose, Defense, NoDefense, Quantise, TopK, noise
+from leakgauge.defenses import Clip, Compose, Defense, NoDefense, Quantise, TopK, noise, parts_of
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.models import mlp

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases import batch, task
-from leakgauge.attacks.adaptive import counter_to, parts_of
+from leakgauge.attacks.adaptive import counter_to
 from leakgauge.attacks.adaptive.counter import Counter
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.cohort import cohort_view
@@ -28,6 +28,7 @@ from leakgauge.defenses import (
     Soteria,
     TopK,
     noise,
+    parts_of,
 )
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation

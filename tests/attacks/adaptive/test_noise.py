@@ -98,6 +98,33 @@ def test_noise_in_proportion_to_the_gradient_is_estimated_from_gradient_and_delt
     assert 0.8 * true < float(scale["0.weight"]) < 2.5 * true
 
 
+@pytest.mark.parametrize("after", [noise(sigma=1e-7), noise(sigma=0.02), laplace(sigma=0.02)], ids=repr)
+def test_noise_on_the_update_adds_to_that_of_the_steps(after: Defense) -> None:
+    dp, protocol = DPSGD(noise_multiplier=0.7, norm=0.5), FedAvg(lr=1e-2, epochs=2)
+    steps, both = (known_scale(observe(d, protocol)) for d in (dp, Compose((dp, after))))
+    alone = known_scale(observe(after, protocol))
+    assert steps is not None
+    assert both is not None
+    assert alone is not None
+    for name, sigma in both.items():
+        assert float(sigma) == pytest.approx(float((steps[name] ** 2 + alone[name] ** 2).sqrt()))
+
+
+def test_labels_tell_the_number_of_examples() -> None:
+    """Those who know the labels but were sent no count knew no scale, and attacked as if there were no noise."""
+    dp = DPSGD(noise_multiplier=0.7, norm=0.5)
+    for protocol in (FedSGD(), FedAvg(lr=1e-2, epochs=2)):
+        seen = observe(dp, protocol)
+        header = replace(seen.update.header, example_count=None)
+        blind = replace(seen, update=replace(seen.update, header=header))
+        assert blind.example_count is None
+        counted, told = known_scale(seen), known_scale(blind)
+        assert counted is not None
+        assert told is not None
+        for name, sigma in counted.items():
+            assert torch.equal(sigma, told[name])
+
+
 def test_an_unknown_scale_is_none() -> None:
     dp = DPSGD(noise_multiplier=0.7, norm=0.5)
     assert known_scale(observe(NoDefense())) is None

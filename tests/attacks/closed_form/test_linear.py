@@ -12,7 +12,7 @@ from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.closed_form.layers import input_layers, linear_layers
 from leakgauge.clients import FedAvg, FedSGD, client_update
-from leakgauge.defenses import TopK, noise
+from leakgauge.defenses import NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation
@@ -88,9 +88,41 @@ def test_one_active_unit_is_enough() -> None:
     t, b = task("flat"), batch(1)
     bias = torch.full_like(t.parameters["1.bias"], -100.0)
     bias[5] = 100.0
-    found = read(t.with_state({"1.bias": bias}), b)
+    found = read(t.with_state({"1.bias": bias}), b, defense=NoDefense())
     assert found.status is Status.EXACT
     assert psnr(found, b) > 200
+    # A single row fits any input: who does not know that nothing was left out cannot be sure.
+    unsure = read(t.with_state({"1.bias": bias}), b)
+    assert unsure.status is Status.CONVERGED
+    assert "may have been left out" in unsure.message
+    assert torch.equal(unsure.inputs, found.inputs)
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.3])
+def test_an_unbiased_random_k_is_read_without_its_factors(keep: float) -> None:
+    """k is rounded up, so weight and bias of 16 rows are not scaled alike."""
+    b = batch(1)
+    found = read(task("flat"), b, defense=RandomK(keep=keep, unbiased=True))
+    one = found.inputs.double() - b.inputs.double()
+    seen = one.abs() < 1e-9
+    assert bool(seen.any())
+    if found.status is Status.EXACT:
+        assert bool(seen.all())
+    grey = (found.inputs.double() - 0.5).abs() < 1e-6
+    assert bool((seen | grey).all()), "what is shown is right"
+
+
+def test_inputs_that_no_row_shows_certify_nothing_where_the_defence_is_unknown() -> None:
+    """Soteria zeroes whole columns of the next layer, and of this one where it reads the input."""
+    b, t = batch(1), task("flat")
+    update = client_update(t, FedSGD(), b, Draws(0))
+    thinned = dict(update.tensors)
+    thinned["1.weight"] = thinned["1.weight"].clone()
+    thinned["1.weight"][:, :40] = 0
+    for defense, status in ((None, Status.CONVERGED), (NoDefense(), Status.EXACT)):
+        knowledge = Knowledge(example_count=1, local_training=FedSGD(), defense=defense)
+        seen = Observation(t, replace(update, tensors=thinned), knowledge)
+        assert LinearRead().reconstruct(seen, torch.Generator().manual_seed(0)).status is status
 
 
 def test_rows_that_one_example_drives_are_read_from_a_batch() -> None:

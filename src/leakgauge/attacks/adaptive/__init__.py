@@ -8,7 +8,6 @@ from leakgauge.attacks.adaptive.counter import (
     counter_to,
     counter_to_kind,
     counters,
-    parts_of,
 )
 from leakgauge.attacks.adaptive.likelihood import Likelihood
 
@@ -22,5 +21,4 @@ __all__ = [
     "counter_to",
     "counter_to_kind",
     "counters",
-    "parts_of",
 ]

@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from leakgauge.attacks.adaptive.counter import Counter, counter_to, parts_of
+from leakgauge.attacks.adaptive.counter import Counter, counter_to
 from leakgauge.attacks.matching import Matching
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import MixUp
+from leakgauge.defenses import MixUp, parts_of
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Attack, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS

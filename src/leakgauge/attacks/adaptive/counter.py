@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakgauge.attacks.matching import Matching
-from leakgauge.defenses import Compose, Defense, NoDefense
+from leakgauge.defenses import Defense
 from leakgauge.observation import Observation
 
 Adapt = Callable[[Matching, Any, Observation], Matching]
@@ -65,13 +65,6 @@ def counters(*kinds: type[Defense], name: str, because: str, missing: Missing = 
         return adapt
 
     return add
-
-
-def parts_of(defense: Defense) -> tuple[Defense, ...]:
-    """The defences of a composition, in their order; nothing for none."""
-    if isinstance(defense, Compose):
-        return tuple(part for inner in defense.defenses for part in parts_of(inner))
-    return () if isinstance(defense, NoDefense) else (defense,)
 
 
 def counter_to(defense: Defense) -> Counter | NoneKnown:

@@ -72,7 +72,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     """
     prior, data = attack.prior, observation.task.data
     own = prior.prior if isinstance(prior, Scheduled) else prior
-    examples = observation.example_count
+    examples = observation.examples
     if not isinstance(own, TotalVariation) or isinstance(own, NoPrior) or examples is None:
         return prior
     last = STRENGTH * unknowns(attack.canvas, examples, data) / max(entries(observation.update.tensors), 1)

@@ -152,9 +152,7 @@ def _positive(scale: Tensors) -> Tensors:
 
 def _variation_weight(canvas: Canvas, observation: Observation, power: float) -> float | None:
     """λ·N/Z for the mean variation in normalised units; `None` where the data are no images."""
-    data, examples = observation.task.data, observation.example_count
-    labels = observation.knowledge.labels
-    examples = len(labels) if examples is None and labels is not None else examples
+    data, examples = observation.task.data, observation.examples
     if not data.is_image or examples is None or power <= 0:
         return None
     natural = torch.tensor(data.std).reciprocal().mean() * NATURAL_VARIATION * data.range

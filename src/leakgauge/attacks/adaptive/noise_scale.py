@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leakgauge.attacks.adaptive.counter import parts_of
 from leakgauge.attacks.matching.cohort import cohort_view
 from leakgauge.clients import FedAvg, FedSGD
-from leakgauge.defenses import DPSGD, AtSNR, FedCDP
+from leakgauge.defenses import DPSGD, AtSNR, Compose, FedCDP, GaussianNoise, parts_of, view_of
+from leakgauge.defenses.laplace import LaplaceNoise
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors
@@ -25,28 +25,39 @@ def known_scale(observation: Observation) -> Tensors | None:
     knowledge, update = observation.knowledge, observation.update
     if knowledge.defense is None:
         return None
-    header = replace(update.header, example_count=observation.example_count)
+    header = replace(update.header, example_count=observation.examples)
     protocol = knowledge.local_training
     stated = cohort_view(protocol or FedSGD(), knowledge.defense, replace(update, header=header), None).noise_scale
     if stated is not None:
         return stated
     parts = parts_of(knowledge.defense)
     in_steps = [part for part in parts if isinstance(part, DPSGD | FedCDP)]
-    alone = len(in_steps) == 1 and not any(part.acts_on_update for part in parts)
-    if not alone or not isinstance(protocol, FedAvg) or observation.example_count is None:
+    on_update = tuple(part for part in parts if part.acts_on_update)
+    if not all(isinstance(part, GaussianNoise | LaplaceNoise) for part in on_update):
+        return None  # it reshapes what came before
+    if len(in_steps) != 1 or not isinstance(protocol, FedAvg) or observation.examples is None:
         return None
-    if isinstance(part := in_steps[0], FedCDP) and isinstance(part.level, AtSNR):
-        estimate = part.level.seen(update.tensors, part.norm, 1)
-        return map_tensors(lambda t: estimate.to(t), update.tensors)
+    if (sigma := _of_steps(in_steps[0], protocol, observation.examples, update.tensors)) is None:
+        return None
+    after = view_of(Compose(on_update), update, None).noise_scale if on_update else None
+    if on_update and after is None:
+        return None
+    added = after or map_tensors(lambda t: t.new_zeros(()), update.tensors)
+    return map_tensors(lambda s: (s.square() + sigma**2).sqrt(), added)
+
+
+def _of_steps(part: DPSGD | FedCDP, protocol: FedAvg, examples: int, tensors: Tensors) -> float | None:
+    """On every entry of a delta, from the noise of its steps."""
+    if isinstance(part, FedCDP) and isinstance(part.level, AtSNR):
+        return float(part.level.seen(tensors, part.norm, 1))
     variance = 0.0
-    sizes = [len(index) for index in protocol.order(observation.example_count, Draws(0))]
+    sizes = [len(index) for index in protocol.order(examples, Draws(0))]
     for step, size in enumerate(sizes):
-        on_mean = in_steps[0].noise_on_mean(size)
+        on_mean = part.noise_on_mean(size)
         if on_mean is None:
             return None
         variance += (on_mean * _reach(protocol, len(sizes) - step, first=step == 0)) ** 2
-    sigma = float(variance**0.5)
-    return map_tensors(lambda t: t.new_tensor(sigma), update.tensors)
+    return float(variance**0.5)
 
 
 def _reach(protocol: FedAvg, left: int, *, first: bool) -> float:

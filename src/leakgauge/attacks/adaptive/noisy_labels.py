@@ -47,7 +47,7 @@ class UnderNoise:
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         """See above."""
         layer = find_classifier(observation)
-        if observation.example_count != 1 or isinstance(layer, Unknown):
+        if observation.examples != 1 or isinstance(layer, Unknown):
             return self.otherwise.infer(observation, generator)
         with torch.no_grad():
             # Of a copy: the search starts where that of an attacker who does not know the defence starts.

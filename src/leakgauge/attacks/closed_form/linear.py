@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.layers import LinearLayer, input_layers
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import view_of
+from leakgauge.defenses import RandomK, parts_of, view_of
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -34,7 +34,8 @@ class LinearRead:
 
     One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
     known sparsifier sent, and a certificate: the share of ‖∂W‖² that one outer product does not explain. It says
-    nothing about rounded entries: the signs of an outer product are one too.
+    nothing about rounded entries (the signs of an outer product are one too), and where the defence is unknown
+    nothing about a single driven row (which any input explains) or inputs that no row shows (zero, or left out).
     Several examples: rows that agree on a ratio inside the data's range are taken for rows that one
     example drives, then single rows inside the range. Never certified: units that the same examples
     activate in the same proportions agree on a mixture too (two classes, equal labels). Labels of several
@@ -121,9 +122,14 @@ class LinearRead:
 
 
 def _gradients(observation: Observation, layer: LinearLayer) -> tuple[Float[Tensor, "rows d"], Float[Tensor, " rows"]]:
-    tensors = observation.update.tensors
+    """Without the factors of a known random-k, which differ between the two, as k is rounded up."""
+    tensors, defense = observation.update.tensors, observation.knowledge.defense
     assert layer.bias is not None
-    return tensors[layer.weight], tensors[layer.bias]
+    weight, bias = tensors[layer.weight], tensors[layer.bias]
+    for part in () if defense is None else parts_of(defense):
+        if isinstance(part, RandomK):
+            weight, bias = weight / part.factor(weight), bias / part.factor(bias)
+    return weight, bias
 
 
 def _sent(observation: Observation, layer: LinearLayer) -> Float[Tensor, "rows d"]:
@@ -149,22 +155,25 @@ class Read:
         unexplained: share of ‖∂W‖² that one outer product does not explain.
         seen: whether each input is shown.
         rounded: whether entries were rounded, as far as the defence or the entries tell.
+        ambiguous: the defence is unknown, and left-out entries could look like this.
     """
 
     x: Float[Tensor, "1 d"]
     unexplained: float
     seen: Bool[Tensor, " d"]
     rounded: bool
+    ambiguous: bool
 
     @property
     def certain(self) -> bool:
-        return self.unexplained < 1e-6 and bool(self.seen.all()) and not self.rounded
+        return self.unexplained < 1e-6 and bool(self.seen.all()) and not (self.rounded or self.ambiguous)
 
     @property
     def message(self) -> str:
         shown = f"{int(self.seen.sum())} of {len(self.seen)} inputs seen"
         rounded = "; entries were rounded, which certifies nothing" if self.rounded else ""
-        return f"{shown}, {self.unexplained:.1e} of the layer's gradient unexplained{rounded}"
+        silent = "; entries may have been left out, as the defence is unknown" if self.ambiguous else ""
+        return f"{shown}, {self.unexplained:.1e} of the layer's gradient unexplained{rounded}{silent}"
 
 
 def read_one(observation: Observation, layer: LinearLayer) -> Read:
@@ -180,7 +189,10 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
     )
     residual = sent * (weight - bias[:, None] * x) * (bias != 0)[:, None]
     unexplained = float(residual.square().sum() / weight.square().sum().clamp_min(torch.finfo(weight.dtype).tiny))
-    return Read(x[None], unexplained, seen, _one_size(weight) or _rounds(observation))
+    rounded = _one_size(weight) or _rounds(observation)
+    driven = weight[bias != 0]
+    ambiguous = len(driven) < 2 or not bool((driven != 0).any(0).all())
+    return Read(x[None], unexplained, seen, rounded, ambiguous and observation.knowledge.defense is None)
 
 
 def _one_size(weight: Float[Tensor, "rows d"]) -> bool:

@@ -31,7 +31,7 @@ class IDLG:
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         del generator
-        count = observation.example_count
+        count = observation.examples
         if count != 1:
             return Unknown(f"iDLG reads the label of one example; this update has {count or 'an unknown number'}")
         layer = find_classifier(observation)

@@ -82,7 +82,7 @@ class Matching:
         labels, confidence, missing = self._labels(observation, generator)
         if missing:
             return Reconstruction.not_applicable(missing)
-        examples = observation.example_count if labels is None else len(labels)
+        examples = observation.examples if labels is None else len(labels)
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
 

@@ -64,7 +64,7 @@ class Simulator:
                 "make them agree",
             )
         defense = knowledge.defense or NoDefense()
-        counted = type(update)(observed, replace(update.header, example_count=observation.example_count))
+        counted = type(update)(observed, replace(update.header, example_count=observation.examples))
         return Simulator(
             task=task,
             observed=observed,

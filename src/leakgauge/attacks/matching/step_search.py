@@ -89,7 +89,7 @@ class StepSearch:
         return self._answer(tries, Cost(spent, seconds))
 
     def _shares(self, observation: Observation, budget: Budget) -> Iterator[tuple[FedAvg, _Share]]:
-        examples = observation.example_count or 1
+        examples = observation.examples or 1
         prices = [candidate.steps(examples) for candidate in self.candidates]
         for index, candidate in enumerate(self.candidates):
             yield candidate, _Share(budget, prices[index], sum(prices[index:]))

@@ -202,7 +202,7 @@ def absent_classes(
 def _counts(totals: Float[Tensor, " classes"], observation: Observation) -> Float[Tensor, " classes"] | None:
     """Examples per class, K_n = K/N − K·Σδ_n, if that comes out as whole numbers: then p = 1/N, and the gradient
     came unscaled. `None` otherwise, and where K is not known."""
-    examples = observation.example_count
+    examples = observation.examples
     if examples is None or observation.update.header.kind is not UpdateKind.GRADIENT:
         return None
     counts = examples / observation.task.outputs - examples * totals

@@ -84,12 +84,12 @@ class Routes:
             readable = readable & torch.isin(torch.arange(len(totals)), known.labels.cpu())
         else:
             readable = readable & (-totals > CLEAR * floor)
-            if _steps(observation) > 1 and observation.example_count is not None:
-                counts = -totals * observation.example_count / -totals[readable].sum()
+            if _steps(observation) > 1 and observation.examples is not None:
+                counts = -totals * observation.examples / -totals[readable].sum()
                 readable = readable & (counts > PART)
         classes = readable.nonzero().flatten()
-        if observation.example_count is not None and len(classes) > observation.example_count:
-            strongest = (-totals[classes]).topk(observation.example_count).indices
+        if observation.examples is not None and len(classes) > observation.examples:
+            strongest = (-totals[classes]).topk(observation.examples).indices
             classes = classes[strongest].sort().values
         if not len(classes):
             return f"no class can be read ({remark})" + (_noise_remark(floor, totals) if floor > 0 else "")
@@ -159,7 +159,7 @@ class Routes:
 
 def _steps(observation: Observation) -> int:
     """Local steps of a client, of the one with most in a cohort; 1 where they are not known."""
-    local, examples = observation.knowledge.local_training, observation.example_count
+    local, examples = observation.knowledge.local_training, observation.examples
     if local is None or examples is None:
         return 1
     if isinstance(local, SecureAggregation):

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from cases import DEFENSES, PROTOCOLS, DefenseCase, batch, task
+from cases import DEFENSES, PROTOCOLS, SPEC, DefenseCase, batch, task
 from leakgauge.attacks.matching import Simulator
 from leakgauge.clients import Protocol, client_update, raw_update
 from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, noise, view_of
@@ -218,3 +219,13 @@ def test_1_a_cohort_is_simulated_client_by_client_for_every_defense(protocol: Pr
 def test_clipping_examples_with_dropout_is_refused() -> None:
     with pytest.raises(InputError, match="dropout"):
         client_update(task("dropped", Mode.TRAIN), PROTOCOLS[0], batch(4), Draws(7), defense=ClipExamples(norm=1.0))
+
+
+def test_a_mode_may_be_written_as_in_a_plan() -> None:
+    """A string passed for evaluation mode, whatever it said."""
+    norm = nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.BatchNorm1d(5))
+    for mode in Mode:
+        assert Task.of(norm, SPEC, mode=mode.value).mode is mode
+        assert Task.of(norm, SPEC, mode=mode.value).module.training == (mode is Mode.TRAIN)
+    with pytest.raises(InputError, match="mode: is 'training'; give eval or train"):
+        Task.of(norm, SPEC, mode="training")

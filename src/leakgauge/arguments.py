@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import typing
@@ -12,9 +13,14 @@ from leakgauge.errors import InputError
 
 
 def hints(build: Callable[..., Any]) -> dict[str, Any]:
-    """Types of a constructor's parameters."""
-    module = inspect.getmodule(build)
-    return typing.get_type_hints(build, vars(module) if module else None)
+    """Types of a constructor's parameters, as far as they are stated where they can be read."""
+    own = isinstance(build, type) and not dataclasses.is_dataclass(build)
+    stated = build.__init__ if own else build
+    module = None if own else inspect.getmodule(build)
+    try:
+        return typing.get_type_hints(stated, vars(module) if module else None)
+    except (NameError, TypeError, AttributeError):
+        return {}  # names imported for type checkers alone; no function
 
 
 def typed(build: Callable[..., Any], key: str, value: Any, field: str) -> Any:

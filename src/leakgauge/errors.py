@@ -27,6 +27,19 @@ class InputError(ValueError):
         return InputError(f"{prefix}.{self.field}", self.problem, self.mend)
 
 
+FOREIGN = (
+    RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, AttributeError, NameError,
+    ImportError, SyntaxError, OSError,
+)  # fmt: skip
+"""What code of a user's own may raise: it becomes a line or a row with the reason."""
+
+
+def said(error: BaseException) -> str:
+    """An error of somebody's code in one line."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def require(condition: bool, field: str, problem: str, mend: str) -> None:
     """Raises `InputError` unless `condition` holds."""
     if not condition:

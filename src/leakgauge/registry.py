@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from leakgauge.errors import InputError, did_you_mean
+from leakgauge.errors import FOREIGN, InputError, did_you_mean, said
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,11 +74,15 @@ class Registry:
         module, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ModuleNotFoundError, AttributeError) as error:
             raise InputError(
                 self.kind,
                 f"cannot import '{name}' ({error})",
                 "write your_package.module:function, importable from here",
+            ) from error
+        except FOREIGN as error:
+            raise InputError(
+                self.kind, f"cannot import '{name}': the module raises {said(error)}", "mend the module"
             ) from error
         if not callable(found):
             raise InputError(self.kind, f"'{name}' is not callable", "name a class or a function")

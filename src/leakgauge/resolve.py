@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakgauge.arguments import hints, typed
-from leakgauge.defenses import Compose
-from leakgauge.errors import InputError, did_you_mean
+from leakgauge.clients import Protocol
+from leakgauge.defenses import Compose, Defense
+from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.reconstruction import Attack
 from leakgauge.registry import (
     ATTACKS,
     CANVASES,
@@ -46,6 +48,14 @@ WITH_PARTS = (ATTACKS, CLIENTS, SERVERS)
 """What is made of parts. A model's parameter called `head` is its own."""
 
 
+WHOLES: dict[str, tuple[type, tuple[str, ...]]] = {
+    DEFENSES.kind: (Defense, ("attacker_view",)),
+    ATTACKS.kind: (Attack, ("reconstruct",)),
+    CLIENTS.kind: (Protocol, ("local_training", "steps", "kind")),
+}
+"""What must be made, by kind of registry, and what it must have."""
+
+
 @dataclass(frozen=True)
 class Named:
     """An object and how the plan called it, e.g. ``fedavg(epochs=5, lr=0.01)``."""
@@ -79,7 +89,18 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         value = entry.build(**arguments)
     except InputError as error:
         raise error.within(f"{field}.{name}") from error
+    if registry.kind in WHOLES:
+        _check_whole(*WHOLES[registry.kind], name, value, field)
     return Named(label(name, arguments), value)
+
+
+def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, field: str) -> None:
+    # By member: `typing` takes everything for an instance of a protocol that is called Protocol.
+    base = whole is Defense
+    fits = isinstance(value, whole) if base else all(hasattr(value, member) for member in members)
+    mend = "derive it from leakgauge.defenses.Defense" if base else f"give it {', '.join(members)}"
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    require(fits, field, f"'{name}' makes a {kind}, which is no {whole.__name__}", mend)
 
 
 def resolve_defense(spec: Any, field: str) -> Named:

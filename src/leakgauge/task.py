@@ -63,16 +63,19 @@ class Task:
         module: nn.Module,
         data: DataSpec,
         *,
-        mode: Mode = Mode.EVAL,
+        mode: Mode | str = Mode.EVAL,
         loss: Loss = cross_entropy,
         name: str = "",
     ) -> Task:
-        """Wraps a module as it is now.
+        """Wraps a module as it is now; `mode` may be given as in a plan, ``"train"`` or ``"eval"``.
 
         Raises:
-            InputError: the module has no trainable parameters, does not accept the data, or answers
+            InputError: another mode; the module has no trainable parameters, does not accept the data, or answers
                 with fewer outputs than the data has classes.
         """
+        known = {m.value for m in Mode}
+        require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
+        mode = Mode(mode)
         module = copy.deepcopy(module)
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach().clone() for k, v in module.named_parameters()}

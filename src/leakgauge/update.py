@@ -65,10 +65,22 @@ class Update:
             trained: names of the parameters that train. By default all floating entries but BatchNorm
                 statistics; give them where layers are frozen or the module keeps other buffers:
                 ``[name for name, p in model.named_parameters() if p.requires_grad]``.
+
+        Raises:
+            InputError: two models, by names or shapes; nothing that trains; no positive count.
         """
+        count = "give the client's number of examples, or leave it out"
+        require(example_count is None or example_count > 0, "example_count", f"is {example_count}", count)
+        names = None if trained is None else list(trained)
+        odd = sorted(before.keys() ^ after.keys() if names is None else set(names) - (before.keys() & after.keys()))
+        same = "give two state dicts of one model (a wrapper such as DistributedDataParallel prefixes names)"
+        require(not odd, "after", f"and before do not share {', '.join(odd[:3])}", same)
+        shapes = [k for k, v in before.items() if k in after and after[k].shape != v.shape]
+        require(not shapes, "after", f"has another shape of {', '.join(shapes[:3])}", same)
         stats = ("running_mean", "running_var", "num_batches_tracked")
         plain = [k for k in before if k in after and not k.endswith(stats) and before[k].is_floating_point()]
-        names = plain if trained is None else list(trained)
+        names = plain if names is None else names
+        require(bool(names), "before", "holds nothing that trains", "give the model's whole state dict")
         tensors = {k: (after[k] - before[k]).detach() for k in names}
         buffers = {k: v.detach() for k, v in after.items() if k not in tensors}
         return Update(tensors, UpdateHeader(UpdateKind.DELTA, example_count), buffers or None)

@@ -43,6 +43,12 @@ HERE = "audit.test_plan"
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"attacks": ["closed-from"]}, "attacks[0]", "did you mean 'closed-form'?"),
+    ({"attacks": ["audit.broken:Silent"]}, "attacks[0]", "which is no Attack"),
+    ({"attacks": ["audit.raising:Anything"]}, "attacks[0]", "the module raises RuntimeError: import went wrong"),
+    ({"model": "audit.raising:anything"}, "model", "the module raises RuntimeError: import went wrong"),
+    ({"defenses": ["audit.broken:Silent"]}, "defenses[0]", "derive it from leakgauge.defenses.Defense"),
+    ({"clients": ["audit.broken:Silent"]}, "clients[0]", "which is no Protocol"),
+    ({"model": {"audit.broken:Ward": {"width": "wide"}}}, "model.audit.broken:Ward.width", "valid integer"),
     ({"attacks": [{"dlg": {"restart": 8}}]}, "attacks[0].dlg", "did you mean 'restarts'?"),
     ({"attacks": [{"dlg": {"restarts": 0}}]}, "attacks[0].dlg.restarts", "give a positive number"),
     ({"attacks": [{"dlg": {"restarts": "many"}}]}, "attacks[0].dlg.restarts", "is 'many'"),
@@ -218,3 +224,12 @@ def test_secure_aggregation_takes_its_client_by_name() -> None:
     data = {"source": "samples", "size": 16, "batch": 2, "batches": 2}
     plan = Plan(tiny(clients=[client], data=data, defenses=["none"]))
     assert plan.clients[0].value.client.lr == 0.1
+
+
+@pytest.mark.parametrize("arguments", [None, {"width": 6}, {"width": 6, "deep": True}])
+def test_a_model_may_be_a_class(arguments: dict[str, Any] | None) -> None:
+    plan = Plan(tiny(model={"audit.broken:Ward": arguments}, attacks=["closed-form"]))
+    assert (
+        plan.broadcast(plan.trials()[0]).task.parameters["inner.weight"].shape[0]
+        == (arguments or {"width": 4})["width"]
+    )

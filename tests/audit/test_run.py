@@ -320,6 +320,17 @@ def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
     assert report["verdict"]["level"] == "inconclusive"
 
 
+def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None:
+    plan = Plan(tiny(attacks=["closed-form"], defenses=["none", "audit.broken:RaisingDefense"], only=None))
+    store = run(plan, tmp_path, workers=1)
+    trials = document(store)["trials"]
+    store.close()
+    failed = [t for t in trials if t["status"] == "failed"]
+    assert {t["scenario"]["defense"] for t in failed} == {"audit.broken:RaisingDefense"}
+    assert all(t["message"] == "the client or its defence raised ValueError: my defence broke" for t in failed)
+    assert any(t["status"] == "exact" for t in trials)
+
+
 def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_audit(
         plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False

@@ -141,3 +141,19 @@ def test_between_takes_statistics_for_buffers() -> None:
     assert set(update.tensors) == {k for k, _ in net.named_parameters()}
     assert set(update.buffers) == {k for k, _ in net.named_buffers()}
     assert all(float(v.abs().sum()) == 0 for v in update.tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "said"),
+    [
+        (lambda s: {f"module.{k}": v for k, v in s.items()}, None, "do not share"),
+        (lambda s: {k: v.flatten()[:1] for k, v in s.items()}, None, "another shape"),
+        (lambda s: s, 0, "example_count: is 0"),
+        (lambda s: s, -1, "example_count: is -1"),
+    ],
+)
+def test_between_takes_two_states_of_one_model_alone(change: Any, count: int | None, said: str) -> None:
+    """A wrapper's prefix on one side gave an update without tensors."""
+    state = hospital_net().state_dict()
+    with pytest.raises(InputError, match=said):
+        Update.between(state, change(state), example_count=count)

@@ -68,3 +68,5 @@ def test_noise_covers_the_support() -> None:
     sent = defense.on_update({"w": torch.arange(1.0, 21.0)}, torch.Generator().manual_seed(0))
     view = defense.attacker_view(Update(sent, G), None)
     assert view.support is None
+    raw = {"w": torch.arange(1.0, 21.0)}
+    assert torch.equal(view(raw)["w"], raw["w"]), "what is sent is the raw update in the mean over the places"

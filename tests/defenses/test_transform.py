@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from cases import batch, task
 from leakgauge.clients import FedSGD, client_update
@@ -12,7 +13,7 @@ from leakgauge.defenses.transform import Flip, Light, QuarterTurns, Shift
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.registry import DEFENSES
-from leakgauge.task import Batch
+from leakgauge.task import Batch, DataSpec, Task
 
 
 def fresh(seed: int = 0) -> torch.Generator:
@@ -114,3 +115,12 @@ def test_bad_policies_are_refused() -> None:
     with pytest.raises(InputError, match="needs pictures"):
         transform().on_batch(Batch(torch.rand(2, 9), torch.zeros(2, dtype=torch.long)), fresh())
     assert DEFENSES["transform"].build is transform
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 255.0)])
+def test_data_of_another_range_are_refused_rather_than_clamped(low: float, high: float) -> None:
+    bare = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), DataSpec((3, 8, 8), 5, low=low, high=high))
+    with pytest.raises(InputError, match=f"clamps to 0 to 1, the data have {low:g} to {high:g}"):
+        transform().on_task(bare)
+    assert transform(low=low, high=high).on_task(bare) is bare
+    assert transform(brightness=0.0, contrast=0.0).on_task(bare) is bare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from frontier.rows import row
@@ -103,6 +104,9 @@ def test_a_guarantee_is_not_beaten_by_rows_without() -> None:
     assert not dominates(plain, private)
     assert dominates(better, private)
     assert dominates(plain, empty)
+    of_a_client = replace(private, unit="client")
+    assert not dominates(better, of_a_client), "a smaller ε of one example says less"
+    assert dominates(replace(better, unit="client"), private)
 
 
 def test_below_the_null_nothing_leaks_less() -> None:

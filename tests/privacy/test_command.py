@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from leakgauge.cli import main
+from leakgauge.privacy.command import privacy_command
+from leakgauge.privacy.ledger import Ledger
 
 pytest.importorskip("opacus")
 
@@ -90,3 +94,34 @@ def test_no_noise_to_speak_of_is_no_traceback_and_no_infinity_in_json(tmp_path: 
     found = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert found["epsilon"] is None
     assert found["reconstruction"]["at_most"] == 1
+
+
+class _Closed(StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_closed_pipe_loses_no_entry(tmp_path: Path) -> None:
+    """``leakgauge privacy … --ledger FILE | head -1``."""
+    book = tmp_path / "l.json"
+    with pytest.raises((BrokenPipeError, SystemExit)):
+        privacy_command(
+            noise_multiplier=1.0, sample_rate=1.0, rounds=5, steps=1, delta=1e-5, ledger=book,
+            console=Console(file=_Closed()),
+        )  # fmt: skip
+    assert Ledger.load(book).steps == 5
+
+
+def test_a_ledger_says_whether_it_is_new(tmp_path: Path) -> None:
+    book = ("--ledger", str(tmp_path / "l.json"))
+    assert "a new ledger" in run(*TEN, *book)[1]
+    assert "added to what it held" in run(*TEN, *book)[1]
+    code, text = run("--ledger", str(tmp_path / "other.json"), "--delta", "1e-5")
+    assert code == 2
+    assert "--ledger: no file" in text
+
+
+def test_no_one_is_told_to_count_shuffled_batches_as_samples() -> None:
+    code, text = run("--noise-multiplier", "1", "--delta", "1e-5")
+    assert code == 2
+    assert "--sample-rate: is missing; give 1 where each example is in one step of every epoch, shuffled or not" in text

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
-from leakgauge.defenses import Clip, ClipExamples, Compose, NoDefense, Precode, TopK, noise
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, Precode, Soteria, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -107,6 +107,19 @@ def test_one_round_equals_secure_aggregation_over_the_same_clients() -> None:
     update = client_update(task, protocol, everyone, Draws(0))
     for k, p in task.parameters.items():
         torch.testing.assert_close(after.parameters[k], p - update.tensors[k])
+
+
+@pytest.mark.parametrize("defense", [NoDefense(), noise(sigma=0.1)], ids=repr)
+def test_a_group_that_aggregates_among_itself_can_be_a_client(defense: Defense) -> None:
+    training = FederatedTraining(per_round=2, client=SecureAggregation(cohort=2), defense=defense)
+    after, _ = training.step(_task(), TRAIN, (tuple(range(10)), tuple(range(10, 16))), 0)
+    assert all(bool(p.isfinite().all()) for p in after.parameters.values())
+
+
+def test_a_group_with_masks_fitted_to_its_data_is_refused() -> None:
+    training = FederatedTraining(per_round=1, client=SecureAggregation(cohort=2), defense=Soteria())
+    with pytest.raises(InputError, match="fits a mask to each client's data"):
+        training.step(_task(), TRAIN, (tuple(range(10)),), 0)
 
 
 def test_buffers_are_averaged_where_the_network_has_them() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from enum import Enum
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from leakgauge.arguments import hints
@@ -57,6 +59,8 @@ def _parameters(entry: Entry) -> str:
         if p.default is p.empty:
             return p.name
         plain = p.default is None or isinstance(p.default, bool | int | float | str | tuple)
+        if isinstance(p.default, tuple) and any(isinstance(v, Enum) for v in p.default):
+            return f"{p.name}={', '.join(str(v.value) if isinstance(v, Enum) else str(v) for v in p.default)}"
         return f"{p.name}={p.default}" if plain else f"{p.name}=…"
 
     return ", ".join(one(p) for p in entry.parameters.values()) or "–"
@@ -86,7 +90,7 @@ def show(kind: str) -> None:
                     told[f"{entry.name}, none known"] = reason
                 case None:
                     cells.append("–")
-        table.add_row(*cells)
+        table.add_row(*map(escape, cells))
     console.print(table)
     for name, why in told.items():
-        console.print(f"[bold]{name}[/bold]: {why}")
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(why)}")

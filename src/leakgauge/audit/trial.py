@@ -19,7 +19,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.data.source import gallery, public
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
+from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
 from leakgauge.report.picture import Picture
@@ -69,9 +69,16 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     sent = plan.broadcast(key)
     task = sent.task
 
-    update, draws = _update(plan, key, task, client, defense, batch, streams)
     shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
-    known = observe(plan, task, update, draws, client, defense, batch, shown, sent.crafting)
+    known: Observation | Reconstruction
+    try:
+        update, draws = _update(plan, key, task, client, defense, batch, streams)
+    except InputError:
+        raise
+    except FOREIGN as error:  # a defence may be anybody's
+        known = Reconstruction(None, None, Status.FAILED, f"the client or its defence raised {said(error)}")
+    else:
+        known = observe(plan, task, update, draws, client, defense, batch, shown, sent.crafting)
     if isinstance(known, Observation):
         reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
         reconstruction = informed(reconstruction, known, streams.generator("information", key.batch))
@@ -135,7 +142,7 @@ def attempt(
         return checked(found, observation.task.data)
     except InputError as error:
         return Reconstruction.not_applicable(str(error))
-    except (RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, AttributeError) as error:
+    except FOREIGN as error:
         return Reconstruction(None, None, Status.FAILED, f"{type(error).__name__}: {error}")
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from leakgauge.clients.gradient import example_rule, mean_gradient
 from leakgauge.clients.protocol import Protocol
 from leakgauge.clients.secure_aggregation import SecureAggregation
-from leakgauge.defenses.compose import Compose
 from leakgauge.defenses.defense import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -54,18 +53,12 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
 
     A mask that was fitted to a client's data (Soteria) is read from its update's zeros; a mean has none of them.
     """
-    if isinstance(protocol, SecureAggregation) and _fits_to_data(defense):
+    if isinstance(protocol, SecureAggregation) and defense.fits_to_data:
         raise InputError(
             "defenses",
             f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort",
             "audit the defence with fedsgd or fedavg, or secure aggregation without it",
         )
-
-
-def _fits_to_data(defense: Defense) -> bool:
-    if isinstance(defense, Compose):
-        return any(map(_fits_to_data, defense.defenses))
-    return type(defense).for_batch is not Defense.for_batch
 
 
 def client_update(

@@ -61,7 +61,7 @@ def refuse_mixing(task: Task) -> None:
     if task.mode is Mode.TRAIN and mixes:
         raise InputError(
             "defenses",
-            f"clipping examples needs per-example gradients, and {mixes[0]} (BatchNorm in train mode) mixes them",
+            f"clipping examples needs per-example gradients, and the BatchNorm '{mixes[0]}' in train mode mixes them",
             "use GroupNorm, or mode: eval",
         )
 

@@ -39,6 +39,10 @@ class Compose(Defense):
     def acts_on_update(self) -> bool:
         return any(d.acts_on_update for d in self.defenses)
 
+    @property
+    def fits_to_data(self) -> bool:
+        return any(d.fits_to_data for d in self.defenses)
+
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         for defense in self.defenses:
             per_example = defense.on_example_gradients(per_example, child_generator(generator))
@@ -82,13 +86,15 @@ class Compose(Defense):
         # Noise of the example stage comes before every update stage, wherever it is written.
         order = sorted(range(len(views)), key=lambda i: self.defenses[i].acts_on_update)
         in_turn = [views[i] for i in order if not views[i].is_empty]
+        # Noise that its view is silent about (that of local steps, in a delta) is not the later stages' alone.
+        untold = any(v.is_empty and d.without_noise() is not d for d, v in zip(self.defenses, views, strict=True))
         told = all(_is_told(part, view) for part, view in zip(self.defenses, views, strict=True))
         return AttackerView(
             simulate=simulate if any(v.simulate is not None for v in views) else None,
             relaxed=relaxed if any(v.relaxed is not None for v in views) else None,
             support=map_tensors(lambda *s: torch.stack(s).all(0), *supports) if supports else None,
             unsent_small=bool(supports) and all(v.unsent_small for v in views if v.support is not None),
-            noise_scale=_noise_scale(in_turn) if told else None,
+            noise_scale=None if untold else _noise_scale(in_turn),
             log_likelihood=_log_likelihood(in_turn, update) if told else None,
             gaussian=all(v.gaussian for v in views if v.noise_scale is not None),
         )

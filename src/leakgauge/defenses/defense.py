@@ -101,6 +101,11 @@ class Defense:
         return per_example
 
     @property
+    def fits_to_data(self) -> bool:
+        """Whether `for_batch` makes another defence of each client's data."""
+        return type(self).for_batch is not Defense.for_batch
+
+    @property
     def acts_on_update(self) -> bool:
         """Whether `on_update` is more than the identity."""
         return type(self).on_update is not Defense.on_update

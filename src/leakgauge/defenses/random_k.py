@@ -74,5 +74,5 @@ class RandomK(Defense):
             return AttackerView(simulate=lambda raw: self._sent(raw, masks))
         sent = map_tensors(lambda t: t != 0, update.tensors)
         if any(int(m.sum()) > self.kept(m.numel()) for m in sent.values()):
-            return AttackerView(simulate=scaled if self.unbiased else None)
+            return AttackerView()  # over the places, which nobody knows, an unbiased entry is the raw one in the mean
         return AttackerView(simulate=scaled if self.unbiased else None, support=sent)

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
-from leakgauge.task import Batch
+from leakgauge.task import Batch, Task
 
 
 @runtime_checkable
@@ -108,6 +108,15 @@ class Transform(Defense):
 
     def __post_init__(self) -> None:
         require(bool(self.policy), "policy", "is empty", "give a transformation, or write none")
+
+    def on_task(self, task: Task) -> Task:
+        """The task itself. Raises `InputError` where light would be clamped to another range than the data's."""
+        for one in self.policy:
+            if isinstance(one, Light) and (one.low, one.high) != (task.data.low, task.data.high):
+                stated, own = f"{one.low:g} to {one.high:g}", f"{task.data.low:g} to {task.data.high:g}"
+                mend = f"give low: {task.data.low:g} and high: {task.data.high:g}"
+                raise InputError("transform", f"clamps to {stated}, the data have {own}", mend)
+        return task
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Raises `InputError` where the examples are no pictures."""

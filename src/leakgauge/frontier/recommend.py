@@ -13,6 +13,7 @@ from leakgauge.audit.gate import needed
 from leakgauge.frontier.points import Point, Record, point_of
 from leakgauge.frontier.rows import UNDEFENDED
 from leakgauge.frontier.spent import TRAINING
+from leakgauge.privacy.guarantee import Unit
 
 EMPTY, CERTAIN = 50.0, 0.9
 """ε beyond which a guarantee exists on paper (odds may change by a factor of e^50), and the chance of a right guess
@@ -101,12 +102,14 @@ def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str
 
 
 def dominates(a: Point, b: Point) -> bool:
-    """At least as accurate and leaks no more, and better in one of the two. A guarantee is beaten by a better one only:
-    what these attacks did says nothing of the next."""
+    """At least as accurate and leaks no more, and better in one of the two. A guarantee is beaten by a better one only,
+    of the same unit or of clients: what these attacks did says nothing of the next."""
     if a.accuracy is None or b.accuracy is None:
         return False
-    if b.epsilon is not None and not hollow(b) and (a.epsilon is None or a.epsilon > b.epsilon):
-        return False
+    if b.epsilon is not None and not hollow(b):
+        narrower = a.unit != b.unit and a.unit != Unit.CLIENT.value
+        if a.epsilon is None or narrower or a.epsilon > b.epsilon:
+            return False
     return a.accuracy >= b.accuracy and a.leak <= b.leak and (a.accuracy, a.leak) != (b.accuracy, b.leak)
 
 

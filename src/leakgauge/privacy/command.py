@@ -26,6 +26,12 @@ NOT_COVERED = (
 )
 
 
+RATES = (
+    "give 1 where each example is in one step of every epoch, shuffled or not (and --steps the epochs); batch size / "
+    "examples only where every step draws its batch by chance (Poisson)"
+)
+
+
 def privacy_command(
     *,
     noise_multiplier: float | None,
@@ -44,8 +50,8 @@ def privacy_command(
 ) -> None:
     """Prints ε, δ and what they mean; enters the training into the ledger, where one is given.
 
-    A ledger is written last: what cannot be counted or written is not entered. With neither multiplier nor target it
-    is only read.
+    A ledger is written after all else: what cannot be counted or written is not entered. With neither multiplier nor
+    target it is only read.
 
     Raises:
         InputError: input that cannot be used; the command line turns it into exit code 2.
@@ -61,19 +67,24 @@ def privacy_command(
     entered = None
     if noise_multiplier is not None or target_epsilon is not None:
         if sample_rate is None:
-            raise InputError("--sample-rate", "is missing", "give batch size / number of examples; 1 for full batches")
+            raise InputError("--sample-rate", "is missing", RATES)
         entered = _release(noise_multiplier, target_epsilon, sample_rate, rounds * steps, delta, book.accountant)
         book = book.spend(
             noise_multiplier=entered.noise_multiplier, sample_rate=entered.sample_rate, steps=entered.steps
         )
+    if ledger is not None and not ledger.exists() and entered is None:
+        raise InputError("--ledger", f"no file '{ledger}'", "give one that is there, or an entry for a new one")
     if not book.releases:
         raise InputError("--noise-multiplier", "is missing", "give it, or --target-epsilon, or a --ledger with entries")
     result = _result(book, entered, delta, prior)
-    _show(console or Console(), result)
     if json_file is not None:
         write_whole(json_file, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    if ledger is not None and entered is not None:
+    console = console or Console()
+    if ledger is not None and entered is not None:  # before anything is said: a closed pipe must not lose an entry
+        kept = "added to what it held" if ledger.exists() else "a new ledger"
         book.save(ledger)
+        console.print(Text(f"entered into {ledger}: {kept}"))
+    _show(console, result)
 
 
 def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger:

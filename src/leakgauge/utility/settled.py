@@ -30,6 +30,10 @@ class Settled(Defense):
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         return self.inner.on_batch(batch, generator)
 
+    @property
+    def fits_to_data(self) -> bool:
+        return self.inner.fits_to_data
+
     def for_batch(self, task: Task, batch: Batch) -> Defense:
         return Settled(self.inner.for_batch(task, batch))
 

@@ -192,3 +192,9 @@ def test_the_engine_says_when_the_labels_are_others() -> None:
     result = attacked((Denoise(conditional=CONDITIONAL),), classes=7)
     assert result.status is Status.NOT_APPLICABLE
     assert "knows 10 classes" in result.message
+
+
+def test_data_of_another_range_are_refused_rather_than_clamped() -> None:
+    signed = DataSpec((3, 32, 32), 10, low=-1.0, high=1.0)
+    assert "0 to 1 (low, high), the data have -1 to 1" in Denoise().refuses(signed)
+    assert not Denoise(low=-1.0, high=1.0).refuses(signed)

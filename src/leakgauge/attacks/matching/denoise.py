@@ -64,6 +64,9 @@ class Denoise:
         """Why it cannot take such data, or nothing."""
         if not data.is_image:
             return f"the denoiser needs pictures of one or three channels, the data have {data.shape}"
+        if (data.low, data.high) != (self.low, self.high):
+            own, theirs = f"{self.low:g} to {self.high:g}", f"{data.low:g} to {data.high:g}"
+            return f"the denoiser is set for values from {own} (low, high), the data have {theirs}"
         classes = 0 if self.conditional is None else network(self.conditional).classes
         if classes not in (0, data.classes):
             return f"the conditional denoiser knows {classes} classes, the data have {data.classes}"

@@ -196,8 +196,7 @@ ITEMS = (
     ),
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
-        "does not say which; Fed-CDP with C 4 and noise on each example. At 128 px Soteria "
-        "is kept with one local step alone. PRECODE withstands this attack, "
+        "does not say which; Fed-CDP with C 4 and noise on each example. PRECODE withstands this attack, "
         "which puts a draw of its own in place of the client's; `adapted` reads the client's",
         defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
         DEFENDED + "; the mask of Soteria four minutes more", smaller(PRECODE, NOISY[0], SOTERIA),

@@ -49,7 +49,7 @@ WITH_PARTS = (ATTACKS, CLIENTS, SERVERS)
 
 
 WHOLES: dict[str, tuple[type, tuple[str, ...]]] = {
-    DEFENSES.kind: (Defense, ("attacker_view",)),
+    DEFENSES.kind: (Defense, ()),
     ATTACKS.kind: (Attack, ("reconstruct",)),
     CLIENTS.kind: (Protocol, ("local_training", "steps", "kind")),
 }

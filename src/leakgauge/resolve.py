@@ -75,9 +75,10 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         entry = registry[name]
     except InputError as error:
         raise InputError(field, error.problem, error.mend) from error
-    arguments = {
+    found = {
         key: _argument(registry, entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()
     }
+    arguments = {key: part.value if isinstance(part, Named) else part for key, part in found.items()}
     missing = [
         p.name
         for p in entry.parameters.values()
@@ -91,7 +92,8 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         raise error.within(f"{field}.{name}") from error
     if registry.kind in WHOLES:
         _check_whole(*WHOLES[registry.kind], name, value, field)
-    return Named(label(name, arguments), value)
+    shown = {key: part.label if isinstance(part, Named) else part for key, part in found.items()}
+    return Named(label(name, shown), value)
 
 
 def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, field: str) -> None:
@@ -139,5 +141,5 @@ def _argument(registry: Registry, build: Any, name: str, key: str, value: Any, f
         )
     if key in PARTS and registry in WITH_PARTS:
         optional = value is None and type(None) in typing.get_args(hints(build).get(key))
-        return None if optional else resolve(PARTS[key], value, f"{field}.{key}").value
+        return None if optional else resolve(PARTS[key], value, f"{field}.{key}")
     return typed(build, key, value, f"{field}.{key}")

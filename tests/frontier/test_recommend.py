@@ -78,6 +78,11 @@ def test_a_difference_within_the_intervals_flatters_nobody() -> None:
     )
 
 
+def test_one_of_four_identified_is_not_good_against_anyone() -> None:
+    said = _said(row("a", "a(x=1)", 0.6, (1, 15.0), (3, 25.0), n=4))
+    assert "Good only against" not in said
+
+
 def test_dominance_is_by_accuracy_and_leakage() -> None:
     a, b, c = (
         point_of(r) for r in (row("a", "a", 0.6, (5, 20)), row("b", "b", 0.5, (6, 20)), row("c", "c", 0.7, (9, 20)))

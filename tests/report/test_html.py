@@ -72,7 +72,7 @@ def test_every_plain_word_reaches_the_page(html: str) -> None:
     """Templates forgive what is undefined, so that a null cannot stop them; this finds a forgotten import of words."""
     text = _text(html)
     assert "nearest public highest" in text
-    assert "The attack broke down." in text
+    assert "The attack or the simulated client broke down." in text
     assert "The attack does not fit this scenario." in text
     assert "Which mechanism the client applies" in text
     assert "known" in text[text.index("The defence") :][:60]

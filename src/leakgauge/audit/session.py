@@ -73,14 +73,15 @@ def missing_trials(store: Store) -> int:
 def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
     verdict = report["verdict"]
     table = Table(title=f"{report['config'].get('name', 'audit')}: {verdict['level'].replace('_', ' ')}")
-    for column in ("setting", "attack", "verdict", "identified [95 %]", "mean, worst"):
+    for column in ("setting", "attack", "verdict", "identified [95 %]", "PSNR: mean, closest"):
         table.add_column(column, overflow="fold")
-    for f in verdict["findings"]:
-        if f["control"]:
-            continue
+    audited = [f for f in verdict["findings"] if not f["control"]]
+    several = len({f["scenario"]["model"] for f in audited}) > 1
+    told = (*(["model"] if several else []), "client", "defense")
+    for f in audited:
         s, psnr, rate = f["scenario"], f["psnr"], f["identified"]
         table.add_row(
-            f"{s['model']}, {s['client']}, {s['defense']}",
+            ", ".join(s[part] for part in told),
             f["attack"].split("(")[0],
             f["level"].replace("_", " "),
             "–" if rate is None else f"{rate['count']}/{rate['n']} [{rate['low']:.2f}, {rate['high']:.2f}]",

@@ -215,7 +215,8 @@ def observe(
     try:
         return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
     except InputError as error:
-        return Reconstruction(None, None, Status.FAILED, f"the simulated client diverged ({error.problem})")
+        why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
+        return Reconstruction(None, None, Status.FAILED, why)
 
 
 def _finite(value: float) -> float | None:

@@ -67,7 +67,7 @@ def _headline(own: list[dict[str, Any]], level: str, thing: str) -> tuple[str, s
         return (
             f"This audit does not settle whether {thing}s can be recovered.",
             "The attacks failed, did not apply, or did not show their power on an undefended control: the table has "
-            "each reason.",
+            "each reason (report.html).",
         )
     return first, _second(own, settings, rest, thing)
 

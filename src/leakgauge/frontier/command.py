@@ -79,7 +79,8 @@ def frontier_command(
             return lambda done, total, _: progress.update(task, completed=done, total=total)
 
         run_leakage(plan, folder, workers=workers, compute=compute, on_trial=bar("attacks"))
-        measure(plan, folder)
+        costs = bar("client time")
+        measure(plan, folder, on_row=lambda done, total: costs(done, total, None))
         if plan.config.utility.given:
             run_trainings(plan, folder, workers=workers, compute=compute, on_training=bar("trainings"))
     report = document(plan, folder, compute)

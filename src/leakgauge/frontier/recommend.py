@@ -172,10 +172,14 @@ def _leakage_only(others: list[Point], bare: Point, tolerance: Mapping[str, floa
     return said
 
 
+LITTLE = 0.05
+"""Share of pictures identified up to which a defence looks good."""
+
+
 def flatters(p: Point) -> bool:
-    """Whether a defence only looks good: what the naive attacker identifies may be chance, what the adapted one does is
-    not."""
-    return p.low[0] <= p.chance < p.low[1]
+    """Whether a defence only looks good: what the naive attacker identifies is little and may be chance, what the
+    adapted one does is not."""
+    return p.low[0] <= p.chance < p.low[1] and p.naive <= max(p.chance, LITTLE) * p.tried[0]
 
 
 def helps(p: Point) -> bool:

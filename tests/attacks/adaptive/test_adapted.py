@@ -23,6 +23,7 @@ from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.reconstruction import Attack, Reconstruction, Status
 from leakgauge.task import Task
+from leakgauge.tensors import Tensors
 
 PLAIN = Matching(minimiser=Adam(steps=6))
 
@@ -188,3 +189,20 @@ def test_who_knows_the_defence_reads_as_much_in_closed_form_as_who_does_not(defe
         assert found.inputs is not None
         scores[type(attack)] = float(PSNR()(found.inputs, b.inputs))
     assert scores[Adapted] > scores[Naive] - 2.5
+
+
+class Unheard(Defense):
+    """A defence of somebody's own, to which nobody has a counter."""
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return tensors
+
+
+def test_a_defence_without_a_counter_is_told() -> None:
+    t, b = task("smooth"), batch(1)
+    for defense, told in ((Unheard(), True), (Clip(norm=1.0), False)):
+        known = Knowledge(b.labels, 1, FedSGD(), defense=defense)
+        seen = Observation(t, client_update(t, FedSGD(), b, Draws(0), defense=defense), known)
+        attack = Adapted(attack=Matching(minimiser=Adam(steps=1)))
+        found = attack.reconstruct(seen, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=1))
+        assert ("no counter to Unheard is known" in found.message) is told

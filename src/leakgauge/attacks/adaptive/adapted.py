@@ -10,7 +10,7 @@ import torch
 from leakgauge.attacks.adaptive.counter import Counter, counter_to
 from leakgauge.attacks.matching import Matching
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import MixUp, parts_of
+from leakgauge.defenses import Defense, MixUp, parts_of
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Attack, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
@@ -86,7 +86,17 @@ class Adapted:
             attack = chosen
         if isinstance(attack, Matching):
             for part in parts:
-                found = counter_to(part)
-                if isinstance(found, Counter):
-                    attack = found.adapt(attack, part, observation)
-        return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+                counter = counter_to(part)
+                if isinstance(counter, Counter):
+                    attack = counter.adapt(attack, part, observation)
+        found = attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        said = filter(None, (found.message, *map(_unknown, parts)))
+        return replace(found, message="; ".join(said))
+
+
+def _unknown(part: Defense) -> str:
+    """What to say of a defence that this attacker has no answer to."""
+    counter = counter_to(part)
+    if isinstance(counter, Counter):
+        return ""
+    return f"no counter to {type(part).__name__} is known ({counter.reason}), so this may flatter it"

@@ -331,6 +331,21 @@ def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None
     assert any(t["status"] == "exact" for t in trials)
 
 
+def test_a_gate_may_be_added_to_a_finished_audit(tmp_path: Path) -> None:
+    plain = tiny(attacks=["closed-form"], only=None)
+    store = run(Plan(plain), tmp_path, workers=1)
+    before = store.records()
+    store.close()
+    ran: list[tuple[int, int, str]] = []
+    gated = Plan(plain | {"gate": {"identified": {"max": 0.01}}})
+    store = run(gated, tmp_path, workers=1, on_trial=lambda *told: ran.append(told))
+    after = document(store)
+    assert store.records() == before
+    store.close()
+    assert ran == [(len(before), len(before), "")], "no trial was run again"
+    assert after["verdict"]["gate"]["passed"] is False
+
+
 def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_audit(
         plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False

@@ -50,6 +50,10 @@ class Key:
     control: bool = False
 
 
+JUDGING = "gate"
+"""The key of a plan that changes no trial: with another, a finished audit is judged anew."""
+
+
 class Plan:
     """A resolved plan. Making one validates everything that can be known before running.
 
@@ -88,8 +92,9 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of the plan; an output folder belongs to one."""
-        return hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode()).hexdigest()
+        """Identity of what the plan runs; an output folder belongs to one."""
+        ran = {key: value for key, value in self.raw.items() if key != JUDGING}
+        return hashlib.sha256(json.dumps(ran, sort_keys=True, default=str).encode()).hexdigest()
 
     def _source(self) -> Source:
         data = self.config.data

@@ -119,6 +119,7 @@ class Store:
                     f"{folder} belongs to the audit '{row.name}' with another plan",
                     "give another folder with -o",
                 )
+                row.config = json.dumps(config)  # the gate may be another
                 require(
                     row.counts_only or not counts_only,
                     "--counts-only",

@@ -25,9 +25,10 @@ from leakgauge.attacks.matching import (
     SquaredL2,
     TotalVariation,
 )
+from leakgauge.attacks.matching.canvases import Given
 from leakgauge.attacks.matching.low_resolution import LowResolution
-from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
-from leakgauge.compute import Budget
+from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
+from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import (
     AttackerView,
     Clip,
@@ -69,7 +70,22 @@ def test_without_a_likelihood_it_is_the_cosine_to_the_update_on_the_wire() -> No
     observation = seen(TopK(keep=0.2))
     view, raw, sent = view_of(TopK(keep=0.2), observation.update, None), near(observation), observation.update.tensors
     assert view.log_likelihood is None
-    assert float(Likelihood()(raw, sent, view)) == float(Cosine()(view(raw), sent, view))
+    assert not Likelihood().wants_raw(view)
+    wire = view(raw)
+    assert float(Likelihood()(wire, sent, view)) == float(Cosine()(wire, sent, view))
+
+
+def test_in_a_cohort_the_truth_explains_a_sparse_update() -> None:
+    """Contract 1: the raw mean was compared with the sparse one, .55 away."""
+    t, b = task("smooth"), batch(2)
+    protocol = SecureAggregation(cohort=2)
+    update = client_update(t, protocol, b, Draws(3), defense=TopK(keep=0.05))
+    seen = Observation(t, update, Knowledge(b.labels, 2, protocol, defense=TopK(keep=0.05)))
+    start = Pixels(first=Given(b.inputs))
+    attack = Matching(objective=Likelihood(), prior=NoPrior(), canvas=start, minimiser=Adam(steps=1, lr=1e-12))
+    found = attack.reconstruct(seen, torch.Generator().manual_seed(0), compute=Compute(dtype=torch.float64))
+    assert found.objective is not None
+    assert found.objective < 1e-6
 
 
 def test_a_likelihood_after_deterministic_stages_is_that_of_the_last_on_what_they_make() -> None:

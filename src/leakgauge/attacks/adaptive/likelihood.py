@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -29,7 +28,7 @@ class Likelihood:
     """−log p(observed | raw) / entries, as `AttackerView.log_likelihood` has it, up to a constant.
 
     It is given the raw simulated update: what a mechanism makes of it is in the likelihood. Where the view states
-    none it is `Cosine` to the update as it would look on the wire.
+    none (behind secure aggregation, say) it is `Cosine` to the update as it would look on the wire.
 
     Beside a base that compares directions (`scale_free`, as in `auto`) the simulated update is brought to its best
     length a = ⟨s, o⟩/‖s‖² first. With seven levels on an untrained LeNet, 200 evaluations, one of three clients ended
@@ -41,11 +40,13 @@ class Likelihood:
 
     scale_free: bool = True
 
-    wants_raw: ClassVar[bool] = True
+    def wants_raw(self, view: AttackerView) -> bool:
+        """Whether what a view states is about the raw update; else the usual simulation is compared."""
+        return view.log_likelihood is not None
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         if view.log_likelihood is None:
-            return Cosine()(view.relax(simulated), observed, view)
+            return Cosine()(simulated, observed, view)
         best = _at_best_length(simulated, observed) if self.scale_free else simulated
         return -view.log_likelihood(best) / max(entries(observed), 1)
 

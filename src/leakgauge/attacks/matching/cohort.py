@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from leakgauge.clients import Protocol, SecureAggregation
 from leakgauge.defenses import AttackerView, Defense, view_of
@@ -30,8 +31,8 @@ def views_of(defense: Defense, update: Update, *, draws_known: bool) -> Views:
 def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
     """What objectives may use of a mechanism. Behind secure aggregation that is the scale of the mean's noise alone.
 
-    Where the noise follows each update's size, that of the mean stands for it: too small, as clients' updates
-    partly cancel.
+    Where the noise follows each update's size it is estimated from the mean as if the clients' updates stood at right
+    angles; too large, by up to the root of their number, where they agree.
     """
     if not isinstance(protocol, SecureAggregation):
         return view_of(defense, update, draws)
@@ -42,16 +43,28 @@ def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Dra
 
 
 def _noise_of(protocol: Protocol, defense: Defense, update: Update, examples: int) -> Tensors | None:
-    """Independent noises of the clients: Σ (nᵢ/N)² σᵢ² is the variance on the mean."""
+    """Independent noises of the clients: Σ (nᵢ/N)² σᵢ² is the variance on the mean.
+
+    Of σᵢ² = a + b‖gᵢ‖² the second part is b‖Σ (nᵢ/N) gᵢ‖² on the mean, at right angles: what `b` makes of the mean.
+    Doubling the update tells the parts apart.
+    """
     if not isinstance(protocol, SecureAggregation):
         header = replace(update.header, example_count=examples)
         return view_of(defense, Update(update.tensors, header), None).noise_scale
     counts = protocol.counts(examples)
-    scales = [_noise_of(protocol.client, defense, update, n) for n in counts]
-    known = [s for s in scales if s is not None]
-    if len(known) < len(scales):
-        return None
-    weights = [n / examples for n in counts]
-    return map_tensors(
-        lambda *s: torch.stack([w * v for w, v in zip(weights, s, strict=True)]).square().sum(0).sqrt(), *known
-    )
+    double = Update(map_tensors(lambda t: 2 * t, update.tensors), update.header)
+    variance: Tensors | None = None
+    for n in counts:
+        once, twice = (_noise_of(protocol.client, defense, seen, n) for seen in (update, double))
+        if once is None or twice is None:
+            return None
+        share = n / examples
+        own = map_tensors(lambda s, d, w=share: _on_mean(s, d, w), once, twice)
+        variance = own if variance is None else map_tensors(torch.add, variance, own)
+    return None if variance is None else map_tensors(torch.sqrt, variance)
+
+
+def _on_mean(once: Tensor, twice: Tensor, share: float) -> Tensor:
+    """One client's part of the variance on the mean, from the noise at the mean and at twice the mean."""
+    relative = ((twice.square() - once.square()) / 3).clamp_min(0)
+    return share**2 * (once.square() - relative).clamp_min(0) + share * relative

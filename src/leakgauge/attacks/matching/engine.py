@@ -150,7 +150,9 @@ class Matching:
     def _loss(self, simulator: Simulator, labels: Tensor | None) -> tuple[Loss, Squares | None]:
         """Total and data term of one restart, and the same as a sum of squares where the objective is one."""
         data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
-        simulate = simulator.raw if getattr(self.objective, "wants_raw", False) else simulator
+        wants_raw = getattr(self.objective, "wants_raw", False)
+        raw = wants_raw(simulator.view) if callable(wants_raw) else wants_raw
+        simulate = simulator.raw if raw else simulator
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
             if labels is None:

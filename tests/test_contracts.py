@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -219,6 +220,22 @@ def test_1_a_cohort_is_simulated_client_by_client_for_every_defense(protocol: Pr
 def test_clipping_examples_with_dropout_is_refused() -> None:
     with pytest.raises(InputError, match="dropout"):
         client_update(task("dropped", Mode.TRAIN), PROTOCOLS[0], batch(4), Draws(7), defense=ClipExamples(norm=1.0))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda b: Batch(b.inputs, b.labels + 99), "batch.labels: go from"),
+        (lambda b: Batch(b.inputs, b.labels - 99), "batch.labels: go from -"),
+        (lambda b: Batch(b.inputs * float("nan"), b.labels), "batch.inputs: hold NaN or infinity"),
+    ],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
+def test_data_that_no_client_can_train_on_are_refused_in_one_line(
+    protocol: Protocol, spoil: Callable[[Batch], Batch], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        client_update(task("smooth"), protocol, spoil(batch(4)), Draws(0))
 
 
 def test_a_mode_may_be_written_as_in_a_plan() -> None:

@@ -9,7 +9,7 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses.defense import Defense, NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
+from leakgauge.errors import InputError, require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateHeader
@@ -61,6 +61,15 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
         )
 
 
+def _check(batch: Batch, task: Task) -> None:
+    if not batch.labels.is_floating_point() and len(batch.labels):
+        low, high = int(batch.labels.min()), int(batch.labels.max())
+        inside = low >= 0 and high < task.outputs
+        require(inside, "batch.labels", f"go from {low} to {high}", f"give classes from 0 to {task.outputs - 1}")
+    finite = bool(batch.inputs.isfinite().all())
+    require(finite, "batch.inputs", "hold NaN or infinity", "clean the data: no client can train on them")
+
+
 def client_update(
     task: Task,
     protocol: Protocol,
@@ -76,7 +85,11 @@ def client_update(
     Returns:
         An update with detached tensors. Its header says what kind it is, and the example count only
         if the protocol sends it.
+
+    Raises:
+        InputError: a batch with labels that the model has no output for, or with NaN or infinity.
     """
+    _check(batch, task)
     defense = defense or NoDefense()
     refuse_combination(protocol, defense)
     task = defense.on_task(task)

@@ -15,6 +15,7 @@ from leakgauge.clients import client_update
 from leakgauge.compute import Compute
 from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
+from leakgauge.errors import FOREIGN, said
 from leakgauge.frontier.folder import Folder
 from leakgauge.frontier.plan import ADAPTED, NAIVE, FrontierPlan
 from leakgauge.frontier.rows import Row
@@ -96,5 +97,8 @@ def _seen(plan: FrontierPlan, row: Row) -> Observation | Reconstruction:
     examples = row.batch * row.cohort
     raw = torch.rand((examples, *task.data.shape), generator=draws.generator("inputs"))
     batch = Batch(task.data.low + task.data.range * raw, torch.arange(examples) % task.data.classes)
-    update = client_update(task, client.value, batch, draws, defense=row.defense.value)
+    try:
+        update = client_update(task, client.value, batch, draws, defense=row.defense.value)
+    except FOREIGN as error:  # a defence may be anybody's
+        return Reconstruction.not_applicable(said(error))
     return observe(audit, task, update, draws, client, row.defense, batch, batch.inputs)

@@ -82,7 +82,7 @@ class Adapted:
         if isinstance(attack, Chooses) and parts:
             chosen = attack.assembly(observation, generator, budget, read=not any(isinstance(p, MixUp) for p in parts))
             if isinstance(chosen, Reconstruction):
-                return chosen
+                return _with_unknown(chosen, parts)
             attack = chosen
         if isinstance(attack, Matching):
             for part in parts:
@@ -90,13 +90,14 @@ class Adapted:
                 if isinstance(counter, Counter):
                     attack = counter.adapt(attack, part, observation)
         found = attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
-        said = filter(None, (found.message, *map(_unknown, parts)))
-        return replace(found, message="; ".join(said))
+        return _with_unknown(found, parts)
 
 
-def _unknown(part: Defense) -> str:
-    """What to say of a defence that this attacker has no answer to."""
-    counter = counter_to(part)
-    if isinstance(counter, Counter):
-        return ""
-    return f"no counter to {type(part).__name__} is known ({counter.reason}), so this may flatter it"
+def _with_unknown(found: Reconstruction, parts: tuple[Defense, ...]) -> Reconstruction:
+    """The same, naming the defences that this attacker has no answer to."""
+    said = [found.message] if found.message else []
+    for part in parts:
+        counter = counter_to(part)
+        if not isinstance(counter, Counter):
+            said.append(f"no counter to {type(part).__name__} is known ({counter.reason}), so this may flatter it")
+    return replace(found, message="; ".join(said))

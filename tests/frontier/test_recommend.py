@@ -73,9 +73,7 @@ def test_a_difference_within_the_intervals_flatters_nobody() -> None:
     assert not flatters(told), "the naive attacker identifies half of them"
     said = _said(row("a", "a(x=1)", 0.6, (9, 15.0), (11, 25.0)))
     assert "Good only against" not in said
-    assert (
-        "Knowing the defence brings the attacker closer, without opening it: a(x=1) (9 of 20, then 11 of 20)." in said
-    )
+    assert "Knowing the defence brings the attacker closer: a(x=1) (9 of 20, then 11 of 20)." in said
 
 
 def test_one_of_four_identified_is_not_good_against_anyone() -> None:

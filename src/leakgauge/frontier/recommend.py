@@ -200,7 +200,7 @@ def _about(others: list[Point], rows: Sequence[Record]) -> list[str]:
     helped = [p for p in others if helps(p)]
     if helped:
         parts = [f"{p.words} ({p.naive} of {p.tried[0]}, then {p.adapted} of {p.tried[1]})" for p in helped]
-        said.append(f"Knowing the defence brings the attacker closer, without opening it: {_list(parts)}.")
+        said.append(f"Knowing the defence brings the attacker closer: {_list(parts)}.")
     private = sorted((p for p in others if p.epsilon is not None), key=lambda p: p.epsilon or 0.0)
     if private:
         parts = [f"{p.words} (ε = {p.epsilon:.3g} for one {p.unit}{_over(p)}{_worth(p)})" for p in private]

@@ -98,7 +98,7 @@ def test_one_active_unit_is_enough() -> None:
     assert torch.equal(unsure.inputs, found.inputs)
 
 
-@pytest.mark.parametrize("keep", [0.5, 0.3])
+@pytest.mark.parametrize("keep", [0.7, 0.3])
 def test_an_unbiased_random_k_is_read_without_its_factors(keep: float) -> None:
     """k is rounded up, so weight and bias of 16 rows are not scaled alike."""
     b = batch(1)

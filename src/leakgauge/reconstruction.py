@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.compute import Budget, Compute
@@ -54,6 +54,21 @@ OnStep = Callable[[Step], bool]
 """Called as a run goes on; an answer of True stops it with its best so far."""
 
 
+@dataclass(frozen=True)
+class Tried:
+    """One method that an attack of several tried, in the order in which it did.
+
+    Attributes:
+        name: of the method, as ``leakgauge list attacks`` has it.
+        status: how it ended.
+        why: one clause: what it found, what it lacked, or why it stopped.
+    """
+
+    name: str
+    status: Status
+    why: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Images in the data's raw range, one a slot, and what is known of how they were found.
@@ -62,6 +77,9 @@ class Reconstruction:
         inputs: `None` when the attack has no answer.
         labels: one a slot, or a multiset of the batch's (`paired` false); `None` when unknown.
         paired: whether label i belongs to example i.
+        certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
+            example by example (`EXACT` certifies all).
+        tried: what an attack of several methods tried, and why each stopped.
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
         trace: (gradient evaluations, objective) as the run went on.
@@ -76,6 +94,8 @@ class Reconstruction:
     cost: Cost = Cost()
     trace: tuple[tuple[int, float], ...] = field(default=(), repr=False)
     paired: bool = True
+    certified: Bool[Tensor, " n"] | None = None
+    tried: tuple[Tried, ...] = ()
 
     @staticmethod
     def not_applicable(message: str) -> Reconstruction:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from audit.plans import tiny
-from leakgauge.audit.plan import Plan
+from leakgauge.audit.plan import Key, Plan
 from leakgauge.audit.trial import run_trial
 from leakgauge.compute import Compute
 from leakgauge.data import Samples
@@ -157,3 +157,28 @@ def test_between_takes_two_states_of_one_model_alone(change: Any, count: int | N
     state = hospital_net().state_dict()
     with pytest.raises(InputError, match=said):
         Update.between(state, change(state), example_count=count)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data": {"batch": 2}}, "data.batch: is 2, and the update's header says that 1 example made it; set it to 1"),
+        ({"clients": ["fedsgd"]}, r"clients\[0\]: sends a gradient, and the update's header says that it is a delta"),
+        ({"model": {"mlp": {"hidden": [8]}}}, "update: does not match the model"),
+    ],
+)
+def test_a_plan_that_contradicts_its_update_is_refused(
+    captured: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
+    """Each of them ended as "not recovered" and passed its gate."""
+    change = {k: captured[k] | v if k == "data" else v for k, v in change.items()}
+    with pytest.raises(InputError, match=said):
+        Plan(captured | change)
+
+
+def test_an_update_without_the_weights_of_its_round_is_refused(captured: dict[str, Any], tmp_path: Path) -> None:
+    net = {"mlp": {"hidden": [8]}}
+    made = Plan(tiny(model=net, data=captured["data"])).broadcast(Key(0, 0, 0, 0, 0, 0)).task
+    Update(made.parameters, UpdateHeader(UpdateKind.DELTA, 1)).save(tmp_path / "mlp.safetensors")
+    with pytest.raises(InputError, match=r"model: names no weights, .*; add weights: a file"):
+        Plan(captured | {"model": net, "update": str(tmp_path / "mlp.safetensors")})

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.audit import only
+from leakgauge.audit.captured import refuse_contradiction
 from leakgauge.audit.config import KNOWABLE, DataConfig, parse
 from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
 from leakgauge.clients.client import refuse_combination
@@ -165,7 +166,11 @@ class Plan:
             f"is {self.server.label}, and an update file was made with a model as it came",
             "use server: honest, and give the received parameters as the model's weights",
         )
-        Update.load(self.config.update).check(self.broadcast(self.trials()[0]).task.parameters)
+        update, model = Update.load(self.config.update), self.models[0].value
+        update.check(self.broadcast(self.trials()[0]).task.parameters)
+        # A function of the user's own may load weights itself; one of ours draws them.
+        has_weights = model.weights is not None or ":" in model.name
+        refuse_contradiction(update, self.clients[0].value, examples=len(self.batches[0]), has_weights=has_weights)
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""

@@ -4,7 +4,14 @@ The nouns that both sides of the wire share are here; parts live in their packag
 (`leakgauge.clients`, `leakgauge.defenses`, `leakgauge.attacks`, `leakgauge.metrics`, …).
 """
 
-from __future__ import annotations
+# `python -m leakgauge` puts the working directory first on the path, where a file called typing.py may lie beside a
+# received model. No import but of modules that Python has loaded by now may stand above this.
+import os
+import sys
+
+_RUN = sys.argv[:1] == ["-m"] and "leakgauge" in sys.orig_argv[-len(sys.argv)] and not sys.flags.safe_path
+if _RUN and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):
+    del sys.path[0]
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -10,6 +10,8 @@ from typing import Any
 # One thread a trial, and no spinning: set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Python puts the working directory first on the path of the processes that workers are forked from.
+os.environ["PYTHONSAFEPATH"] = "1"
 
 import click
 
@@ -60,7 +62,6 @@ class _OneLine(click.Group):
 @click.version_option(__version__, prog_name="leakgauge")
 def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
-    sys.path.insert(0, os.getcwd())  # a plan may name modules of the folder it is run from
 
 
 for command in (fit, count, privacy):
@@ -174,12 +175,12 @@ def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path)
 
     Without ITEM it lists them all. Works in a clone of the repository, where results are kept.
     """
-    import importlib
-
     from rich.console import Console
 
+    from leakgauge.own_code import own_module
+
     try:
-        command = importlib.import_module("reproduce.command")
+        command = own_module("reproduce.command")
     except ModuleNotFoundError as error:
         if error.name not in ("reproduce", "reproduce.command"):
             raise

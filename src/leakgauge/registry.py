@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from leakgauge.errors import FOREIGN, InputError, did_you_mean, said
+from leakgauge.own_code import own_module
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +74,7 @@ class Registry:
     def _imported(self, name: str) -> Callable[..., Any]:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            found = getattr(own_module(module), attribute)
         except (ModuleNotFoundError, AttributeError) as error:
             raise InputError(
                 self.kind,

@@ -1,23 +1,118 @@
-"""Writing files."""
+"""Writing files: whole or not at all, for their owner alone, and one writer at a time."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from leakgauge.errors import InputError
 
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+"""What leakgauge makes holds clients' examples or says how they leak: its owner's alone."""
 
-def write_whole(path: Path, text: str, mend: str = "free space, then write it again") -> Path:
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, of a name of its own, that takes its place when the block ends.
+
+    A reader, a kill or a loss of power sees the old file or the new one; two writers leave one of the two. What a block
+    that raises has written is removed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fresh = path.with_name(f".{path.name[:150]}.{secrets.token_hex(8)}.part")
+    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
+    try:
+        yield fresh
+        _flush(fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    with suppress(OSError):  # some file systems have folders that cannot be opened
+        _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_whole(path: Path, text: str, hint: str = "free space, then write it again") -> Path:
     """Replaces a file at once, so that a reader or a kill never sees half of it.
 
     Raises:
         InputError: it cannot be written.
     """
-    half = path.with_suffix(path.suffix + ".part")
     try:
-        half.write_text(text, encoding="utf-8")
-        half.replace(path)
+        with replacing(path) as fresh:
+            fresh.write_text(text, encoding="utf-8")
     except OSError as error:
-        half.unlink(missing_ok=True)
-        raise InputError("output", f"{path} cannot be written ({error.strerror})", mend) from error
+        raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
     return path
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder and its parents for their owner alone; one that exists keeps its permissions.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            "output", f"{path} cannot be made ({error.strerror})", "give a folder that you may write to"
+        ) from error
+    return path
+
+
+class Lock:
+    """One holder at a time, among all processes of a machine. A holder that dies lets go.
+
+    Args:
+        path: a file that exists while the lock is held.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._number: int | None = None
+
+    def take(self, wait: float = 0.0) -> bool:
+        """Whether it was free, or became free within `wait` seconds.
+
+        Raises:
+            OSError: the file cannot be made.
+        """
+        until = time.monotonic() + wait
+        while True:
+            number = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(number), self.path.stat()):
+                    self._number = number
+                    return True
+            except (BlockingIOError, FileNotFoundError):
+                if time.monotonic() >= until:
+                    os.close(number)
+                    return False
+                time.sleep(0.02)
+            os.close(number)  # held by another, or removed by its last holder
+
+    def release(self) -> None:
+        """Removes the file, then lets go."""
+        if self._number is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self._number)
+            self._number = None

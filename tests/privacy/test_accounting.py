@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,35 @@ def test_a_ledger_resumes_where_it_was(tmp_path: Path) -> None:
     assert Ledger.load(path).steps == 10
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.json"]
     assert Ledger().epsilon(1e-5) == 0
+
+
+def _enters(path: Path, times: int) -> None:
+    for i in range(times):
+        Ledger.enter(path, Release(noise_multiplier=1.0 + i, sample_rate=0.05, steps=1))
+
+
+def test_several_processes_enter_into_one_ledger_and_no_entry_is_lost(tmp_path: Path) -> None:
+    """A lost entry makes ε too small."""
+    path, spawn = tmp_path / "ledger.json", multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=_enters, args=(path, 25)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert Ledger.load(path).steps == 75
+
+
+def test_a_ledger_is_not_saved_over_entries_that_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    one, other = ({"noise_multiplier": z, "sample_rate": 0.05} for z in (1.0, 2.0))
+    begun = Ledger().spend(**one)
+    begun.save(path)
+    begun.spend(**one, steps=3).save(path)
+    for behind in (begun, Ledger(), begun.spend(**other), Ledger(unit=Unit.CLIENT).spend(**one, steps=9)):
+        with pytest.raises(InputError, match="holds releases that this one lacks"):
+            behind.save(path)
+    assert Ledger.load(path).steps == 4
 
 
 @pytest.mark.parametrize(

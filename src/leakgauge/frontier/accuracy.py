@@ -13,6 +13,7 @@ from leakgauge.compute import Compute
 from leakgauge.data import Source
 from leakgauge.data.source import spec
 from leakgauge.draws import Draws
+from leakgauge.files import private_folder
 from leakgauge.frontier.folder import Folder, keep, kept
 from leakgauge.frontier.plan import FrontierPlan
 from leakgauge.metrics.intervals import proportion_interval
@@ -120,7 +121,7 @@ def run_trainings(
         on_training(len(done), len(files), "")
     if not left:
         return
-    (folder.path / "utility").mkdir(exist_ok=True)
+    private_folder(folder.path / "utility")
 
     def tell(name: str) -> None:
         done.add(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import write_whole
+from leakgauge.files import private_folder, write_whole
 
 MEND = "free space, then run the same command: what is finished is kept"
 
@@ -30,12 +30,7 @@ class Folder:
         Raises:
             InputError: it belongs to another plan, or cannot be written.
         """
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                "output", f"{path} cannot be made ({error.strerror})", "give a folder that you may write to"
-            ) from error
+        private_folder(path)
         file = path / "frontier.json"
         if not file.exists():
             now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -71,7 +66,7 @@ def slug(text: str) -> str:
 
 def keep(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     """Writes a result whole, and gives it back as it will be read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n", MEND)
     return _read(path) or record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_exchanged, multiplier_for
 from leakgauge.privacy.guarantee import Unit
-from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.ledger import Ledger, entering
 from leakgauge.privacy.rero import sentence, success_bound
 
 NOT_COVERED = (
@@ -59,32 +60,37 @@ def privacy_command(
     for option, file in (("--json", json_file), ("--ledger", ledger)):
         if file is not None and not file.absolute().parent.is_dir():
             raise InputError(option, f"no folder '{file.parent}'", "make it first")
-    book = _book(ledger, accountant, unit)
-    if units is not None:
-        check_delta(delta, units, f"{book.unit.value}s")
-    if noise_multiplier is not None and target_epsilon is not None:
-        raise InputError("--target-epsilon", "is given beside --noise-multiplier", "give one of them")
-    entered = None
-    if noise_multiplier is not None or target_epsilon is not None:
-        if sample_rate is None:
-            raise InputError("--sample-rate", "is missing", RATES)
-        entered = _release(noise_multiplier, target_epsilon, sample_rate, rounds * steps, delta, book.accountant)
-        book = book.spend(
-            noise_multiplier=entered.noise_multiplier, sample_rate=entered.sample_rate, steps=entered.steps
-        )
-    if ledger is not None and not ledger.exists() and entered is None:
-        raise InputError("--ledger", f"no file '{ledger}'", "give one that is there, or an entry for a new one")
-    if not book.releases:
-        raise InputError("--noise-multiplier", "is missing", "give it, or --target-epsilon, or a --ledger with entries")
-    result = _result(book, entered, delta, prior)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    console = console or Console()
-    if ledger is not None and entered is not None:  # before anything is said: a closed pipe must not lose an entry
-        kept = "added to what it held" if ledger.exists() else "a new ledger"
-        book.save(ledger)
-        console.print(Text(f"entered into {ledger}: {kept}"))
-    _show(console, result)
+    enters = noise_multiplier is not None or target_epsilon is not None
+    with ExitStack() as held:
+        # From reading the ledger to writing it nobody else writes.
+        write = held.enter_context(entering(ledger)) if ledger is not None and enters else None
+        book = _book(ledger, accountant, unit)
+        if units is not None:
+            check_delta(delta, units, f"{book.unit.value}s")
+        if noise_multiplier is not None and target_epsilon is not None:
+            raise InputError("--target-epsilon", "is given beside --noise-multiplier", "give one of them")
+        entered = None
+        if enters:
+            if sample_rate is None:
+                raise InputError("--sample-rate", "is missing", RATES)
+            entered = _release(noise_multiplier, target_epsilon, sample_rate, rounds * steps, delta, book.accountant)
+            book = book.spend(
+                noise_multiplier=entered.noise_multiplier, sample_rate=entered.sample_rate, steps=entered.steps
+            )
+        if ledger is not None and not ledger.exists() and entered is None:
+            raise InputError("--ledger", f"no file '{ledger}'", "give one that is there, or an entry for a new one")
+        if not book.releases:
+            missing = "give it, or --target-epsilon, or a --ledger with entries"
+            raise InputError("--noise-multiplier", "is missing", missing)
+        result = _result(book, entered, delta, prior)
+        if json_file is not None:
+            write_whole(json_file, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        console = console or Console()
+        if ledger is not None and write is not None:  # before anything is said: a closed pipe must not lose an entry
+            kept = "added to what it held" if ledger.exists() else "a new ledger"
+            write(book)
+            console.print(Text(f"entered into {ledger}: {kept}"))
+        _show(console, result)
 
 
 def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger:

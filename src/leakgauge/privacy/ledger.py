@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import write_whole
+from leakgauge.files import Lock, write_whole
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_of
 from leakgauge.privacy.guarantee import Unit
 
 FORMAT = "leakgauge privacy ledger 1"
+PATIENCE = 60.0
+"""Seconds to wait for another writer of the same ledger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +56,48 @@ class Ledger:
         return epsilon_of(self.releases, delta, self.accountant)
 
     def save(self, path: Path) -> Path:
-        """Writes JSON at once: a kill leaves the old file or the new one. Two writers at a time would lose one."""
-        content = {
-            "format": FORMAT,
-            "accountant": self.accountant,
-            "unit": self.unit.value,
-            "releases": [asdict(release) for release in self.releases],
-        }
-        return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        """Writes JSON at once: a kill leaves the old file or the new one.
+
+        Raises:
+            InputError: the file holds releases that this ledger lacks, which another process entered: they would be
+                forgotten. Several processes at a time use `enter`.
+        """
+        with entering(path) as write:
+            if path.exists():
+                require(
+                    self.continues(Ledger.load(path)),
+                    f"ledger {path}",
+                    "holds releases that this one lacks",
+                    "enter them with Ledger.enter, which loses none",
+                )
+            return write(self)
+
+    def continues(self, other: Ledger) -> bool:
+        """Whether all that `other` holds stands first in this ledger."""
+        same = (self.accountant, self.unit) == (other.accountant, other.unit)
+        before, after = other.releases, self.releases[: len(other.releases)]
+        if not before:
+            return same
+        last = len(after) == len(before) and replace(after[-1], steps=before[-1].steps) == before[-1]
+        return same and last and after[:-1] == before[:-1] and after[-1].steps >= before[-1].steps
+
+    @staticmethod
+    def enter(path: Path, release: Release, *, accountant: str = "rdp", unit: Unit = Unit.EXAMPLE) -> Ledger:
+        """Adds a release to the ledger at `path`, begun there if there is none. Several processes may enter at a time.
+
+        Args:
+            accountant, unit: of a new ledger; one that is there keeps its own.
+
+        Raises:
+            InputError: the file cannot be read or written.
+        """
+        with entering(path) as write:
+            book = Ledger.load(path) if path.exists() else Ledger(accountant=accountant, unit=unit)
+            book = book.spend(
+                noise_multiplier=release.noise_multiplier, sample_rate=release.sample_rate, steps=release.steps
+            )
+            write(book)
+            return book
 
     @staticmethod
     def load(path: Path) -> Ledger:
@@ -87,3 +125,32 @@ class Ledger:
             return Ledger(accountant=content["accountant"], unit=Unit(content["unit"]), releases=releases)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(field, f"is damaged ({error})", mend) from error
+
+
+@contextmanager
+def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
+    """The only writer of a ledger, from reading it to writing it: call what is given to write.
+
+    Raises:
+        InputError: its folder cannot be written.
+    """
+
+    def write(book: Ledger) -> Path:
+        content = {
+            "format": FORMAT,
+            "accountant": book.accountant,
+            "unit": book.unit.value,
+            "releases": [asdict(release) for release in book.releases],
+        }
+        return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    lock, hint = Lock(path.with_name(f".{path.name[:150]}.lock")), "give a file in a folder that you may write to"
+    try:
+        taken = lock.take(PATIENCE)
+    except OSError as error:
+        raise InputError(f"ledger {path}", f"cannot be written ({error.strerror})", hint) from error
+    require(taken, f"ledger {path}", f"is in use by another process for {PATIENCE:g} s", "run again when it has ended")
+    try:
+        yield write
+    finally:
+        lock.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import InputError, require
+from leakgauge.files import replacing
 
 
 def fingerprint(*tensors: Tensor) -> str:
@@ -29,10 +29,9 @@ def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    fresh = path.with_name(path.name + ".new")
     try:
-        torch.save({"identity": identity, **state}, fresh)
-        os.replace(fresh, path)
+        with replacing(path) as fresh:
+            torch.save({"identity": identity, **state}, fresh)
     except (OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError("output", f"{path} cannot be written ({reason})", "free space, then run again") from error

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leakgauge.errors import InputError
+from leakgauge.files import replacing
 
 Scores = dict[str, str]
 
@@ -40,6 +41,5 @@ def keep_weights(
 
 
 def _write(state: Mapping[str, Tensor], output: Path, meta: Mapping[str, str]) -> None:
-    half = output.with_suffix(output.suffix + ".part")
-    save_file(dict(state), half, dict(meta))
-    half.replace(output)
+    with replacing(output) as fresh:
+        save_file(dict(state), fresh, dict(meta))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.errors import InputError, require
+from leakgauge.files import replacing
 
 
 def save_checkpoint(path: Path, identity: str, state: dict[str, Tensor], records: list[Any]) -> None:
@@ -19,10 +19,9 @@ def save_checkpoint(path: Path, identity: str, state: dict[str, Tensor], records
     Raises:
         InputError: it cannot be written.
     """
-    fresh = path.with_name(path.name + ".new")
     try:
-        torch.save({"identity": identity, "state": state, "records": records}, fresh)
-        os.replace(fresh, path)
+        with replacing(path) as fresh:
+            torch.save({"identity": identity, "state": state, "records": records}, fresh)
     except (OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(

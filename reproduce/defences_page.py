@@ -87,9 +87,10 @@ HEAD = """# Defences, naive and adapted
 Made by `python -m reproduce.defences_page` from `reproduce/results/defences.jsonl`, which `python -m reproduce.defences
 --data FOLDER` writes. Untrained LeNet, CIFAR-10 test images of 32 px, FedSGD, labels and training known. Both attackers
 are `auto` with the same start and {evaluations} gradient evaluations: the naive one takes the update for an undefended
-one, the adapted one knows the mechanism (not its draws) and has the named counter built in. Median PSNR in dB, with the
-95 % bootstrap interval of the mean over clients (an image and a weight seed; images repeat over seeds, so intervals are
-somewhat too narrow). *No defence* is the same attack on the same clients without the defence.
+one, the adapted one knows the mechanism (not its draws) and has the named counter built in, as `auto` has by default
+where it is given the defence. Median PSNR in dB, with the 95 % bootstrap interval of the mean over clients (an image
+and a weight seed; images repeat over seeds, so intervals are somewhat too narrow). *No defence* is the same attack on
+the same clients without the defence.
 
 The reading goes by medians, the gain by that of adapted − naive by client. *Not recovered*: both attackers less
 than {margin:g} dB above the mean picture. *No protection*: naive within {margin:g} dB of no defence. *Flatters*:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import InputError, require
@@ -40,7 +41,8 @@ class Task:
     """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
-    a gradient travel with the buffers. `module` is a private copy and never changes.
+    a gradient travel with the buffers. `module` is a private copy and never changes. Attention runs by its plain
+    formula: torch's fused kernels are faster and have no second derivative, which attacks need.
 
     Attributes:
         stochastic: the model draws at random (dropout in train mode, a variational bottleneck).
@@ -106,12 +108,18 @@ class Task:
             probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
             probe = probe.to(next(iter(self.parameters.values())))
             logits = self.logits(self.parameters, self.buffers, probe)[0]
-        except (RuntimeError, ValueError, IndexError) as error:
-            reason = str(error).splitlines()[0]
+        except (RuntimeError, ValueError, IndexError, AssertionError) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 "model",
                 f"does not accept examples of shape {self.data.shape} ({reason})",
                 "set data.size or the model to match",
+            ) from error
+        except (TypeError, AttributeError, KeyError) as error:
+            raise InputError(
+                "model",
+                f"does not run on a single tensor ({str(error).splitlines()[0]})",
+                "wrap it in a module whose forward takes one tensor of inputs",
             ) from error
         require(
             logits.ndim == 2 and logits.shape[1] >= self.data.classes,
@@ -144,7 +152,14 @@ class Task:
         # In train mode BatchNorm writes into them: under vmap each restart must own its copy, which
         # `new_zeros` of a batched input gives.
         fresh = {k: inputs.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}
-        out = functional_call(self.module, {**parameters, **fresh}, (self.data.normalise(inputs),))
+        with twice_differentiable():
+            out = functional_call(self.module, {**parameters, **fresh}, (self.data.normalise(inputs),))
+        require(
+            isinstance(out, Tensor),
+            "model",
+            f"answers with a {type(out).__name__}, not with a tensor",
+            "wrap it in a module that returns the logits alone, e.g. its .logits or its first item",
+        )
         return cast(Tensor, out), fresh
 
     def __call__(
@@ -175,6 +190,22 @@ class Task:
         for penalty in self.penalties:
             loss = loss + penalty(seen[penalty.part])
         return loss, fresh
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
+
+    The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
+    derivative and no forward one.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 
-from leakgauge.attacks.adaptive.counter import Counter, counter_to
-from leakgauge.attacks.matching import Matching
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import Defense, MixUp, parts_of
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Attack, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
-
-
-@runtime_checkable
-class Chooses(Protocol):
-    """An attack that decides on its parts when it sees the observation, or has the answer then (`auto`)."""
-
-    def assembly(
-        self, observation: Observation, generator: torch.Generator, budget: Budget, *, read: bool = True
-    ) -> Matching | Reconstruction: ...
 
 
 @ATTACKS.register("naive", needs="what its attack needs")
@@ -52,14 +39,10 @@ class Naive:
 @ATTACKS.register("adapted", needs="defense, and what its attack needs")
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
-    """`attack` with each known counter to the client's defences built in, in the order of the defences.
+    """`attack` by one who knows the defence: not applicable to one who does not.
 
-    The canvas, minimiser, start and budget stay those of `attack`, so that the difference to `Naive` is what
-    knowing the mechanism is worth. Defences without a counter are attacked through their `attacker_view` alone. Where
-    the client mixes its examples, a closed form would read mixtures, and is left out.
-
-    Whether the update's length counts, the counters leave as `attack` has it. Measured with `auto` (docs, defences) and
-    with `rog` (``leakgauge reproduce rog/adapted``): in the mean over clients it is worse nowhere.
+    An attack that is given the defence uses it by itself (see `Matching.counters`), so where `knows` holds the defence
+    this is `attack`; the name says so in a comparison with `Naive`.
     """
 
     attack: Attack
@@ -73,31 +56,7 @@ class Adapted:
         compute: Compute = Compute(),  # noqa: B008 - frozen
         on_step: OnStep | None = None,
     ) -> Reconstruction:
-        """As the attack does, with other parts; not applicable where the defence is unknown."""
-        defense = observation.knowledge.defense
-        if defense is None:
+        """As the attack does."""
+        if observation.knowledge.defense is None:
             return Reconstruction.not_applicable("needs the client's defence (knows: defense)")
-        attack = self.attack
-        parts = parts_of(defense)
-        if isinstance(attack, Chooses) and parts:
-            chosen = attack.assembly(observation, generator, budget, read=not any(isinstance(p, MixUp) for p in parts))
-            if isinstance(chosen, Reconstruction):
-                return _with_unknown(chosen, parts)
-            attack = chosen
-        if isinstance(attack, Matching):
-            for part in parts:
-                counter = counter_to(part)
-                if isinstance(counter, Counter):
-                    attack = counter.adapt(attack, part, observation)
-        found = attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
-        return _with_unknown(found, parts)
-
-
-def _with_unknown(found: Reconstruction, parts: tuple[Defense, ...]) -> Reconstruction:
-    """The same, naming the defences that this attacker has no answer to."""
-    said = [found.message] if found.message else []
-    for part in parts:
-        counter = counter_to(part)
-        if not isinstance(counter, Counter):
-            said.append(f"no counter to {type(part).__name__} is known ({counter.reason}), so this may flatter it")
-    return replace(found, message="; ".join(said))
+        return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from leakgauge.attacks.matching import Matching
-from leakgauge.defenses import Defense
+from leakgauge.defenses import Defense, parts_of
 from leakgauge.observation import Observation
 
-Adapt = Callable[[Matching, Any, Observation], Matching]
+if TYPE_CHECKING:
+    from leakgauge.attacks.matching.engine import Matching
+
+Adapt = Callable[["Matching", Any, Observation], "Matching"]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
 
@@ -78,3 +80,19 @@ def counter_to_kind(kind: type[Defense]) -> Counter | NoneKnown:
         importlib.import_module(home)
     found = next((COUNTERS[base] for base in kind.__mro__ if base in COUNTERS), None)
     return found or NoneKnown("nobody has registered one")
+
+
+def built_in(attack: Matching, observation: Observation) -> tuple[Matching, str]:
+    """The attack with the counter to each defence that its attacker knows, in their order, and what it has none to.
+
+    The canvas, minimiser, start and budget stay, so that the difference to `Naive` is what knowing the mechanism is
+    worth. Defences without a counter are attacked through their `attacker_view` alone.
+    """
+    defense, said = observation.knowledge.defense, []
+    for part in () if defense is None else parts_of(defense):
+        counter = counter_to(part)
+        if isinstance(counter, Counter):
+            attack = counter.adapt(attack, part, observation)
+        else:
+            said.append(f"no counter to {type(part).__name__} is known ({counter.reason}), so this may flatter it")
+    return replace(attack, counters=False), "; ".join(said)

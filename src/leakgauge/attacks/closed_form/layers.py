@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.task import Task
@@ -44,7 +43,7 @@ def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
     handles = []
     for layer in linear_layers(task):
 
-        def keep(_: nn.Module, inputs: tuple[Float[Tensor, "n d"], ...], name: str = layer.name) -> None:
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...], name: str = layer.name) -> None:
             reached[name] = inputs[0].detach()
 
         handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))

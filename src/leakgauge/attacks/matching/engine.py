@@ -7,7 +7,7 @@ minimiser → polish. The parts are values; the engine holds nothing of its own 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -52,6 +52,8 @@ class Matching:
         draws: simulated clients, each with random draws of its own, whose mean update is matched: the expectation
             over what a client draws (PRECODE's sample, MixUp's partners) where that can neither be read nor searched
             for. Each costs as much as one.
+        counters: build in the named counter to each defence that the attacker knows (`leakgauge list defenses`).
+            Without, a known defence is simulated and no more; for the naive reading see `Naive`.
     """
 
     objective: Objective = field(default_factory=Cosine)
@@ -63,6 +65,7 @@ class Matching:
     hidden: tuple[Hidden, ...] = ()
     restarts: int = 1
     draws: int = 1
+    counters: bool = True
 
     def __post_init__(self) -> None:
         for name in ("restarts", "draws"):
@@ -78,6 +81,12 @@ class Matching:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """Searches within the budget, and returns the best found whenever it ends."""
+        if self.counters and observation.knowledge.defense is not None:
+            from leakgauge.attacks.adaptive.counter import built_in  # counters are made of the engine's parts
+
+            adapted, unanswered = built_in(self, observation)
+            found = adapted.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+            return replace(found, message="; ".join(filter(None, (found.message, unanswered))))
         meter = Meter(budget, on_step)
         labels, confidence, missing = self._labels(observation, generator)
         if missing:

@@ -29,6 +29,7 @@ from leakgauge.attacks.matching.canvases import Start
 from leakgauge.attacks.smoothness import is_smooth
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import MixUp, parts_of
 from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import OnStep, Reconstruction, Status
@@ -128,7 +129,10 @@ class Auto:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """Closed form if it certifies itself, else the search; one example starts from what the closed form read."""
-        attack = self.assembly(observation, generator, budget)
+        defense = observation.knowledge.defense
+        # A closed form would read the mixtures, which are not the client's examples.
+        mixed = defense is not None and any(isinstance(part, MixUp) for part in parts_of(defense))
+        attack = self.assembly(observation, generator, budget, read=not mixed)
         if isinstance(attack, Reconstruction):
             return attack
         return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

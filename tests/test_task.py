@@ -1,0 +1,121 @@
+"""What a task makes of a user's network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from leakgauge.attacks.recipes import Auto
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Budget
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.task import Batch, DataSpec, Task
+
+SPEC = DataSpec((3, 8, 8), 5)
+WIDTH = 16
+
+
+class Fused(nn.Module):
+    """Attention as users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mix(x).unflatten(2, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class MultiHead(nn.Module):
+    """torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+def layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.0, activation=F.gelu, batch_first=True)
+
+
+class Transformer(nn.Module):
+    """A vision transformer of four patches."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.patches, self.block, self.head = nn.Conv2d(3, WIDTH, 4, 4), block, nn.Linear(WIDTH, 5)
+        self.place = nn.Parameter(0.02 * torch.randn(1, 4, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(self.patches(x).flatten(2).transpose(1, 2) + self.place).mean(1))
+
+
+@pytest.mark.parametrize("block", [Fused, MultiHead, layer])
+def test_an_attack_may_differentiate_attention_twice(block: Callable[[], nn.Module]) -> None:
+    """The fused kernels have no second derivative, so every search on a transformer died."""
+    torch.manual_seed(0)
+    t = Task.of(Transformer(block()), SPEC)
+    b = Batch(torch.rand(2, 3, 8, 8), torch.tensor([1, 2]))
+    fast = torch.backends.mha.get_fastpath_enabled()
+
+    def length(x: Tensor) -> Tensor:
+        gradient = grad(lambda p: t(p, t.buffers, Batch(x, b.labels))[0])(t.parameters)
+        return torch.stack([g.square().sum() for g in gradient.values()]).sum()
+
+    x = b.inputs.clone().requires_grad_()
+    alone = torch.autograd.grad(length(x), x)[0]
+    together = vmap(grad(length))(b.inputs.repeat(3, 1, 1, 1, 1))
+    assert torch.allclose(together[1], alone, atol=1e-6 + 1e-4 * float(alone.abs().max()))
+    assert torch.backends.mha.get_fastpath_enabled() is fast
+    known = Knowledge(b.labels, 2, FedSGD())
+    observation = Observation(t, client_update(t, FedSGD(), b, Draws(0)), known)
+    found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=4))
+    assert found.inputs is not None
+
+
+class Answers(nn.Module):
+    """A model whose answer is made by `wrap`."""
+
+    def __init__(self, wrap: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.inner, self.wrap = nn.Linear(192, 5), wrap
+
+    def forward(self, x: Tensor) -> object:
+        return self.wrap(self.inner(x.flatten(1)))
+
+
+class Two(nn.Module):
+    """A model of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(192, 5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.inner(x.flatten(1)) * mask
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (Answers(lambda out: {"logits": out}), "answers with a dict"),
+        (Answers(lambda out: (out, out)), "answers with a tuple"),
+        (Two(), "missing 1 required positional argument: 'mask'"),
+    ],
+)
+def test_models_of_another_signature_are_one_clear_line(module: nn.Module, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        Task.of(module, SPEC)
+    assert "wrap it in a module" in str(error.value)
+    assert "\n" not in str(error.value)

@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to
 from leakgauge.defenses import parts_of
 from leakgauge.metrics import mean_interval
@@ -30,7 +28,7 @@ NOT_MEASURED = {
 
 def summary(values: list[float]) -> str:
     """Median, and the interval of the mean."""
-    interval = mean_interval(values, np.random.default_rng(0))
+    interval = mean_interval(values)
     ends = "" if interval.low is None else f" [{interval.low:.1f}, {interval.high:.1f}]"
     return f"{statistics.median(values):.1f}{ends}"
 

@@ -48,7 +48,7 @@ def references() -> dict[str, float]:
 
 
 def _mean(values: np.ndarray) -> Interval:
-    return mean_interval(values.ravel().tolist(), np.random.default_rng(0))
+    return mean_interval(values.ravel().tolist())
 
 
 def _words(values: np.ndarray) -> str:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 
 from leakgauge.metrics.intervals import mean_interval
@@ -46,7 +45,7 @@ class Row:
     def record(self) -> dict[str, object]:
         """The row with its summary: mean over images of the mean over seeds, and a bootstrap interval over images."""
         means = [statistics.fmean(values) for values in self.per_image]
-        interval = mean_interval(means, np.random.default_rng(0))
+        interval = mean_interval(means)
         everything = [v for values in self.per_image for v in values]
         by_seed = [statistics.fmean(column) for column in zip(*self.per_image, strict=True)]
         measured = {

@@ -217,8 +217,8 @@ def _image_finding(group: Group) -> dict[str, Any]:
 
 
 def interval_of(values: np.ndarray) -> Interval:
-    """95 % bootstrap interval of a mean over images; the resampling is fixed, so that reports are equal."""
-    return mean_interval([float(v) for v in values], np.random.default_rng(0))
+    """95 % interval of a mean over clients."""
+    return mean_interval([float(v) for v in values])
 
 
 def _rounded(value: float | None) -> float | None:

@@ -6,6 +6,9 @@ from leakgauge.metrics.fsim import FSIM
 from leakgauge.metrics.identification import Identification, identify
 from leakgauge.metrics.intervals import (
     Interval,
+    bounded_interval,
+    bounded_lower,
+    bounded_upper,
     mean_interval,
     proportion_interval,
     proportion_lower,
@@ -42,6 +45,9 @@ __all__ = [
     "TopLabels",
     "TorchmetricsLPIPS",
     "assign",
+    "bounded_interval",
+    "bounded_lower",
+    "bounded_upper",
     "cifar10_labels",
     "identify",
     "is_exact",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.stats import DegenerateDataWarning, beta, bootstrap
+from scipy.stats import beta
+from scipy.stats import t as student
 
 from leakgauge.errors import require
+
+DRAWS = 8_000
+"""Of the weights behind `bounded_upper`: the quantile's own error is .0025 in probability."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,62 @@ def _check(hits: int, n: int, confidence: float) -> None:
     require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
 
 
-def mean_interval(
-    values: Sequence[float], generator: np.random.Generator, confidence: float = 0.95, resamples: int = 2000
-) -> Interval:
-    """Bootstrap interval (BCa) of the mean of independent values, e.g. one number a batch.
+def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0) -> float:
+    """One-sided upper bound of the mean of independent values in [low, high], e.g. one share a client.
 
-    Edge cases: fewer than two values say nothing of their spread and give an unbounded interval; equal values give
-    a point; where BCa is undefined, the percentile method. Below about ten values the interval is too narrow.
+    The `confidence` quantile of Σ wᵢ·xᵢ over the values and one more at `high`, with weights w uniform on the simplex.
+    For values at the two ends it is the Clopper–Pearson bound. Within a client anything may depend on anything: the
+    client is the unit, so eight clients of eight pictures each support no more than eight do.
+
+    Source: Gaffke, Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable, 2005; Learned-Miller and Thomas, A new confidence interval for the mean of a bounded random variable,
+    2019. That it holds in general is a conjecture, and true in every simulation known.
+    Differs: the quantile is of `DRAWS` fixed draws of the weights.
+
+    Returns:
+        `high` for no values.
+
+    Raises:
+        InputError: a value is outside [low, high], or not a number.
+    """
+    require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
+    sample = np.asarray(values, dtype=np.float64)
+    inside = bool(((sample >= low) & (sample <= high)).all())
+    require(inside, "values", f"are not all in [{low:g}, {high:g}]", "give the range that they cannot leave")
+    if set(sample.tolist()) <= {low, high}:
+        return low + (high - low) * proportion_upper(int((sample == high).sum()), len(sample), confidence)
+    return float(np.quantile(_weights(len(sample) + 1) @ np.append(sample, high), confidence))
+
+
+@lru_cache(maxsize=32)
+def _weights(n: int) -> np.ndarray:
+    """Draws from the uniform law on the simplex of `n` shares."""
+    drawn = np.random.default_rng(0).exponential(size=(DRAWS, n))
+    return drawn / drawn.sum(1, keepdims=True)
+
+
+def bounded_lower(values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0) -> float:
+    """One-sided lower bound of the mean of independent values in [low, high]; see `bounded_upper`."""
+    return -bounded_upper([-v for v in values], confidence, low=-high, high=-low)
+
+
+def bounded_interval(
+    values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0
+) -> Interval:
+    """Two-sided interval of the mean of independent values in [low, high]; see `bounded_upper`."""
+    side = 1 - (1 - confidence) / 2
+    return Interval(
+        bounded_lower(values, side, low=low, high=high),
+        bounded_upper(values, side, low=low, high=high),
+    )
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Student's interval of the mean of independent values without bounds, e.g. the mean PSNR of each client.
+
+    Fewer than two values say nothing of their spread and give an unbounded interval. Exact for values from a normal
+    law, near it for one hump. Where a few clients are far from all others (an exact copy beside failures) no interval
+    of a mean without bounds holds for few clients: read the highest value and the shares there.
 
     Raises:
         InputError: a value is not finite.
@@ -60,23 +113,5 @@ def mean_interval(
     require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
     if len(sample) < 2:
         return Interval(None, None)
-    if sample.min() == sample.max():
-        return Interval(float(sample[0]), float(sample[0]))
-
-    def ends(method: str) -> tuple[float, float]:
-        found = bootstrap(
-            (sample,),
-            np.mean,
-            confidence_level=confidence,
-            n_resamples=resamples,
-            method=method,
-            random_state=generator,
-        ).confidence_interval
-        return float(found.low), float(found.high)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        low, high = ends("BCa")
-    if math.isnan(low) or math.isnan(high):
-        low, high = ends("percentile")
-    return Interval(low, high)
+    half = float(student.ppf((1 + confidence) / 2, len(sample) - 1) * sample.std(ddof=1) / math.sqrt(len(sample)))
+    return Interval(float(sample.mean()) - half, float(sample.mean()) + half)

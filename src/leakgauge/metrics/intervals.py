@@ -79,7 +79,8 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
 def _weights(n: int) -> np.ndarray:
     """Draws from the uniform law on the simplex of `n` shares."""
     drawn = np.random.default_rng(0).exponential(size=(DRAWS, n))
-    return drawn / drawn.sum(1, keepdims=True)
+    weights: np.ndarray = drawn / drawn.sum(1, keepdims=True)
+    return weights
 
 
 def bounded_lower(values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0) -> float:

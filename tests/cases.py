@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
+from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw
 from leakgauge.defenses import (
     Clip,
     ClipExamples,
@@ -89,7 +89,11 @@ PROTOCOLS: tuple[Protocol, ...] = (
     FedAvg(epochs=2, batch_size=2, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, shuffle=True),
     SecureAggregation(cohort=2),
     SecureAggregation(cohort=2, client=FedAvg(epochs=2, lr=0.1), sizes=(1, 3)),
+    LocalTraining(optimiser=Adam(lr=0.01), epochs=2, batch_size=3),
+    LocalTraining(optimiser=adamw(lr=0.01), batch_size=2, shuffle=True, clip=0.1),
+    LocalTraining(optimiser=SGD(lr=0.1, momentum=0.9), epochs=2, batch_size=1, accumulate=3, proximal=0.1, clip=1.0),
 )
+COHORTS = tuple(p for p in PROTOCOLS if isinstance(p, SecureAggregation))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cases import DEFENSES, PROTOCOLS, SPEC, DefenseCase, batch, task
+from cases import COHORTS, DEFENSES, PROTOCOLS, SPEC, DefenseCase, batch, task
 from leakgauge.attacks.matching import Simulator
 from leakgauge.clients import Protocol, client_update, raw_update
 from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, noise, view_of
@@ -198,7 +198,7 @@ def test_composed_noise_is_still_only_noise() -> None:
 
 
 @pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
-@pytest.mark.parametrize("protocol", PROTOCOLS[3:], ids=repr)
+@pytest.mark.parametrize("protocol", COHORTS, ids=repr)
 def test_1_a_cohort_is_simulated_client_by_client_for_every_defense(protocol: Protocol, case: DefenseCase) -> None:
     """By the attacker's own simulator, who knows the draws; deterministic ones without them too."""
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):

@@ -27,6 +27,7 @@ KINDS = (
     "models",
     "data",
     "clients",
+    "optimisers",
     "servers",
     "objectives",
     "priors",

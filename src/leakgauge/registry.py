@@ -97,6 +97,7 @@ class Registry:
 MODELS = Registry("model", ("leakgauge.models",))
 DATA = Registry("data", ("leakgauge.data",))
 CLIENTS = Registry("clients", ("leakgauge.clients",))
+OPTIMISERS = Registry("optimiser", ("leakgauge.clients",))
 DEFENSES = Registry("defenses", ("leakgauge.defenses",))
 SERVERS = Registry("server", ("leakgauge.servers.dishonest",))
 RULES = Registry("rule", ("leakgauge.servers.inspection",))

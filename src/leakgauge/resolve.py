@@ -22,6 +22,7 @@ from leakgauge.registry import (
     LOSSES,
     MINIMISERS,
     OBJECTIVES,
+    OPTIMISERS,
     PRIORS,
     SERVERS,
     TAPS,
@@ -30,6 +31,7 @@ from leakgauge.registry import (
 
 PARTS: dict[str, Registry] = {
     "client": CLIENTS,
+    "optimiser": OPTIMISERS,
     "objective": OBJECTIVES,
     "prior": PRIORS,
     "canvas": CANVASES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leakgauge.clients.gradient import example_rule, mean_gradient
+from leakgauge.clients.local_training import LocalTraining
 from leakgauge.clients.protocol import Protocol
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses.defense import Defense, NoDefense
@@ -46,6 +47,13 @@ def sent_update(protocol: Protocol, batch: Batch, draws: Draws, stages: Stages) 
     if isinstance(protocol, SecureAggregation):
         return protocol.mean_of(batch, draws, lambda own, its: sent_update(protocol.client, own, its, stages))
     return stages(protocol, batch, draws)
+
+
+def rescales_entries(protocol: Protocol | None) -> bool:
+    """Whether the protocol's optimiser scales entries of one tensor unlike, as Adam does; closed forms do not hold."""
+    if isinstance(protocol, SecureAggregation):
+        return rescales_entries(protocol.client)
+    return isinstance(protocol, LocalTraining) and protocol.optimiser.rescales_entries
 
 
 def refuse_combination(protocol: Protocol, defense: Defense) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from leakgauge.clients.local_training import LocalTraining
+from leakgauge.clients.optimisers import SGD
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.draws import Draws
-from leakgauge.errors import require
 from leakgauge.registry import CLIENTS
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 
 
@@ -46,52 +46,26 @@ class FedAvg:
     kind: ClassVar[UpdateKind] = UpdateKind.DELTA
 
     def __post_init__(self) -> None:
-        require(self.epochs > 0, "epochs", f"is {self.epochs}", "give a positive number")
-        require(
-            self.batch_size is None or self.batch_size > 0,
-            "batch_size",
-            f"is {self.batch_size}",
-            "give a positive number",
+        _ = self.training
+
+    @property
+    def training(self) -> LocalTraining:
+        """The same as local training of `SGD`."""
+        sgd = SGD(
+            lr=self.lr,
+            momentum=self.momentum,
+            dampening=self.dampening,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
         )
-        require(self.lr > 0, "lr", f"is {self.lr}", "give a positive learning rate")
-        require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
-        require(self.weight_decay >= 0, "weight_decay", f"is {self.weight_decay}", "give a number ≥ 0")
-        require(
-            not self.nesterov or (self.momentum > 0 and self.dampening == 0),
-            "nesterov",
-            "needs momentum and no dampening",
-            "set momentum > 0 and dampening: 0",
-        )
+        return LocalTraining(optimiser=sgd, epochs=self.epochs, batch_size=self.batch_size, shuffle=self.shuffle)
 
     def steps(self, examples: int) -> int:
-        return self.epochs * math.ceil(examples / (self.batch_size or max(examples, 1)))
+        return self.training.steps(examples)
 
     def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
         """Indices of the examples of each local step."""
-        size = self.batch_size or examples
-        batches: list[torch.Tensor] = []
-        for epoch in range(self.epochs):
-            everyone = torch.arange(examples)
-            if self.shuffle:
-                everyone = torch.randperm(examples, generator=draws.generator("order", epoch))
-            batches += list(everyone.split(size))
-        return batches
+        return self.training.order(examples, draws)
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
-        parameters, buffers = task.parameters, task.buffers
-        velocity: Tensors | None = None
-        for step, index in enumerate(self.order(len(batch), draws)):
-            model = draws.generator("model", step) if task.stochastic else None
-            index = index.to(batch.labels.device)
-            g, buffers = gradient(task, parameters, buffers, batch.take(index), model, draws.generator("example", step))
-            if self.weight_decay:
-                g = map_tensors(lambda gi, p: gi + self.weight_decay * p, g, parameters)
-            if self.momentum:
-                velocity = (
-                    g
-                    if velocity is None
-                    else map_tensors(lambda v, gi: self.momentum * v + (1 - self.dampening) * gi, velocity, g)
-                )
-                g = map_tensors(lambda gi, v: gi + self.momentum * v, g, velocity) if self.nesterov else velocity
-            parameters = map_tensors(lambda p, d: p - self.lr * d, parameters, g)
-        return map_tensors(lambda p, p0: p - p0, parameters, task.parameters), buffers
+        return self.training.local_training(task, batch, draws, gradient)

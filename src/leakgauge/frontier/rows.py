@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from leakgauge.clients import FedAvg, Protocol
+from leakgauge.clients import FedAvg, LocalTraining, Protocol
 from leakgauge.resolve import Named
 
 UNDEFENDED = "undefended"
@@ -58,7 +58,7 @@ class Row:
 
 def local_batch(client: Protocol, examples: int) -> int:
     """Examples in one local step of a client."""
-    size = client.batch_size if isinstance(client, FedAvg) else None
+    size = client.batch_size if isinstance(client, FedAvg | LocalTraining) else None
     return min(size or examples, examples)
 
 

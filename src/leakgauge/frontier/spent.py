@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from leakgauge.clients import FedAvg, Protocol
+from leakgauge.clients import FedAvg, LocalTraining, Protocol
 from leakgauge.defenses import layers_of
 from leakgauge.errors import InputError
 from leakgauge.frontier.accuracy import participations, partition_of
@@ -112,7 +112,7 @@ def _units(plan: FrontierPlan, row: Row, unit: Unit) -> int:
 
 def sampling(client: Protocol, examples: int) -> tuple[float, int]:
     """Sample rate of an example in a local step, and in how many steps of a round it is drawn at that rate."""
-    return 1.0, client.epochs if isinstance(client, FedAvg) else client.steps(examples)
+    return 1.0, client.epochs if isinstance(client, FedAvg | LocalTraining) else client.steps(examples)
 
 
 def layers(plan: FrontierPlan) -> int:

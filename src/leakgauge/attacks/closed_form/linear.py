@@ -11,13 +11,16 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.layers import LinearLayer, input_layers
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import RandomK, parts_of, view_of
 from leakgauge.observation import Observation
 from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
+from leakgauge.update import UpdateKind
 
+RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 
 
@@ -64,6 +67,8 @@ class LinearRead:
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
+        if rescales_entries(observation.knowledge.local_training):
+            return Reconstruction.not_applicable(RESCALED)
         examples = observation.examples
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count, or labels)")
@@ -189,16 +194,23 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
     )
     residual = sent * (weight - bias[:, None] * x) * (bias != 0)[:, None]
     unexplained = float(residual.square().sum() / weight.square().sum().clamp_min(torch.finfo(weight.dtype).tiny))
-    rounded = _one_size(weight) or _rounds(observation)
+    rounded = _one_size(weight, observation) or _rounds(observation)
     driven = weight[bias != 0]
     ambiguous = len(driven) < 2 or not bool((driven != 0).any(0).all())
     return Read(x[None], unexplained, seen, rounded, ambiguous and observation.knowledge.defense is None)
 
 
-def _one_size(weight: Float[Tensor, "rows d"]) -> bool:
-    """Whether all entries but zeros are equally large, as signs are and quantisers with one level."""
+def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool:
+    """Whether all entries but zeros are equally large, as signs are and quantisers with one level.
+
+    Of a delta from an optimiser that nobody names, half of them nearly so is enough: Adam's first steps are like that.
+    """
     sizes = weight[weight != 0].abs()
-    return len(sizes) > 1 and float(sizes.max() - sizes.min()) <= 1e-6 * float(sizes.max())
+    if len(sizes) < 2:
+        return False
+    unnamed = observation.update.header.kind is UpdateKind.DELTA and observation.knowledge.local_training is None
+    low = sizes.median() / 0.9 if unnamed else sizes.min() / (1 - 1e-6)
+    return bool(low >= sizes.max())
 
 
 def _rounds(observation: Observation) -> bool:

@@ -1,0 +1,108 @@
+"""Local training as people write it: an optimiser, minibatches, accumulation, clipping, a proximal term."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from leakgauge.clients.optimisers import SGD, Optimiser, OptimiserState
+from leakgauge.clients.protocol import GradientRule
+from leakgauge.draws import Draws
+from leakgauge.errors import require
+from leakgauge.registry import CLIENTS
+from leakgauge.task import Batch, Task
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
+from leakgauge.update import UpdateKind
+
+
+@CLIENTS.register("local-training")
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """Local steps of any optimiser from the broadcast θ₀; the update is the delta θ_τ − θ₀, unrolled differentiably.
+
+    Buffers are carried from step to step. A step's gradient is, in this order: accumulated over minibatches, with the
+    proximal term added, clipped, handed to the optimiser.
+
+    Attributes:
+        optimiser: `SGD`, `Adam`, or one of your own (`leakgauge.clients.optimisers.Optimiser`).
+        epochs: passes over the client's batch.
+        batch_size: examples of a minibatch; the last one of an epoch may be smaller. `None`: all examples.
+        shuffle: draw a new order every epoch. Sequential otherwise.
+        drop_last: leave out an epoch's last minibatch where it is smaller.
+        accumulate: minibatches whose gradients make one step, each divided by this number, as training loops do; an
+            epoch's last step may have fewer.
+        clip: greatest norm of a step's gradient over all tensors, as ``torch.nn.utils.clip_grad_norm_``. No privacy
+            guarantee: it bounds the batch's gradient, not an example's.
+        proximal: FedProx's μ (Li et al., 2020): μ/2·‖θ − θ₀‖² is added to the loss.
+    """
+
+    optimiser: Optimiser = field(default_factory=SGD)
+    epochs: int = 1
+    batch_size: int | None = None
+    shuffle: bool = False
+    drop_last: bool = False
+    accumulate: int = 1
+    clip: float | None = None
+    proximal: float = 0.0
+
+    kind: ClassVar[UpdateKind] = UpdateKind.DELTA
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate"):
+            value = {"epochs": self.epochs, "batch_size": self.batch_size, "accumulate": self.accumulate}[name]
+            require(value is None or value > 0, name, f"is {value}", "give a positive number")
+        require(self.clip is None or self.clip > 0, "clip", f"is {self.clip}", "give a positive norm")
+        require(self.proximal >= 0, "proximal", f"is {self.proximal}", "give a number ≥ 0")
+
+    def steps(self, examples: int) -> int:
+        return self.epochs * self._minibatches(examples)
+
+    def _minibatches(self, examples: int) -> int:
+        size = self.batch_size or max(examples, 1)
+        whole = examples // size if self.drop_last else math.ceil(examples / size)
+        require(whole > 0, "batch_size", f"is {size} and drop_last leaves {examples} examples no step", "lower it")
+        return whole
+
+    def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
+        """Indices of the examples of each minibatch, epoch after epoch."""
+        size, count = self.batch_size or max(examples, 1), self._minibatches(examples)
+        batches: list[torch.Tensor] = []
+        for epoch in range(self.epochs):
+            everyone = torch.arange(examples)
+            if self.shuffle:
+                everyone = torch.randperm(examples, generator=draws.generator("order", epoch))
+            batches += list(everyone.split(size))[:count]
+        return batches
+
+    def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
+        parameters, buffers, state = task.parameters, task.buffers, OptimiserState()
+        an_epoch = self._minibatches(len(batch))
+        held: Tensors | None = None
+        for i, index in enumerate(self.order(len(batch), draws)):
+            model = draws.generator("model", i) if task.stochastic else None
+            minibatch = batch.take(index.to(batch.labels.device))
+            g, buffers = gradient(task, parameters, buffers, minibatch, model, draws.generator("example", i))
+            if self.accumulate > 1:
+                g = map_tensors(lambda t: t / self.accumulate, g)
+                held = g if held is None else map_tensors(torch.add, held, g)
+                place = i % an_epoch + 1
+                if place % self.accumulate and place < an_epoch:
+                    continue
+                g, held = held, None
+            if self.proximal:
+                g = map_tensors(lambda gi, p, p0: gi + self.proximal * (p - p0), g, parameters, task.parameters)
+            parameters, state = self.optimiser.step(_clipped(g, self.clip), parameters, state)
+        return map_tensors(torch.sub, parameters, task.parameters), buffers
+
+
+def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
+    if norm is None:
+        return gradient
+    square = squared_norm(gradient)
+    zero = square == 0  # where the root has no derivative, and nothing is clipped
+    length = torch.where(zero, torch.zeros_like(square), torch.where(zero, torch.ones_like(square), square).sqrt())
+    factor = (norm / (length + 1e-6)).clamp(max=1.0)  # torch's own 1e-6
+    return map_tensors(lambda g: factor * g, gradient)

@@ -1,0 +1,160 @@
+"""Local optimisers as pure functions: gradient, parameters and state to the next parameters and state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from leakgauge.errors import require
+from leakgauge.registry import OPTIMISERS
+from leakgauge.tensors import Tensors, map_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class OptimiserState:
+    """What an optimiser keeps between steps.
+
+    Attributes:
+        steps: taken so far.
+        moments: name of a running average → its tensors; empty before the first step.
+    """
+
+    steps: int = 0
+    moments: dict[str, Tensors] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Optimiser(Protocol):
+    """One step of local training, differentiable in the gradient.
+
+    Guarantees: a pure function of its arguments, equal to the step of the `torch.optim` class of that name.
+
+    Attributes:
+        lr: learning rate.
+    """
+
+    @property
+    def lr(self) -> float: ...
+
+    @property
+    def rescales_entries(self) -> bool:
+        """Whether entries of one tensor are scaled unlike, so that no ratio of gradient entries survives."""
+        ...
+
+    def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
+        """New parameters and new state."""
+        ...
+
+
+def _check_rates(lr: float, weight_decay: float) -> None:
+    require(lr > 0, "lr", f"is {lr}", "give a positive learning rate")
+    require(weight_decay >= 0, "weight_decay", f"is {weight_decay}", "give a number ≥ 0")
+
+
+@OPTIMISERS.register("sgd")
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """Stochastic gradient descent with momentum and weight decay, as ``torch.optim.SGD``."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rates(self.lr, self.weight_decay)
+        require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
+        require(
+            not self.nesterov or (self.momentum > 0 and self.dampening == 0),
+            "nesterov",
+            "needs momentum and no dampening",
+            "set momentum > 0 and dampening: 0",
+        )
+
+    @property
+    def rescales_entries(self) -> bool:
+        return False
+
+    def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
+        g, moments = gradient, state.moments
+        if self.weight_decay:
+            g = map_tensors(lambda gi, p: gi + self.weight_decay * p, g, parameters)
+        if self.momentum:
+            v = moments.get("momentum")
+            v = g if v is None else map_tensors(lambda vi, gi: self.momentum * vi + (1 - self.dampening) * gi, v, g)
+            g = map_tensors(lambda gi, vi: gi + self.momentum * vi, g, v) if self.nesterov else v
+            moments = {"momentum": v}
+        moved = map_tensors(lambda p, d: p - self.lr * d, parameters, g)
+        return moved, OptimiserState(state.steps + 1, moments)
+
+
+@OPTIMISERS.register("adam")
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015) as ``torch.optim.Adam``; with `decoupled`, ``torch.optim.AdamW``.
+
+    The first step moves every entry by about `lr` against the sign of its gradient, so that a delta of few steps
+    carries little more than signs. Not a sum of gradients: no ratio of entries survives it.
+
+    Attributes:
+        lr: learning rate.
+        betas: decay of the first and second moment.
+        eps: added to the root of the second moment.
+        weight_decay: of the gradient, or with `decoupled` of the parameters.
+        decoupled: AdamW's weight decay (Loshchilov and Hutter, 2019).
+        start: what the client kept of earlier rounds (moments ``exp_avg`` and ``exp_avg_sq``); `None` where every
+            round begins with a new optimiser, as in most deployments.
+    """
+
+    lr: float = 0.001
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    start: OptimiserState | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_rates(self.lr, self.weight_decay)
+        require(all(0 <= b < 1 for b in self.betas), "betas", f"are {self.betas}", "give two numbers in [0, 1)")
+        require(self.eps > 0, "eps", f"is {self.eps}", "give a positive number")
+
+    @property
+    def rescales_entries(self) -> bool:
+        return True
+
+    def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
+        if self.start is not None and not state.steps:
+            state = self.start
+        (one, two), count = self.betas, state.steps + 1
+        g = gradient
+        if self.weight_decay and not self.decoupled:
+            g = map_tensors(lambda gi, p: gi + self.weight_decay * p, g, parameters)
+        nothing = map_tensors(torch.zeros_like, g)
+        first = map_tensors(lambda m, gi: one * m + (1 - one) * gi, state.moments.get("exp_avg", nothing), g)
+        second = map_tensors(lambda v, gi: two * v + (1 - two) * gi**2, state.moments.get("exp_avg_sq", nothing), g)
+        shrink = self.lr * self.weight_decay if self.decoupled else 0.0
+
+        def moved(p: Tensor, m: Tensor, v: Tensor) -> Tensor:
+            size = self.lr / (1 - one**count)
+            return (1 - shrink) * p - size * m / (_root(v / (1 - two**count)) + self.eps)
+
+        new = map_tensors(moved, parameters, first, second)
+        return new, OptimiserState(count, {"exp_avg": first, "exp_avg_sq": second})
+
+
+@OPTIMISERS.register("adamw")
+def adamw(
+    *, lr: float = 0.001, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01
+) -> Adam:
+    """AdamW (Loshchilov and Hutter, 2019) as ``torch.optim.AdamW``: Adam with decoupled weight decay."""
+    return Adam(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=True)
+
+
+def _root(v: Tensor) -> Tensor:
+    """√v with derivative 0 at v = 0, where an entry has never had a gradient."""
+    zero = v == 0
+    return torch.where(zero, torch.zeros_like(v), torch.where(zero, torch.ones_like(v), v).sqrt())

@@ -7,6 +7,9 @@ from typing import Any
 
 import click
 
+from leakgauge.cli_canaries import test
+from leakgauge.errors import require
+
 
 @click.command()
 @click.argument("model")
@@ -32,26 +35,35 @@ def count(model: str, **options: Any) -> None:
     count_command(model, **options)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--noise-multiplier", type=float, help="Noise on the sum, in units of the clip norm.")
 @click.option("--target-epsilon", type=float, help="Solve for the noise multiplier instead.")
 @click.option("--sample-rate", type=float, help="Probability that an example (or client) is in a step; 1 for all.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Noisy steps in a round.")
-@click.option("--delta", type=float, required=True, help="Below 1 / number of examples (or clients).")
+@click.option("--delta", type=float, help="Below 1 / number of examples (or clients). Required.")
 @click.option("--units", type=click.IntRange(min=1), help="Number of examples (or clients); δ is held against it.")
 @click.option("--accountant", help="prv or rdp; prv where there is no ledger.")
 @click.option("--unit", type=click.Choice(("example", "client")), help="Whose presence is hidden; example by default.")
 @click.option("--prior", type=float, default=1e-3, show_default=True, help="Chance of a guess without the updates.")
 @click.option("--ledger", type=click.Path(path_type=Path), help="Enter this training into FILE, and count all in it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
-def privacy(**options: Any) -> None:
+@click.pass_context
+def privacy(context: click.Context, /, **options: Any) -> None:
     """Counts the ε of clip and noise (dp-sgd, client-dp), and says what it means for reconstruction.
 
     With a --ledger and no multiplier it says what has been spent. Needs the extra dp (pip install leakgauge[dp]).
+
+    `leakgauge privacy test` checks whether the noise of your own code is what an ε rests on.
     """
+    if context.invoked_subcommand is not None:
+        return
+    require(options["delta"] is not None, "--delta", "is missing", "give less than 1 / number of examples (or clients)")
     from rich.console import Console
 
     from leakgauge.privacy.command import privacy_command
 
     privacy_command(**options, console=Console(soft_wrap=True))
+
+
+privacy.add_command(test)

@@ -3,21 +3,28 @@
 from leakgauge.privacy.accounting import ACCOUNTANTS, Release, epsilon_of, multiplier_for
 from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, Unit, guarantee, mechanism
 from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.path import of_defense, of_function
 from leakgauge.privacy.rero import sentence, success_bound
+from leakgauge.privacy.tested import Claim, PrivacyTest, check_claim
 from leakgauge.privacy.validate import validate_for_dp
 
 __all__ = [
     "ACCOUNTANTS",
+    "Claim",
     "Guarantee",
     "Ledger",
     "Mechanism",
     "NoGuarantee",
+    "PrivacyTest",
     "Release",
     "Unit",
+    "check_claim",
     "epsilon_of",
     "guarantee",
     "mechanism",
     "multiplier_for",
+    "of_defense",
+    "of_function",
     "sentence",
     "success_bound",
     "validate_for_dp",

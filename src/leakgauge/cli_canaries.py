@@ -1,0 +1,41 @@
+"""The command `leakgauge privacy test`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("path", required=False)
+@click.option("--defense", help="Test a defence of this package instead: '{dp-sgd: {norm: 1, noise_multiplier: 1}}'.")
+@click.option("--noise-multiplier", type=float, help="As stated: noise on the sum over the clip, in one release.")
+@click.option("--epsilon", type=float, help="As stated for all rounds, without sampling; instead of the multiplier.")
+@click.option("--delta", type=float, required=True, help="Below 1 / number of examples (or clients).")
+@click.option("--clip", type=float, help="As stated: the norm that each update is clipped to.")
+@click.option("--unit", type=click.Choice(("example", "client")), help="Whose update a row is; example by default.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Releases of the same units.")
+@click.option("--updates", type=click.IntRange(min=1), help="Rows of each call, if it must be a fixed number.")
+@click.option("--canaries", type=click.IntRange(min=20), default=1000, show_default=True)
+@click.option("--size", type=click.IntRange(min=20), default=10_000, show_default=True, help="Numbers in an update.")
+@click.option("--numpy", "is_numpy", is_flag=True, help="Call the function with NumPy arrays, not PyTorch tensors.")
+@click.option("--any-noise", is_flag=True, help="The noise is not Gaussian: use the bound that holds for any.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
+def test(path: str | None, **options: Any) -> None:
+    """Is the noise really there? Sends canaries through PATH and bounds its ε from below.
+
+    PATH is your own clip-and-noise code, your_package.module:function. It is called with updates, one a row, and a
+    generator, and returns what leaves: the noisy sum or mean of the clipped updates.
+
+    Exit code 0: the stated ε is not contradicted, which is no proof; 1: it is, or the test had no power; 2: the input
+    cannot be used.
+    """
+    from rich.console import Console
+
+    from leakgauge.privacy.canary_command import privacy_test_command
+
+    sys.exit(privacy_test_command(path, **options, console=Console()))

@@ -1,0 +1,229 @@
+"""Is the noise really there? A stated ε against what canaries show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+from scipy.stats import beta, binom
+
+from leakgauge.errors import require
+from leakgauge.privacy.canaries import Canaries, Scores, separate, together
+from leakgauge.privacy.gaussian_dp import epsilon_of_mu, mu_of
+from leakgauge.privacy.guarantee import Unit
+from leakgauge.privacy.lower_bounds import Guesses, one_run, one_run_gaussian, separate_runs_gaussian
+from leakgauge.privacy.path import Path
+
+CONFIDENCE = 0.95
+SHARES = (1.0, 0.5, 0.2, 0.1)
+"""Shares of the canaries that are guessed, fixed before any score is seen. Each costs a part of the confidence."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is stated: (ε, δ)-differential privacy of `rounds` releases, each with every unit in it.
+
+    Attributes:
+        gaussian: the noise is Gaussian, so that the claim is that of μ-GDP with `mu`.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int = 1
+    gaussian: bool = True
+
+    def __post_init__(self) -> None:
+        require(0 < self.epsilon < 500, "epsilon", f"is {self.epsilon}", "give a positive number below 500")
+        require(0 < self.delta < 1, "delta", f"is {self.delta}", "give a number below 1 / number of units")
+        require(self.rounds >= 1, "rounds", f"is {self.rounds}", "give a positive whole number")
+
+    @staticmethod
+    def of_noise(noise_multiplier: float, delta: float, rounds: int = 1) -> Claim:
+        """The exact ε of `rounds` Gaussian releases without sampling: μ = √rounds/z."""
+        z = noise_multiplier
+        require(0 < z < math.inf, "noise_multiplier", f"is {z}", "give the noise on the sum over the clip")
+        return Claim(epsilon_of_mu(math.sqrt(rounds) / z, delta), delta, rounds)
+
+    @property
+    def mu(self) -> float:
+        """Of the Gaussian mechanism with this (ε, δ)."""
+        return mu_of(self.epsilon, self.delta)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise of one release over the clip."""
+        return math.sqrt(self.rounds) / self.mu
+
+
+class Layout(Enum):
+    """How canaries are spread over calls."""
+
+    TOGETHER = "all canaries in one call"
+    SEPARATE = "one canary a call"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One lower bound on ε.
+
+    Attributes:
+        layout: how the canaries were sent.
+        gaussian: it refutes only claims that rest on Gaussian noise.
+        epsilon: true ε is above it; all bounds of a test hold together with `CONFIDENCE`.
+        guesses: on which it rests.
+    """
+
+    layout: Layout
+    gaussian: bool
+    epsilon: float
+    guesses: Guesses
+
+
+class Outcome(Enum):
+    """What a test says of a claim; it never confirms one."""
+
+    CONTRADICTED = "contradicted"
+    NOT_CONTRADICTED = "not contradicted"
+    NO_POWER = "no power"
+
+
+@dataclass(frozen=True)
+class PrivacyTest:
+    """A claim and the bounds against it.
+
+    Attributes:
+        measured: noise over the clip that the scores suggest, of the layout with less. An estimate, no bound.
+        noticed: a path with at most this share of the stated noise is contradicted in nine of ten tests.
+    """
+
+    claim: Claim
+    unit: Unit
+    canaries: int
+    bounds: tuple[Bound, ...]
+    measured: float
+    noticed: float
+
+    @property
+    def best(self) -> Bound:
+        """The highest lower bound."""
+        return max(self.bounds, key=lambda bound: bound.epsilon)
+
+    @property
+    def outcome(self) -> Outcome:
+        """`NO_POWER`: the output shows the canaries less than the claim allows by half, so that no fault could be."""
+        if self.best.epsilon > self.claim.epsilon:
+            return Outcome.CONTRADICTED
+        return Outcome.NO_POWER if self.measured > 2 * self.claim.noise_multiplier else Outcome.NOT_CONTRADICTED
+
+    @property
+    def sentence(self) -> str:
+        """The outcome for a reader who knows what ε is."""
+        stated = f"ε = {self.claim.epsilon:.3g} (δ = {self.claim.delta:g}, unit: one {self.unit.value})"
+        found = f"{100 * CONFIDENCE:.0f} % confidence"
+        z, measured = self.claim.noise_multiplier, _amount(self.measured)
+        if self.outcome is Outcome.CONTRADICTED:
+            return (
+                f"The stated {stated} is contradicted: with {found} the ε of this code is above "
+                f"{self.best.epsilon:.3g}. Its noise over the clip looks like {measured}, where {z:.3g} was stated."
+            )
+        if self.outcome is Outcome.NO_POWER:
+            return (
+                f"This test says nothing about the stated {stated}: the output hardly depends on the canaries (noise "
+                f"over the clip looks like {measured} for {z:.3g}). Check that the path sends the sum or mean of what "
+                "it is given."
+            )
+        return (
+            f"The stated {stated} is not contradicted by {self.canaries} canaries: ε is above "
+            f"{self.best.epsilon:.3g} with {found}. That is no proof of the claim: a path with more than "
+            f"{100 * self.noticed:.0f} % of the stated noise can pass."
+        )
+
+
+def check_claim(
+    path: Path,
+    claim: Claim,
+    *,
+    clip: float,
+    generator: torch.Generator,
+    canaries: int = 1000,
+    size: int = 10_000,
+) -> PrivacyTest:
+    """Sends canaries through `path` and bounds ε from below.
+
+    Each canary is there or replaced by a zero update, with probability ½ (adjacency: add or remove one unit, their
+    number known). All are sent together, as faults that depend on the number of updates show there, and then each by
+    itself, where guesses are independent and the bound is sharp. Confidence is shared equally by all bounds, and
+    within one by the numbers of guesses tried.
+
+    Args:
+        clip: C, the stated bound of one unit's contribution; canaries are ten times as long.
+        canaries, size: how many, and coordinates of an update. Memory: 4·canaries·size bytes, twice.
+    """
+    drawn = Canaries.draw(canaries, size, clip, generator)
+
+    def scores(layout: Callable[..., Scores], a_call: int) -> Scores:
+        return layout(path.send, drawn, a_call=path.updates or a_call, rounds=claim.rounds, generator=generator)
+
+    seen = {Layout.SEPARATE: scores(separate, 2)}
+    if path.updates != 1:
+        seen[Layout.TOGETHER] = scores(together, canaries)
+    kinds = (False, True) if claim.gaussian else (False,)
+    significance = (1 - CONFIDENCE) / (len(seen) * len(kinds))
+    bounds = tuple(_bound(layout, s, g, significance, claim.delta) for layout, s in seen.items() for g in kinds)
+    step = max(found.gap for found in seen.values())
+    measured = math.inf if step <= 0 else math.sqrt(claim.rounds) / step
+    return PrivacyTest(claim, path.unit, canaries, bounds, measured, noticed(claim, canaries, significance))
+
+
+def _amount(noise_multiplier: float) -> str:
+    if noise_multiplier < 1e-3:
+        return "nothing"
+    return "infinitely much" if math.isinf(noise_multiplier) else f"{noise_multiplier:.3g}"
+
+
+def _bound(layout: Layout, scores: Scores, gaussian: bool, significance: float, delta: float) -> Bound:
+    """The highest of the bounds for each number of guesses. Separate calls of Gaussian noise need one number only."""
+    m = len(scores.values)
+    if gaussian and layout is Layout.SEPARATE:
+        guesses = guess(scores, m)
+        return Bound(layout, True, separate_runs_gaussian(guesses, significance=significance, delta=delta), guesses)
+    rule: Callable[..., float] = one_run_gaussian if gaussian else one_run
+    tried = [guess(scores, round(m * share)) for share in SHARES]
+    found = [(rule(g, significance=significance / len(tried), delta=delta), g) for g in tried]
+    epsilon, guesses = max(found, key=lambda pair: pair[0])
+    return Bound(layout, gaussian, epsilon, guesses)
+
+
+def guess(scores: Scores, made: int) -> Guesses:
+    """Guesses made of the scores alone, then counted against the truth: the highest scores were in, the lowest not.
+
+    With a guess for every canary the border is halfway between the outer twentieths; with fewer, half are of each kind.
+    """
+    m, order = len(scores.values), np.argsort(scores.values, kind="stable")
+    if made >= m:
+        low, high = np.quantile(scores.values, (0.05, 0.95))
+        right = (scores.values > (low + high) / 2) == scores.present
+        return Guesses(m, m, int(right.sum()))
+    outside, inside = order[: made // 2], order[m - (made - made // 2) :]
+    return Guesses(m, made, int(scores.present[inside].sum() + (~scores.present[outside]).sum()))
+
+
+def noticed(claim: Claim, canaries: int, significance: float) -> float:
+    """Share of the stated noise at which nine of ten tests contradict the claim, by separate calls and Gaussian noise.
+
+    Without the assumption of Gaussian noise the test sees less; this number is then too high.
+    """
+    needed = next(
+        (k for k in range(canaries + 1) if k and beta.ppf(significance, k, canaries - k + 1) > ndtr(claim.mu / 2)),
+        None,
+    )
+    if needed is None:
+        return 0.0
+    shares = np.linspace(0.01, 1, 100)
+    power = binom.sf(needed - 1, canaries, ndtr(claim.mu / 2 / shares))
+    return float(shares[power >= 0.9].max(initial=0.0))

@@ -1,0 +1,230 @@
+"""Canaries convict broken clip-and-noise code, and seldom honest code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path as File
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+from leakgauge.cli import main
+from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP, GaussianNoise, Multiplier, TopK
+from leakgauge.errors import InputError
+from leakgauge.metrics.intervals import proportion_upper
+from leakgauge.privacy import Unit
+from leakgauge.privacy.canaries import Canaries, Scores
+from leakgauge.privacy.path import of_defense, of_function
+from leakgauge.privacy.tested import Claim, Outcome, PrivacyTest, check_claim, guess
+
+C, Z, ROUNDS = 2.0, 1.0, 4
+STATED = Claim.of_noise(Z, 1e-5)
+
+
+def clipped(rows: Tensor, bound: float = C) -> Tensor:
+    return rows * (bound / rows.norm(dim=-1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+
+
+def noise(rows: Tensor, generator: torch.Generator, sigma: float) -> Tensor:
+    return sigma * torch.randn(rows.shape[1], generator=generator)
+
+
+def honest(rows: Tensor, generator: torch.Generator) -> Tensor:
+    return clipped(rows).sum(0) + noise(rows, generator, Z * C)
+
+
+Function = Callable[[Tensor, torch.Generator], Tensor]
+FAULTS: dict[str, Function] = {
+    "noise forgotten": lambda u, _: clipped(u).sum(0),
+    "a quarter of the noise": lambda u, g: clipped(u).sum(0) + noise(u, g, Z * C / 4),
+    "half of the noise": lambda u, g: clipped(u).sum(0) + noise(u, g, Z * C / 2),
+    "sensitivity is not the clip": lambda u, g: clipped(u).sum(0) + noise(u, g, Z * 1e-4),
+    "clipped after averaging": lambda u, g: clipped(u.mean(0)) + noise(u, g, Z * C / len(u)),
+    "clipped after summing": lambda u, g: clipped(u.sum(0)) + noise(u, g, Z * C),
+    "never clipped": lambda u, g: u.sum(0) + noise(u, g, Z * C),
+    "clipped entry by entry": lambda u, g: u.clamp(-C, C).sum(0) + noise(u, g, Z * C),
+    "clipped layer by layer": lambda u, g: (
+        torch.cat([clipped(part).sum(0) for part in u.split(u.shape[1] // 4, 1)]) + noise(u, g, Z * C)
+    ),
+    "noise divided by the root of the size": lambda u, g: clipped(u).sum(0) + noise(u, g, Z * C / u.shape[1] ** 0.5),
+    "noise divided twice by the number of updates": lambda u, g: clipped(u).mean(0) + noise(u, g, Z * C / len(u) ** 2),
+    "the same noise in every call": lambda u, _: clipped(u).sum(0) + noise(u, torch.Generator().manual_seed(3), Z * C),
+}
+
+
+def tried(send: Function, claim: Claim = STATED, *, seed: int = 0, canaries: int = 1000) -> PrivacyTest:
+    path, generator = of_function(send, Unit.EXAMPLE), torch.Generator().manual_seed(seed)
+    return check_claim(path, claim, clip=C, generator=generator, canaries=canaries, size=canaries)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_convicts(fault: str) -> None:
+    result = tried(FAULTS[fault])
+    assert result.outcome is Outcome.CONTRADICTED
+    assert result.measured < 0.8 * Z
+    assert "contradicted: with 95 % confidence" in result.sentence
+
+
+def test_convicts_noise_divided_by_the_rounds() -> None:
+    stated = Claim.of_noise(4.0, 1e-5, ROUNDS)
+    assert (
+        tried(lambda u, g: clipped(u).sum(0) + noise(u, g, 4.0 * C / ROUNDS), stated, canaries=400).outcome
+        is Outcome.CONTRADICTED
+    )
+    assert (
+        tried(lambda u, g: clipped(u).sum(0) + noise(u, g, 4.0 * C), stated, canaries=400).outcome
+        is Outcome.NOT_CONTRADICTED
+    )
+
+
+def test_honest_code_is_seldom_contradicted() -> None:
+    """A few tests; the 200 are slow."""
+    results = [tried(honest, seed=seed, canaries=300) for seed in range(15)]
+    assert sum(r.outcome is Outcome.CONTRADICTED for r in results) <= 2
+    assert np.median([r.best.epsilon for r in results]) > 0.5 * STATED.epsilon  # and the bound is worth something
+
+
+@pytest.mark.slow
+def test_honest_code_in_200_tests() -> None:
+    """The share of false alarms is at most the 5 % that is stated, within its own interval."""
+    alarms = sum(tried(honest, seed=seed).outcome is Outcome.CONTRADICTED for seed in range(10_000, 10_200))
+    assert alarms <= 10
+    assert proportion_upper(alarms, 200) < 0.09
+
+
+@pytest.mark.parametrize(
+    "send", [lambda u, _: torch.zeros(u.shape[1]), lambda u, g: noise(u, g, 1.0), lambda u, g: honest(u / 100, g)]
+)
+def test_code_that_ignores_the_canaries_is_not_cleared(send: Function) -> None:
+    result = tried(send)
+    assert result.outcome is Outcome.NO_POWER
+    assert "says nothing" in result.sentence
+
+
+def test_says_how_much_noise_may_be_missing() -> None:
+    """At the share that it names, nine of ten tests notice."""
+    share = tried(honest, canaries=300).noticed
+    assert 0.4 < share < 0.9
+
+    def less(rows: Tensor, generator: torch.Generator) -> Tensor:
+        return clipped(rows).sum(0) + noise(rows, generator, share * Z * C)
+
+    below = [tried(less, seed=seed, canaries=300) for seed in range(10)]
+    assert sum(r.outcome is Outcome.CONTRADICTED for r in below) >= 7
+
+
+@pytest.mark.parametrize(
+    ("defense", "unit", "examples", "layouts"),
+    [
+        (DPSGD(norm=3.0, noise_multiplier=1.5), Unit.EXAMPLE, None, 2),
+        (ClientDP(norm=3.0, noise_multiplier=1.5), Unit.CLIENT, None, 1),
+        (Compose((Clip(norm=0.1), GaussianNoise(scale=Absolute(0.1)))), Unit.CLIENT, None, 1),
+        (FedCDP(level=Multiplier(0.5), norm=1.0), Unit.EXAMPLE, 8, 2),
+    ],
+    ids=["dp-sgd", "client-dp", "clip + noise", "fed-cdp"],
+)
+def test_the_packages_own_defences_hold_what_they_state(
+    defense: object, unit: Unit, examples: int | None, layouts: int
+) -> None:
+    stated = of_defense(defense, examples)  # type: ignore[arg-type]
+    claim, generator = Claim.of_noise(stated.noise_multiplier, 1e-5), torch.Generator().manual_seed(1)
+    result = check_claim(stated.path, claim, clip=stated.clip, generator=generator, canaries=300, size=300)
+    assert result.outcome is Outcome.NOT_CONTRADICTED
+    assert (result.unit, len({bound.layout for bound in result.bounds})) == (unit, layouts)
+    assert result.measured == pytest.approx(stated.noise_multiplier, rel=0.3)
+
+
+def test_a_defence_without_epsilon_is_refused() -> None:
+    with pytest.raises(InputError, match="states no ε"):
+        of_defense(TopK(keep=0.1))
+
+
+def test_guesses_read_no_truth() -> None:
+    """The same scores with the opposite truth: what was right is wrong."""
+    rng = np.random.default_rng(0)
+    scores, present = rng.normal(size=100), rng.random(100) < 0.5
+    for made in (100, 50, 11):
+        one, other = (guess(Scores(scores, truth), made) for truth in (present, ~present))
+        assert one.made == other.made == made
+        assert one.correct + other.correct == made
+
+
+def test_canaries_are_orthogonal_and_dense() -> None:
+    drawn = Canaries.draw(50, 64, 1.0, torch.Generator().manual_seed(0))
+    assert torch.allclose(drawn.directions @ drawn.directions.T, torch.eye(50), atol=1e-5)
+    quarters = drawn.directions.square().reshape(50, 4, 16).sum(2)
+    assert 0.05 < float(quarters.min()) < float(quarters.max()) < 0.5
+
+
+MODULE = """
+import numpy as np
+def honest(updates, rng):
+    norms = np.linalg.norm(updates, axis=1, keepdims=True)
+    return (updates * np.minimum(1, 1 / np.maximum(norms, 1e-12))).sum(0) + rng.standard_normal(updates.shape[1])
+def bare(updates, generator):
+    return updates.sum(0)
+def wrong(updates, generator):
+    return updates
+def alone(updates):
+    return updates
+def divides(updates, generator):
+    return (updates / updates.norm(dim=1, keepdim=True)).sum(0)
+"""
+SMALL = ("--delta", "1e-5", "--canaries", "200", "--size", "200")
+
+
+@pytest.fixture
+def run(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    (tmp_path / "canary_paths.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "canary_paths", raising=False)
+
+    def run(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["privacy", "test", *words])
+        return result.exit_code, " ".join(result.output.split())
+
+    return run
+
+
+def test_the_command(run: Callable[..., tuple[int, str]], tmp_path: File) -> None:
+    stated = ("--noise-multiplier", "1", "--clip", "1", *SMALL)
+    code, text = run("canary_paths:honest", "--numpy", *stated)
+    assert code == 0
+    assert "is not contradicted by 200 canaries" in text
+    assert "adjacency: add or remove one, their number known" in text
+    code, text = run("canary_paths:bare", *stated, "--unit", "client", "--json", "r.json")
+    assert code == 1
+    assert "ε = 4.38 (δ = 1e-05, unit: one client) is contradicted" in text
+    kept = json.loads((tmp_path / "r.json").read_text())
+    assert (kept["outcome"], kept["unit"], len(kept["bounds"])) == ("contradicted", "client", 4)
+    code, text = run("canary_paths:bare", "--any-noise", "--epsilon", "2", "--clip", "1", *SMALL)
+    assert (code, "Gaussian" in text) == (1, False)
+
+
+BAD = [
+    (("canary_paths:honest", "--noise-multiplier", "1", *SMALL), "--clip: is missing"),
+    (("canary_paths:wrong", "--noise-multiplier", "1", "--clip", "1", *SMALL), "returned shape (2, 200)"),
+    (("canary_paths:divides", "--noise-multiplier", "1", "--clip", "1", *SMALL), "returned NaN"),
+    (("canary_paths:alone", "--noise-multiplier", "1", "--clip", "1", *SMALL), "raises TypeError"),
+    (("canary_paths:honest", "--clip", "1", *SMALL), "claim: --noise-multiplier or --epsilon is missing"),
+    (("canary_paths:no", "--epsilon", "1", "--clip", "1", *SMALL), "cannot import"),
+    (("canary_paths", "--epsilon", "1", "--clip", "1", *SMALL), "names no function"),
+    (SMALL, "path: is missing"),
+    (("--defense", "topk", *SMALL), "needs keep"),
+    (("--defense", "{topk: {keep: .1}}", *SMALL), "states no ε"),
+    (("--defense", "{dp-sgd: {norm: 1, noise_multiplier: 1}}", "--clip", "1", *SMALL), "states them itself"),
+    (("canary_paths:bare", "--epsilon", "1", "--clip", "1", "--delta", "1e-5", "--size", "50"), "fewer than 1000"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_input_is_one_line(run: Callable[..., tuple[int, str]], words: tuple[str, ...], message: str) -> None:
+    code, text = run(*words)
+    assert code == 2
+    assert message in text

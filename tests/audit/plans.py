@@ -6,7 +6,7 @@ from typing import Any
 
 
 def tiny(**changes: Any) -> dict[str, Any]:
-    """Eight trials: closed form and a few steps of signed Adam on two photos at 16 px."""
+    """Eight trials and ten controls: closed form and a few steps of signed Adam on photos at 16 px."""
     plan: dict[str, Any] = {
         "name": "tiny",
         "model": {"mlp": {"hidden": [8]}},

@@ -13,10 +13,12 @@ from torch import nn
 
 from audit.plans import tiny
 from leakgauge.audit.config import read_yaml
+from leakgauge.audit.controls import CONTROLS, control_client
 from leakgauge.audit.example import example_text
 from leakgauge.audit.plan import Plan
 from leakgauge.audit.trial import trial_id
 from leakgauge.errors import InputError
+from leakgauge.task import Batch
 
 
 def silent() -> nn.Module:
@@ -188,10 +190,42 @@ def test_the_embedded_example_is_valid_and_its_controls_are_in_it() -> None:
     assert not any(key.control for key in plan.trials())
 
 
-def test_controls_are_added_where_the_plan_has_none() -> None:
+def test_controls_are_the_plans_own_clients_without_the_defence() -> None:
+    """Power shown on one example and one gradient says nothing of local training on batches."""
     plan = Plan(tiny(clients=[{"fedavg": {"epochs": 2}}], attacks=["closed-form"]))
-    controls = [trial_id(plan, key) for key in plan.trials() if key.control]
-    assert controls == [f"control/mlp(hidden=[8])/fedsgd/none/closed-form/s0/b00{i}" for i in range(2)]
+    keys = [key for key in plan.trials() if key.control]
+    name = plan.clients[0].label
+    assert [trial_id(plan, k) for k in keys] == [
+        f"control/mlp(hidden=[8])/{name}/none/closed-form/s0/b00{i}" for i in range(5)
+    ]
+    undefended = Plan(tiny(defenses=["none"]))
+    assert not any(key.control for key in undefended.trials()), "a row without a defence is its own control"
+    enough = Plan(tiny(data={"source": "samples", "size": 16, "batches": 5}))
+    assert not any(key.control for key in enough.trials())
+
+
+def test_a_control_holds_public_examples_that_no_client_has() -> None:
+    class Numbered:
+        name, shape, classes, low, high, normalise = "numbered", (1, 4, 4), 3, 0.0, 1.0, False
+        labels = torch.arange(60) % 3
+
+        def __len__(self) -> int:
+            return 60
+
+        def read(self, indices: list[int]) -> Batch:
+            return Batch(torch.tensor(indices).view(-1, 1, 1, 1) / 60 * torch.ones(1, 4, 4), self.labels[indices])
+
+        def names(self, indices: list[int]) -> list[str]:
+            return [str(i) for i in indices]
+
+    batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    clients = [control_client(Numbered(), batches, n) for n in range(CONTROLS)]
+    held = [i for c in clients for i in c.indices]
+    assert len(held) == len(set(held)) == 4 * CONTROLS
+    assert not set(held) & {i for b in batches for i in b}
+    for c in clients:
+        assert torch.equal(c.batch.inputs, Numbered().read(list(c.indices)).inputs)
+        assert torch.equal(control_client(Numbered(), batches, 0).batch.inputs, clients[0].batch.inputs)
 
 
 def test_only_keeps_what_fits_every_key() -> None:

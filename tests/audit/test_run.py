@@ -73,7 +73,7 @@ def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
     assert report["schema_version"] == 1
     ids = [trial["id"] for trial in report["trials"]]
     assert ids == sorted(ids)
-    assert len(ids) == 8
+    assert len(ids) == 18
     closed = [t for t in report["trials"] if t["attack"] == "closed-form" and t["scenario"]["defense"] == "none"]
     assert all(t["status"] == "exact" and t["scores"]["psnr"][0] >= 60 for t in closed)
     assert report["verdict"]["level"] == "exposed"
@@ -181,7 +181,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert kept > 0
     again = cli("audit", path, "-o", tmp_path / "out")
     assert again.returncode == 0, again.stderr
-    assert stored(tmp_path / "out") == 8
+    assert stored(tmp_path / "out") == 18
 
 
 def test_a_full_database_is_one_line(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_full_database_is_one_line(tmp_path: Path) -> None:
         small.add(TrialResult("z", record | {"padding": "x" * 10**6}, ()))
     small.close()
     reopened = Store.open(tmp_path)
-    assert len(reopened.finished()) == 8
+    assert len(reopened.finished()) == 18
     reopened.close()
 
 
@@ -253,7 +253,7 @@ def test_an_unfinished_audit_does_not_pass_its_gate(tmp_path: Path) -> None:
     connection.commit()
     unfinished = cli("gate", tmp_path)
     assert unfinished.returncode == 1
-    assert "4 trials have not run" in unfinished.stdout
+    assert "6 trials have not run" in unfinished.stdout
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,21 @@ from typing import Any
 import numpy as np
 
 from leakgauge.attacks.information import NONE_SEEN
-from leakgauge.metrics.intervals import Interval, mean_interval, proportion_interval, proportion_lower, proportion_upper
+from leakgauge.audit.controls import CONTROLS
+from leakgauge.metrics.intervals import (
+    Interval,
+    bounded_lower,
+    mean_interval,
+    proportion_interval,
+    proportion_lower,
+    proportion_upper,
+)
 
 MARGIN = 3.0
 """dB by which a recovered image must beat the closest public picture: a halved squared error."""
+
+POWER, POWER_SURE = 0.1, 0.985
+"""An attack has shown its power where it is sure, one-sided, to recover more than this share."""
 
 NOT_SAFE = "that says what was tried, not that it is safe"
 
@@ -102,27 +113,46 @@ def recovered_images(group: Group) -> int:
 
 
 def power_of(group: Group, groups: list[Group]) -> dict[str, Any]:
-    """The known-leaky control of a group's attack and model: FedSGD, no defence, one example."""
+    """What a group's attack does without a defence, on as many examples of the same kind of client: the controls that
+    were added, or the plan's own undefended clients.
+
+    An attack is `shown` to have power where `POWER_SURE` confidence says that it recovers more than `POWER` of a
+    client's examples, on five clients or more; three of five that come back whole say so. An attack that recovers
+    a tenth passes in at most 1.5 % of audits.
+    """
 
     def leaky(g: Group) -> bool:
-        s = g.scenario
-        same = (s["model"], g.attack) == (group.scenario["model"], group.attack)
-        return same and s["client"] == "fedsgd" and s["defense"] == "none" and s["data"]["batch"] == 1
+        s, t = g.scenario, group.scenario
+        same = (s["model"], s["client"], s["data"]["batch"], g.attack)
+        return same == (t["model"], t["client"], t["data"]["batch"], group.attack) and s["defense"] == "none"
 
     # An added control first: where an update file was audited, its own trial is no control.
-    controls = sorted((g for g in groups if leaky(g) and g.scores), key=lambda g: not g.control)
-    if not controls:
+    controls = sorted((g for g in groups if leaky(g)), key=lambda g: not g.control)
+    if not controls or not (shares := recovered_shares(controls[0])):
         return {"psnr": None, "shown": None, "trial": None}
     control = controls[0]
-    images = sum(len(r["controls"]["nearest_public"]["psnr"]) for r in control.records) / len(
-        {r["seed"] for r in control.records}
-    )
     best = max(worst_by_image(control), default=None)
     return {
         "psnr": None if best is None else round(best, 3),
-        "shown": images > 0 and recovered_images(control) / images >= 0.5,
+        "shown": len(shares) >= CONTROLS and bounded_lower(shares, POWER_SURE) > POWER,
         "trial": control.records[0]["id"],
+        "clients": len(shares),
+        "recovered": round(statistics.fmean(shares), 4),
     }
+
+
+def recovered_shares(group: Group) -> list[float]:
+    """Share of each client's examples that were recovered in some seed; none where no trial ended with a result."""
+    found: dict[tuple[int, int], bool] = defaultdict(bool)
+    for r in group.records:
+        bars = r["controls"]["nearest_public"]["psnr"]
+        scores = r["scores"] or {"psnr": [None] * len(bars), "identified": [False] * len(bars)}
+        for slot, (psnr, seen, bar) in enumerate(zip(scores["psnr"], scores["identified"], bars, strict=True)):
+            found[(r["scenario"]["data"]["index"], slot)] |= psnr is not None and bool(seen) and psnr >= bar + MARGIN
+    clients: dict[int, list[bool]] = defaultdict(list)
+    for (client, _), recovered in found.items():
+        clients[client].append(recovered)
+    return [statistics.fmean(c) for c in clients.values()]
 
 
 def level_of(group: Group, power: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,12 +18,14 @@ from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.audit import only
 from leakgauge.audit.captured import refuse_contradiction
 from leakgauge.audit.config import KNOWABLE, DataConfig, parse
+from leakgauge.audit.controls import CONTROLS, Client, client_of, control_client
 from leakgauge.audit.model_spec import ModelSpec, fitted, model_label
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.gradient import refuse_mixing
 from leakgauge.compute import Budget
 from leakgauge.data import Source, open_source
 from leakgauge.data.source import check, client_batches, spec
+from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.metrics.lpips import LPIPS
@@ -31,7 +33,7 @@ from leakgauge.metrics.metric import Metric
 from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense, split
 from leakgauge.servers.server import Broadcast, Honest
-from leakgauge.task import DataSpec, Mode
+from leakgauge.task import Batch, DataSpec, Mode
 from leakgauge.update import Update
 
 Choose = Callable[[Source, list[int], int, torch.Generator], Tensor]
@@ -40,7 +42,8 @@ Choose = Callable[[Source, list[int], int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class Key:
-    """Which trial: indices into the plan's lists. `control` marks one added to show that an attack has power."""
+    """Which trial: indices into the plan's lists. `control` marks one added to show that an attack has power: it has no
+    defence, and its batch counts the control's clients."""
 
     model: int
     client: int
@@ -239,15 +242,26 @@ class Plan:
         keys = [Key(m, c, d, a, s, b) for (m, c, d, a), count in kept.items() for s in seeds for b in range(count)]
         # Trials that share a broadcast stand together: it is kept for the next one.
         keys.sort(key=lambda key: (key.model, key.seed))
-        return keys + self._controls(set(kept))
+        return keys + self._controls(kept)
 
-    def _controls(self, kept: set[tuple[int, ...]]) -> list[Key]:
-        """Two known-leaky trials a model and attack: FedSGD, no defence, one example; none where the plan has them."""
-        pairs = sorted({(m, a) for m, _, _, a in kept})
-        clients, defenses = [c.label for c in self.clients], [d.label for d in self.defenses]
-        alone = self.config.data.batch == 1 and self.config.update is None
-        if alone and "fedsgd" in clients and "none" in defenses:
-            plain = clients.index("fedsgd"), defenses.index("none")
-            pairs = [(m, a) for m, a in pairs if (m, *plain, a) not in kept]
-        batches = range(min(2, len(self.batches)))
-        return [Key(m, -1, -1, a, 0, b, control=True) for m, a in pairs for b in batches]
+    def _controls(self, kept: Mapping[tuple[int, ...], int]) -> list[Key]:
+        """`CONTROLS` undefended clients with public examples for each model, client and attack that meet a defence or
+        an update file; none where the plan itself has as many without a defence, or nothing but such."""
+        plain = {i for i, d in enumerate(self.defenses) if isinstance(d.value, NoDefense) and not self.config.update}
+        shown = {(m, c, a) for (m, c, d, a), count in kept.items() if d in plain and count >= CONTROLS}
+        lacking = sorted({(m, c, a) for m, c, d, a in kept if d not in plain} - shown)
+        return [Key(m, c, -1, a, 0, b, control=True) for m, c, a in lacking for b in range(CONTROLS)]
+
+    def examples(self, key: Key) -> Client:
+        """What the client of a trial holds."""
+        if key.control:
+            return control_client(self.source, self.batches, key.batch)
+        return client_of(self.source, self.batches[key.batch])
+
+    def neighbours(self, key: Key, most: int) -> tuple[Batch, ...]:
+        """Examples of other clients of the same kind, at most so many."""
+        if key.control:
+            others = (n for n in range(CONTROLS) if n != key.batch)
+            return tuple(control_client(self.source, self.batches, n).batch for n in others)[:most]
+        chosen = (self.batches[key.batch + 1 :] + self.batches[: key.batch])[:most]
+        return tuple(self.source.read(indices) for indices in chosen)

@@ -14,7 +14,7 @@ from torch import Tensor
 from leakgauge.attacks.information import NONE_SEEN, image_information
 from leakgauge.audit.evaluate import Truth, class_prior, evaluate
 from leakgauge.audit.plan import Key, Plan
-from leakgauge.clients import FedSGD, client_update
+from leakgauge.clients import client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data.source import gallery, public
 from leakgauge.defenses import NoDefense
@@ -47,7 +47,7 @@ def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
     """Client, defence and attack of a trial."""
     attack = plan.attacks[key.attack]
     if key.control:
-        return Named("fedsgd", FedSGD()), Named("none", NoDefense()), attack
+        return plan.clients[key.client], Named("none", NoDefense()), attack
     return plan.clients[key.client], plan.defenses[key.defense], attack
 
 
@@ -62,10 +62,10 @@ def trial_id(plan: Plan, key: Key) -> str:
 def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False) -> TrialResult:
     """Simulates the client (or reads the given update), attacks, and only then brings in the truth."""
     client, defense, attack = parts(plan, key)
-    indices = plan.batches[key.batch][: 1 if key.control else None]
+    examples = plan.examples(key)
+    indices, batch = list(examples.indices), examples.batch
     seed = plan.config.seeds[key.seed]
     streams = Draws(seed)
-    batch = plan.source.read(indices)
     sent = plan.broadcast(key)
     task = sent.task
 
@@ -86,9 +86,9 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
         reconstruction = known
 
     distractors = plan.lend(gallery, indices, plan.config.gallery, streams.generator("gallery", key.batch))
-    neighbours = (plan.batches[key.batch + 1 :] + plan.batches[: key.batch])[:OTHERS]
-    others = tuple(plan.source.read(b[: len(indices)]) for b in neighbours)
-    truth = Truth(batch, distractors, shown, others, class_prior(plan.source.labels, plan.spec.classes))
+    truth = Truth(
+        batch, distractors, shown, plan.neighbours(key, OTHERS), class_prior(plan.source.labels, plan.spec.classes)
+    )
     scores = evaluate(
         reconstruction,
         truth,
@@ -110,9 +110,9 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
                 "source": plan.config.data.source,
                 "size": plan.config.data.size,
                 "kind": "image" if plan.spec.is_image else "example",
-                "batch": len(indices),
+                "batch": len(batch),
                 "index": key.batch,
-                "names": plan.source.names(indices),
+                "names": list(examples.names),
             },
         },
         "attack": attack.label,
@@ -128,7 +128,7 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     pictures = (
         ()
         if counts_only or not plan.spec.is_image
-        else _pictures(plan.spec, plan.source.names(indices), batch, reconstruction, scores.order)
+        else _pictures(plan.spec, list(examples.names), batch, reconstruction, scores.order)
     )
     return TrialResult(record["id"], record, pictures)
 

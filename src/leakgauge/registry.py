@@ -109,6 +109,7 @@ ATTACKS = Registry(
     (
         "leakgauge.attacks.recipes",
         "leakgauge.attacks.closed_form",
+        "leakgauge.attacks.exact",
         "leakgauge.attacks.matching",
         "leakgauge.attacks.adaptive",
         "leakgauge.attacks.learned",

@@ -1,0 +1,32 @@
+"""When an example that was read is proved to be in the batch."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual
+
+CHANCE = 1e-6
+"""Most expected false matches among all tests, for a certificate by one row's bias entry alone."""
+
+NEAR = 10 ** (-45 / 20)
+"""Largest error of a proved example, in shares of the largest input: 45 dB."""
+
+
+def certify(state: Residual, found: Examples, tests: int) -> Bool[Tensor, " k"]:
+    """Which examples are proved.
+
+    A row that is wholly explained repeats d + 1 numbers. Its own row makes an example and one number of it tests the
+    label; each further row that the example drives, and that is explained, tests d + 1. So an example is proved by two
+    explained rows, or by one whose single test was so narrow that among all tests fewer than `CHANCE` would pass
+    by accident (a test of relative width w passes a wrong candidate with a probability of about w). Its numbers must be
+    known to `NEAR` besides: an example whose gradient is faint may be there for certain, and blurred.
+    """
+    if not len(found):
+        return torch.zeros(0, dtype=torch.bool, device=state.bias.device)
+    drives = state.shares.abs() > FACTOR * state.error
+    rows = (drives & state.explained).sum(1)
+    near = FACTOR * found.doubt <= NEAR
+    return near & ((rows >= 2) | ((rows == 1) & (found.relative * tests <= CHANCE)))

@@ -1,0 +1,188 @@
+"""A batch taken apart, example by example, from the gradient of one linear layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from leakgauge.attacks.closed_form.layers import input_layers
+from leakgauge.attacks.exact.candidates import candidates
+from leakgauge.attacks.exact.certificate import certify
+from leakgauge.attacks.exact.residual import Examples, Residual, refit, residual
+from leakgauge.attacks.exact.sums import Sums, scale_of, sums_of
+from leakgauge.attacks.exact.tail import Tail
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status, Step
+from leakgauge.registry import ATTACKS
+from leakgauge.task import Mode, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Peeled:
+    """How far the peeling came.
+
+    Attributes:
+        found: the accepted examples.
+        certified: which of them are proved.
+        state: what they leave of the gradient.
+        tried: candidates that went through the model.
+        stopped: whether it was stopped before it had ended.
+    """
+
+    found: Examples
+    certified: Bool[Tensor, " k"]
+    state: Residual
+    tried: int
+    stopped: bool
+
+
+Continue = Callable[[int, Residual, int], bool]
+"""``(round, what is left, candidates tried) → whether to go on``."""
+
+
+def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> Peeled:
+    """Reads the rows that one example alone drives, subtracts these examples, and reads again until nothing is new."""
+    found = Examples.none(sums.weight)
+    state = residual(tail, sums, found)
+    tests, stopped = 0, False
+    for index in range(most_rounds):
+        fresh, made = candidates(tail, sums, state, found)
+        tests += made
+        if not len(fresh):
+            break
+        found, state = refit(tail, sums, found.joined(fresh))
+        if bool(state.explained.all()):
+            break
+        if not go_on(index, state, tests // len(sums.labels)):
+            stopped = True
+            break
+    return Peeled(found, certify(state, found, tests), state, tests // len(sums.labels), stopped)
+
+
+@ATTACKS.register(
+    "peeling",
+    needs="a linear layer with bias that reads the input, units that switch off (ReLU) behind it; example_count; "
+    "one local step",
+)
+@dataclass(frozen=True, kw_only=True)
+class Peeling:
+    """Whole batches, with labels and certificates, out of the gradient of a biased linear layer that reads the input.
+
+    Row i of ∂L/∂W is Σ_k s·δ_ki·x_k over the examples that drive unit i, and ∂L/∂b_i is Σ_k s·δ_ki. A row that one
+    example alone drives is that example (Geiping et al., 2020, Proposition 3.1). It goes through the model, which
+    tells its label and all its δ_ki; its whole gradient is subtracted, and rows that two examples drove are now driven
+    by one. Repeated, this is the decoder of a fountain code.
+
+    Source: Shariati and Meybodi, 2026 (LT codes). Differs: tolerances are derived from the format of the update
+    (`leakgauge.attacks.exact.residual`), accepted examples are fitted jointly after every round, and a certificate
+    needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.certificate`).
+
+    Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
+    leave no row to one example; so do more examples than the units can tell apart.
+
+    Result: the certified examples first, then what was read without proof (`certified` tells them apart), clamped
+    to nothing. Labels are paired with the images. `EXACT` where all examples of the batch are certified,
+    `CONVERGED` where some are, `FAILED` where nothing was read, `NOT_APPLICABLE` with the reason where
+    the update is no such sum. Examples whose gradient is below the rounding of the update are in no read:
+    the message counts them as silent, once all else is explained.
+    """
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Works in float64 whatever `compute` says. One gradient evaluation is the batch once through the model."""
+        began = time.perf_counter()
+        ready = readable(observation, generator, compute.like(torch.float64))
+        if isinstance(ready, str):
+            return Reconstruction.not_applicable(ready)
+        tail, sums = ready
+
+        def spent(tried: int) -> Cost:
+            return Cost(-(-tried // sums.examples), time.perf_counter() - began)
+
+        reason = [Status.OUT_OF_BUDGET]
+
+        def go_on(index: int, state: Residual, tried: int) -> bool:
+            cost = spent(tried)
+            left = float(state.bias.norm() / sums.bias.norm())
+            if on_step is not None and on_step(Step(index, left, cost.gradient_evaluations)):
+                reason[0] = Status.STOPPED
+                return False
+            if budget.seconds is not None and cost.seconds >= budget.seconds:
+                reason[0] = Status.TIME_LIMIT
+                return False
+            return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
+
+        result = peel(tail, sums, go_on)
+        return report(observation, sums, result, spent(result.tried), reason[0] if result.stopped else None)
+
+
+def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, stopped: Status | None) -> Reconstruction:
+    """What peeling came to, certified examples first."""
+    proved, examples, data = int(result.certified.sum()), sums.examples, observation.task.data
+    explained = bool(result.state.explained.all())
+    rest = examples - len(result.found)
+    message = f"{proved} of {examples} examples certified"
+    if len(result.found) > proved:
+        message += f", {len(result.found) - proved} read without proof"
+    if rest > 0:
+        message += f", {rest} silent (below the rounding of the update)" if explained else f", {rest} not read"
+    if not len(result.found):
+        return Reconstruction(None, None, stopped or Status.FAILED, message, cost=cost)
+    order = result.certified.int().argsort(descending=True, stable=True)[:examples]
+    like = next(iter(observation.update.tensors.values()))
+    inputs = data.denormalise(result.found.x[order].view(-1, *data.shape))
+    status = Status.EXACT if proved == examples else stopped or Status.CONVERGED
+    return Reconstruction(
+        inputs.to(like.device),
+        result.found.labels[order].to(like.device),
+        status,
+        message,
+        cost=cost,
+        certified=result.certified[order].to(like.device),
+    )
+
+
+def readable(observation: Observation, generator: torch.Generator, like: Tensor) -> tuple[Tail, Sums] | str:
+    """The layer's sums and what stands behind it, or why they cannot be had."""
+    task = observation.task
+    if why := mixes(task):
+        return why
+    examples = observation.examples
+    if examples is None:
+        return "needs the number of examples (knows: example_count, or labels)"
+    scale = scale_of(observation, examples)
+    if isinstance(scale, str):
+        return scale
+    raw = torch.rand((3, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
+    raw = task.data.low + task.data.range * raw
+    for layer in input_layers(task, generator):
+        if layer.bias is not None:
+            tail = Tail.of(task, layer, like)
+            if tail.gates(raw):
+                return tail, sums_of(observation, layer, examples, scale, reads_input=True)
+    return "no linear layer with bias reads the input and is the only way from it to the output"
+
+
+def mixes(task: Task) -> str:
+    """Why an update is no sum over examples, each by itself; empty where it is."""
+    if task.stochastic:
+        return "the model draws at random, so an example does not tell its gradient"
+    if task.penalties:
+        return "the loss has penalties beside the one on the logits"
+    norms = [n for n, m in task.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if norms and task.mode is Mode.TRAIN:
+        return f"the BatchNorm '{norms[0]}' in train mode mixes examples"
+    return ""

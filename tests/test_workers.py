@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leakgauge.errors import InputError
-from leakgauge.workers import run_all
+from leakgauge.workers import Loss, run_all
 
 
 @pytest.mark.parametrize("workers", [1, 2, 9])
@@ -44,3 +48,52 @@ def test_no_process_outlives_an_interruption() -> None:
     for child in multiprocessing.active_children():  # killed, and about to be gone
         child.join(10)
     assert not multiprocessing.active_children()
+
+
+def _sqrt_or_worse(job: float) -> float:
+    """Exits for a negative number, and waits for ever on infinity."""
+    if job < 0:
+        sys.exit(0)
+    if math.isinf(job):
+        time.sleep(3600)
+    return math.sqrt(job)
+
+
+def _dies_once(job: str) -> str:
+    if not os.path.exists(job):
+        with open(job, "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return job
+
+
+def _lost(run: Any, jobs: list[Any], **options: Any) -> tuple[list[Any], list[tuple[Any, Loss, str]]]:
+    found: list[Any] = []
+    lost: list[tuple[Any, Loss, str]] = []
+    tell = lambda *told: lost.append(told)  # noqa: E731
+    run_all(run, jobs, found.append, begin=repr, ground=None, kept="jobs", on_lost=tell, **options)
+    return found, lost
+
+
+def test_a_process_that_dies_is_tried_once_more(tmp_path: Path) -> None:
+    job = str(tmp_path / "seen")
+    assert _lost(_dies_once, [job], workers=1) == ([job], [])
+
+
+def test_jobs_without_an_answer_are_told_and_the_others_go_on() -> None:
+    found, lost = _lost(_sqrt_or_worse, [1.0, -1.0, 4.0, math.inf, 9.0], workers=2, limit=3)
+    assert sorted(found) == [1, 2, 3]
+    assert {job: loss for job, loss, _ in lost} == {-1.0: Loss.RAISED, math.inf: Loss.LATE}
+    assert [reason for _, loss, reason in lost if loss is Loss.LATE] == ["no answer within 3 s, in 2 tries"]
+    assert not multiprocessing.active_children()
+
+
+def test_a_job_that_kills_its_process_is_told() -> None:
+    found, lost = _lost(os._exit, [3], workers=1)
+    assert found == []
+    assert [(job, loss) for job, loss, _ in lost] == [(3, Loss.DIED)]
+    assert "a worker process died (exit code 3), in 2 tries" in lost[0][2]
+
+
+def test_somebodys_exit_is_no_good_end() -> None:
+    with pytest.raises(RuntimeError, match="SystemExit: 0"):
+        run_all(sys.exit, [0], repr, workers=1, begin=repr, ground=None, kept="jobs")

@@ -27,10 +27,7 @@ class InputError(ValueError):
         return InputError(f"{prefix}.{self.field}", self.problem, self.mend)
 
 
-FOREIGN = (
-    RuntimeError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, AttributeError, NameError,
-    ImportError, SyntaxError, OSError,
-)  # fmt: skip
+FOREIGN = (Exception, SystemExit)
 """What code of a user's own may raise: it becomes a line or a row with the reason."""
 
 

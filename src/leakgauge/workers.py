@@ -4,19 +4,105 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
+import struct
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from enum import Enum
 from multiprocessing import connection
-from typing import TypeVar
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any, Generic, TypeVar
 
-from leakgauge.errors import InputError
+from leakgauge.errors import InputError, said
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 Ground = TypeVar("Ground")
+
+ATTEMPTS = 2
+"""A job whose worker dies, or that takes too long, is tried again once."""
+
+STALLED = 60.0
+"""Seconds in which a worker that has begun to send an answer must go on: one that is stopped in the middle is dead."""
+
+
+class Loss(Enum):
+    """Why a job has no answer."""
+
+    DIED = "died"
+    LATE = "late"
+    RAISED = "raised"
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What a job raised instead of giving an answer."""
+
+    error: Exception
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Worker(Generic[Job, Answer]):
+    process: ForkServerProcess
+    pipe: connection.Connection
+
+
+@dataclass
+class _Turn(Generic[Job]):
+    """A job at a worker: which try it is, and when it must end (`time.monotonic`)."""
+
+    job: Job
+    attempt: int
+    deadline: float | None
+
+
+@dataclass
+class _Pool(Generic[Job, Answer, Ground]):
+    context: ForkServerContext
+    run: Callable[[Job], Answer]
+    begin: Callable[[Ground], None]
+    ground: Ground
+    idle: list[_Worker[Job, Answer]] = field(default_factory=list)
+    busy: dict[_Worker[Job, Answer], _Turn[Job]] = field(default_factory=dict)
+
+    def give(self, job: Job, attempt: int, limit: float | None) -> None:
+        worker = self.idle.pop() if self.idle else self._start()
+        self.busy[worker] = _Turn(job, attempt, None if limit is None else time.monotonic() + limit)
+        try:
+            worker.pipe.send(job)
+        except OSError:  # it died while it waited: `heard` finds it
+            return
+
+    def _start(self) -> _Worker[Job, Answer]:
+        ours, theirs = self.context.Pipe()
+        with socket.socket(fileno=os.dup(ours.fileno())) as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(STALLED), 0))
+        process = self.context.Process(target=_serve, args=(theirs, self.run, self.begin, self.ground), daemon=False)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def heard(self, wait: float | None) -> list[_Worker[Job, Answer]]:
+        """Workers that have something to say, or have died."""
+        where: dict[Any, _Worker[Job, Answer]] = {w.pipe: w for w in self.busy}
+        where |= {w.process.sentinel: w for w in self.busy}
+        return list({id(w): w for w in (where[x] for x in connection.wait(list(where), wait))}.values())
+
+    def stop(self, worker: _Worker[Job, Answer]) -> None:
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()
+        worker.process.close()
+
+    def close(self) -> None:
+        for worker in (*self.idle, *self.busy):
+            self.stop(worker)
 
 
 def run_all(
@@ -28,47 +114,119 @@ def run_all(
     begin: Callable[[Ground], None],
     ground: Ground,
     kept: str,
+    limit: float | None = None,
+    on_lost: Callable[[Job, Loss, str], None] | None = None,
 ) -> None:
     """Runs the jobs; answers go to `on_answer`, in the order in which they come.
+
+    A job whose process dies, or that takes longer than `limit`, gets another process and is tried once more.
 
     Args:
         run: of a module that can be imported, as all that crosses over to a process.
         jobs: at least one.
         begin: called with `ground` once in each process, before its first job.
         kept: what the caller keeps of the answers, for the message when a process dies.
+        limit: seconds that a job may take; `None` for any time.
+        on_lost: gets a job that has no answer, and why; without it that is an error.
 
     Raises:
-        InputError: a process died, or a job or `on_answer` raised it. Jobs that have not begun are dropped.
+        InputError: a process died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised it.
+            Jobs that have not begun are dropped.
     """
     # Forked from a server that has imported the jobs' module, and torch, but started no thread: they share its memory.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([run.__module__])
-    count = min(workers, len(jobs))
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(begin, ground)) as pool:
-        pending: set[Future[Answer]] = {pool.submit(run, job) for job in jobs}
-        try:
-            while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    on_answer(future.result())
-        except BrokenProcessPool as error:
-            raise InputError(
-                "workers",
-                "a worker process died (out of memory?)",
-                f"run again with fewer --workers; finished {kept} are kept",
-            ) from error
-        except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
+    left = deque((job, 1) for job in jobs)
+
+    def lost(turn: _Turn[Job], loss: Loss, reason: str) -> None:
+        if turn.attempt < ATTEMPTS:
+            left.appendleft((turn.job, turn.attempt + 1))
+        elif on_lost is not None:
+            on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
+        else:
+            hint = f"run again with fewer --workers; finished {kept} are kept"
+            raise InputError("workers", f"{reason}, in {ATTEMPTS} tries", hint)
+
+    try:
+        while left or pool.busy:
+            while left and len(pool.busy) < workers:
+                pool.give(*left.popleft(), limit)
+            ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
+            for worker in pool.heard(max(0.0, min(ends) - time.monotonic()) if ends else None):
+                try:
+                    answer = worker.pipe.recv() if worker.pipe.poll() else None
+                except (EOFError, OSError, pickle.UnpicklingError):
+                    answer = None
+                turn = pool.busy.pop(worker)
+                if answer is None:
+                    worker.process.join(1)
+                    code = worker.process.exitcode
+                    pool.stop(worker)
+                    lost(turn, Loss.DIED, f"a worker process died ({_ending(code)})")
+                    continue
+                pool.idle.append(worker)
+                (found,) = answer
+                if not isinstance(found, _Raised):
+                    on_answer(found)
+                elif on_lost is None or isinstance(found.error, InputError):
+                    raise found.error
+                else:
+                    on_lost(turn.job, Loss.RAISED, found.reason)
+            now = time.monotonic()
+            for worker in [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= now]:
+                turn = pool.busy.pop(worker)
+                pool.stop(worker)
+                lost(turn, Loss.LATE, f"no answer within {limit:g} s")
+    finally:
+        pool.close()
 
 
-def _begin(begin: Callable[[Ground], None], ground: Ground) -> None:
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "stopped while it sent its answer"
+    if code == -signal.SIGKILL:
+        return "killed: out of memory?"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _serve(
+    pipe: connection.Connection, run: Callable[[Job], Answer], begin: Callable[[Ground], None], ground: Ground
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
-    begin(ground)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    problem: _Raised | None = None
+    try:
+        begin(ground)
+    except BaseException as error:  # noqa: BLE001 - it is the caller's: sent there
+        problem = _raised(error)
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        if problem is None:
+            try:
+                answer: Any = run(job)
+            except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
+                answer = _raised(error)
+        else:
+            answer = problem
+        try:
+            pipe.send((answer,))
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            pipe.send((_raised(error),))
+
+
+def _raised(error: BaseException) -> _Raised:
+    """As it can be sent: an error that cannot be pickled there and back becomes a plain one, and so does a call of
+    sys.exit, which would end the main process as if all were well."""
+    reason = said(error)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except BaseException:  # noqa: BLE001 - whatever somebody's error class does
+        return _Raised(RuntimeError(reason), reason)
+    return _Raised(error if isinstance(error, Exception) else RuntimeError(reason), reason)
 
 
 def _die_with_parent() -> None:

@@ -27,10 +27,11 @@ class Status(Enum):
     NON_FINITE = "non_finite"
     NOT_APPLICABLE = "not_applicable"  # the attack lacks something, and says what
     FAILED = "failed"
+    DIED = "died"  # its process ended, or took longer than a trial may
 
     @property
     def has_result(self) -> bool:
-        return self not in (Status.NON_FINITE, Status.NOT_APPLICABLE, Status.FAILED)
+        return self not in (Status.NON_FINITE, Status.NOT_APPLICABLE, Status.FAILED, Status.DIED)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ Ground = TypeVar("Ground")
 ATTEMPTS = 2
 """A job whose worker dies, or that takes too long, is tried again once."""
 
+STARTING = 600.0
+"""Seconds that a process may take before it starts on a job, beside the job's own."""
+
 STALLED = 60.0
 """Seconds in which a worker that has begun to send an answer must go on: one that is stopped in the middle is dead."""
 
@@ -47,6 +50,10 @@ class _Raised:
     reason: str
 
 
+class _Begun:
+    """A worker has read its job, and starts."""
+
+
 @dataclass(frozen=True)
 class _Worker(Generic[Job, Answer]):
     process: ForkServerProcess
@@ -59,6 +66,7 @@ class _Turn(Generic[Job]):
 
     job: Job
     attempt: int
+    limit: float | None
     deadline: float | None
 
 
@@ -73,7 +81,7 @@ class _Pool(Generic[Job, Answer, Ground]):
 
     def give(self, job: Job, attempt: int, limit: float | None) -> None:
         worker = self.idle.pop() if self.idle else self._start()
-        self.busy[worker] = _Turn(job, attempt, None if limit is None else time.monotonic() + limit)
+        self.busy[worker] = _Turn(job, attempt, limit, None if limit is None else time.monotonic() + STARTING + limit)
         try:
             worker.pipe.send(job)
         except OSError:  # it died while it waited: `heard` finds it
@@ -158,6 +166,10 @@ def run_all(
                     answer = worker.pipe.recv() if worker.pipe.poll() else None
                 except (EOFError, OSError, pickle.UnpicklingError):
                     answer = None
+                if isinstance(answer, _Begun):
+                    turn = pool.busy[worker]
+                    turn.deadline = None if turn.limit is None else time.monotonic() + turn.limit
+                    continue
                 turn = pool.busy.pop(worker)
                 if answer is None:
                     worker.process.join(1)
@@ -207,6 +219,7 @@ def _serve(
             return
         if problem is None:
             try:
+                pipe.send(_Begun())
                 answer: Any = run(job)
             except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
                 answer = _raised(error)

@@ -53,6 +53,7 @@ class GateConfig(_Strict):
 class BudgetConfig(_Strict):
     gradient_evaluations: int | None = Field(default=None, ge=1)
     seconds: float | None = Field(default=None, gt=0)
+    trial_seconds: float = Field(default=21_600, gt=0)
 
 
 class OnlyRule(_Strict):

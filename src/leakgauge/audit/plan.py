@@ -67,7 +67,7 @@ class Plan:
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
-        self._lent: dict[tuple[object, ...], Tensor] = {}
+        self._lent: dict[Choose, tuple[tuple[object, ...], Tensor]] = {}
         self._sent: tuple[tuple[int, int], Broadcast] | None = None
         self.config = config = parse(raw)
         self.mode = Mode(config.mode)
@@ -215,11 +215,16 @@ class Plan:
         return only.batches(self.config.only, chosen, len(self.batches))
 
     def lend(self, choose: Choose, exclude: list[int], size: int, generator: torch.Generator) -> Tensor:
-        """Gallery or public examples: the same for all trials on a batch and seed, so made once a process."""
-        key = (choose.__name__, tuple(exclude), size, generator.initial_seed())
-        if key not in self._lent:
-            self._lent[key] = choose(self.source, exclude, size, generator)
-        return self._lent[key]
+        """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
+
+        Of each kind the last one is kept: at 224 px a gallery of 100 takes 60 MB.
+        """
+        wanted = tuple(exclude), size, generator.initial_seed()
+        kept = self._lent.get(choose)
+        if kept is None or kept[0] != wanted:
+            self._lent.pop(choose, None)
+            self._lent[choose] = kept = wanted, choose(self.source, exclude, size, generator)
+        return kept[1]
 
     def broadcast(self, key: Key) -> Broadcast:
         """What the server sends to the clients of a trial: the undefended task, and what was crafted into it.
@@ -240,8 +245,8 @@ class Plan:
         require(bool(kept), "only", "keeps no trial", "loosen it")
         seeds = range(len(self.config.seeds))
         keys = [Key(m, c, d, a, s, b) for (m, c, d, a), count in kept.items() for s in seeds for b in range(count)]
-        # Trials that share a broadcast stand together: it is kept for the next one.
-        keys.sort(key=lambda key: (key.model, key.seed))
+        # Trials that share a broadcast, or a batch and what it is compared with, stand together: they are kept.
+        keys.sort(key=lambda key: (key.model, key.seed, key.batch))
         return keys + self._controls(kept)
 
     def _controls(self, kept: Mapping[tuple[int, ...], int]) -> list[Key]:

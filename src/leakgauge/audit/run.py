@@ -14,7 +14,8 @@ from leakgauge.audit.plan import Key, Plan
 from leakgauge.audit.store import Store
 from leakgauge.audit.trial import TrialResult, run_trial, trial_id
 from leakgauge.compute import Compute
-from leakgauge.workers import run_all
+from leakgauge.reconstruction import Reconstruction, Status
+from leakgauge.workers import Loss, run_all
 
 OnTrial = Callable[[int, int, str], None]
 """(finished, all, id of the last)."""
@@ -39,10 +40,18 @@ def _begin(work: Work) -> None:
     _work = (Plan(work.raw), work)
 
 
-def _run(key: Key) -> TrialResult:
+@dataclass(frozen=True)
+class Job:
+    """A trial to run; `lost` for one whose earlier tries gave no answer, and whose row says why."""
+
+    key: Key
+    lost: Reconstruction | None = None
+
+
+def _run(job: Job) -> TrialResult:
     assert _work is not None
     plan, work = _work
-    return run_trial(plan, key, compute=work.compute, counts_only=work.counts_only)
+    return run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
 
 
 def environment(compute: Compute) -> dict[str, Any]:
@@ -96,5 +105,14 @@ def run(
         if on_trial is not None:
             on_trial(len(done), len(keys), result.id)
 
-    run_all(_run, list(left.values()), keep, workers=workers, begin=_begin, ground=work, kept="trials")
+    lost: list[Job] = []
+
+    def note(job: Job, loss: Loss, reason: str) -> None:
+        status = Status.FAILED if loss is Loss.RAISED else Status.DIED
+        lost.append(Job(job.key, Reconstruction(None, None, status, f"the trial gave no answer: {reason}")))
+
+    jobs, limit = [Job(key) for key in left.values()], plan.config.budget.trial_seconds
+    run_all(_run, jobs, keep, workers=workers, begin=_begin, ground=work, kept="trials", limit=limit, on_lost=note)
+    if lost:
+        run_all(_run, lost, keep, workers=workers, begin=_begin, ground=work, kept="trials")
     return store

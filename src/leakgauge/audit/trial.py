@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.attacks.information import NONE_SEEN, image_information
+from leakgauge.audit.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.audit.evaluate import Truth, class_prior, evaluate
 from leakgauge.audit.plan import Key, Plan
 from leakgauge.clients import client_update
-from leakgauge.compute import Budget, Compute
+from leakgauge.compute import Compute
 from leakgauge.data.source import gallery, public
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.reconstruction import Reconstruction, Status
 from leakgauge.report.picture import Picture
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Crafting
@@ -59,8 +59,15 @@ def trial_id(plan: Plan, key: Key) -> str:
     return ("control/" if key.control else "") + "/".join(names)
 
 
-def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False) -> TrialResult:
-    """Simulates the client (or reads the given update), attacks, and only then brings in the truth."""
+def run_trial(
+    plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False, lost: Reconstruction | None = None
+) -> TrialResult:
+    """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
+
+    Args:
+        lost: why an earlier try of the trial gave no answer: it is entered as it is, and nothing is simulated or
+            attacked.
+    """
     client, defense, attack = parts(plan, key)
     examples = plan.examples(key)
     indices, batch = list(examples.indices), examples.batch
@@ -72,13 +79,14 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
     shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
     known: Observation | Reconstruction
     try:
-        update, draws = _update(plan, key, task, client, defense, batch, streams)
-    except InputError:
-        raise
-    except FOREIGN as error:  # a defence may be anybody's
+        if lost is None:
+            with undisturbed():
+                update, draws = _update(plan, key, own_copy(task), client, defense, own_copy(batch), streams)
+                known = observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
+        else:
+            known = lost
+    except FOREIGN as error:  # a defence may be anybody's, and a model too
         known = Reconstruction(None, None, Status.FAILED, f"the client or its defence raised {said(error)}")
-    else:
-        known = observe(plan, task, update, draws, client, defense, batch, shown, sent.crafting)
     if isinstance(known, Observation):
         reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
         reconstruction = informed(reconstruction, known, streams.generator("information", key.batch))
@@ -130,45 +138,7 @@ def run_trial(plan: Plan, key: Key, *, compute: Compute, counts_only: bool = Fal
         if counts_only or not plan.spec.is_image
         else _pictures(plan.spec, list(examples.names), batch, reconstruction, scores.order)
     )
-    return TrialResult(record["id"], record, pictures)
-
-
-def attempt(
-    attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
-) -> Reconstruction:
-    """Runs an attack, which may be anybody's. What it raises becomes a row with the reason, never a missing row."""
-    try:
-        found = attack.reconstruct(observation, generator, budget=budget, compute=compute)
-        return checked(found, observation.task.data)
-    except InputError as error:
-        return Reconstruction.not_applicable(str(error))
-    except FOREIGN as error:
-        return Reconstruction(None, None, Status.FAILED, f"{type(error).__name__}: {error}")
-
-
-def informed(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
-    """With a word in the message where a search matched an update that hardly depends on the images: its distance is
-    then small whatever the pictures. Asked of the network alone, apart from the attack's budget."""
-    examples = observation.examples
-    if found.inputs is None or not found.cost.gradient_evaluations or examples is None or NONE_SEEN in found.message:
-        return found
-    try:
-        said = image_information(observation, examples, generator).sentence
-    except (InputError, RuntimeError, TypeError):  # it is asked in float64, which not every model runs in
-        return found
-    return replace(found, message="; ".join(filter(None, (found.message, said)))) if said else found
-
-
-def checked(found: Reconstruction, data: DataSpec) -> Reconstruction:
-    """The reconstruction, or a failure where its parts do not fit together: an attack may be anybody's."""
-    if found.inputs is None:
-        return found
-    if tuple(found.inputs.shape[1:]) != data.shape or not len(found.inputs):
-        problem = f"gave examples of shape {tuple(found.inputs.shape)}, the data have {data.shape}"
-        return Reconstruction(None, None, Status.FAILED, problem, cost=found.cost)
-    if not bool(torch.isfinite(found.inputs).all()):
-        return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=found.cost)
-    return found
+    return TrialResult(record["id"], readable(record), pictures)
 
 
 def _update(
@@ -219,6 +189,15 @@ def observe(
         return Reconstruction(None, None, Status.FAILED, why)
 
 
+def readable(value: Any) -> Any:
+    """Data whose texts can be written as UTF-8; bytes of a file name that are none are shown as numbers."""
+    if isinstance(value, dict):
+        return {key: readable(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [readable(inside) for inside in value]
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
+
+
 def _finite(value: float) -> float | None:
     return float(f"{value:.6g}") if np.isfinite(value) else None
 
@@ -229,7 +208,7 @@ def _pictures(
     found = reconstruction.inputs
     return tuple(
         Picture(
-            name=name,
+            name=readable(name),
             slot=slot,
             original=png(batch.inputs[slot], spec),
             reconstruction=None if found is None or (mate := order[slot]) is None else png(found[mate], spec),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw
 from leakgauge.defenses import (
@@ -61,12 +61,31 @@ def flat() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 5))
 
 
+def unbiased() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 12, bias=False), nn.ReLU(), nn.Linear(12, 5, bias=False))
+
+
+class Patched(nn.Module):
+    """A vision transformer's first layers: four patches, a learned place for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.head = nn.Conv2d(3, 16, 4, 4), nn.Linear(16, 5)
+        self.place = nn.Parameter(0.1 * torch.randn(1, 4, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.cut(x).flatten(2).transpose(1, 2) + self.place).mean(1))
+        return out
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "smooth": smooth,
     "relu": relu,
     "normed": normed,
     "dropped": dropped,
     "flat": flat,
+    "unbiased": unbiased,
+    "patched": Patched,
 }
 
 

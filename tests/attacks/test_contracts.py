@@ -14,7 +14,7 @@ from torch import nn
 
 from cases import batch, task
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.closed_form.server_read import ServerRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching import (
@@ -83,6 +83,8 @@ CASES = (
     Case("closed-form", LinearRead(), "flat", min_psnr=100),
     Case("closed-form", LinearRead(), "flat", protocol=FedAvg(epochs=3, lr=0.1), min_psnr=100),
     Case("peeling", Peeling(), "flat", n=2, min_psnr=100),
+    Case("rank-one", RankOneRead(), "unbiased", min_psnr=100),
+    Case("patches", PatchRead(), "patched", min_psnr=100),
     Case("matching", SMOOTH, min_psnr=25),
     Case("matching", SMOOTH, n=2, min_psnr=15),
     Case("matching", SMOOTH, protocol=FedAvg(epochs=2, lr=0.1), min_psnr=25),

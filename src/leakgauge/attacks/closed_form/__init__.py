@@ -1,6 +1,8 @@
 """Attacks without a search."""
 
 from leakgauge.attacks.closed_form.linear import LinearRead
+from leakgauge.attacks.closed_form.patches import PatchRead
+from leakgauge.attacks.closed_form.rank_one import RankOneRead
 from leakgauge.attacks.closed_form.server_read import ServerRead
 
-__all__ = ["LinearRead", "ServerRead"]
+__all__ = ["LinearRead", "PatchRead", "RankOneRead", "ServerRead"]

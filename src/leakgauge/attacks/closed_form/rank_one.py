@@ -1,0 +1,127 @@
+"""One example off a linear layer without bias: its direction is read, its length is searched for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from leakgauge.attacks.closed_form.layers import input_layers
+from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Observation
+from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.registry import ATTACKS
+from leakgauge.task import Batch, DataSpec
+
+FAINT = 1e-3
+"""Share of the second singular value in the first above which the gradient is no single example's."""
+
+
+@ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")
+@dataclass(frozen=True, kw_only=True)
+class RankOneRead:
+    """The input of a linear layer without bias, for one example.
+
+    ∂L/∂W = δxᵀ has rank one: its right singular vector is ±x/‖x‖. The length and the sign are found by simulating the
+    update: a grid of lengths inside the data's range, then Brent's method in its best cell. Certified where the
+    simulated update explains the observed one.
+
+    Source: ours; the direction is that of Geiping et al., 2020, Proposition 3.1 without the bias.
+
+    Attributes:
+        grid: lengths tried for each sign.
+        refinements: most evaluations of Brent's method.
+    """
+
+    grid: int = 24
+    refinements: int = 60
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
+        del compute, on_step
+        began = time.perf_counter()
+        if observation.examples != 1:
+            return Reconstruction.not_applicable("of several examples the gradient has no single direction")
+        layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is None]
+        if not layers:
+            return Reconstruction.not_applicable("no linear layer without bias reads the input")
+        weight = observation.update.tensors[layers[0].weight].detach().cpu().double()
+        weight = weight / weight.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+        values, directions = torch.linalg.svd(weight, full_matrices=False)[1:]
+        if not bool(values[0] > 0):
+            return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
+        if len(values) > 1 and float(values[1] / values[0]) > FAINT:
+            return Reconstruction.not_applicable("the gradient is not of rank one: noise, rounding, entries left out")
+        labels, confidence = observation.knowledge.labels, None
+        if labels is None:
+            guess = CountsFromLastLayer().infer(observation, generator)
+            if isinstance(guess, Unknown):
+                return Reconstruction.not_applicable(guess.message)
+            labels, confidence = guess.labels, guess.confidence
+        explainer = Explainer.of(observation, generator)
+        room = budget.gradient_evaluations
+        # What is left for Brent's method after the grid and the three evaluations of the check.
+        left = self.refinements if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 3
+        if left < self.refinements // 4:
+            return Reconstruction.not_applicable("the budget has no room for a search of the length")
+        data = observation.task.data
+
+        def raw(length: float) -> Tensor:
+            return data.denormalise((length * directions[0]).view(1, *data.shape))
+
+        def misfit(length: float) -> float:
+            return explainer.left(Batch(raw(length), labels))
+
+        length = self._length(misfit, directions[0], data, min(left, self.refinements))
+        inputs = raw(length)
+        certified = explainer.certified(Batch(inputs, labels), generator)
+        status = Status.EXACT if bool(certified.all()) else Status.CONVERGED
+        unexplained = explainer.left(Batch(inputs, labels))
+        return Reconstruction(
+            inputs.to(next(iter(observation.update.tensors.values())).dtype),
+            labels,
+            status,
+            f"{unexplained:.1e} of the update's length unexplained",
+            label_confidence=confidence,
+            cost=Cost(explainer.spent, time.perf_counter() - began),
+            certified=certified,
+        )
+
+    def _length(
+        self, misfit: Callable[[float], float], direction: Float[Tensor, " d"], data: DataSpec, refinements: int
+    ) -> float:
+        """The signed length with the least misfit."""
+        edge = direction.new_zeros((1, *data.shape))
+        low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
+        most = float(torch.maximum(low.abs(), high.abs()).norm())
+        slack = 1e-2 * (high - low)
+        cells: list[tuple[float, float, float]] = []
+        for sign in (1.0, -1.0):
+            along = sign * direction
+            room = torch.where(along > 0, high + slack, low - slack) / along
+            end = min(float(room[along.abs() > 1e-12].min()), most)
+            step = end / self.grid
+            cells += [(misfit(sign * step * i), sign * step * i, step) for i in range(1, self.grid + 1) if end > 0]
+        _, best, step = min(cells)
+        found = minimize_scalar(
+            misfit,
+            bounds=(best - step, best + step),
+            method="bounded",
+            options={"maxiter": refinements, "xatol": 1e-12 * abs(best)},
+        )
+        return float(found.x)

@@ -1,0 +1,92 @@
+"""Reads of one example where a first layer has no bias, and where it cuts a picture into patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakgauge.attacks.closed_form import PatchRead, RankOneRead
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.data import Samples, spec
+from leakgauge.defenses import Defense, noise
+from leakgauge.draws import Draws
+from leakgauge.metrics import PSNR
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.task import Task
+
+PHOTOS = Samples(size=32)
+
+
+class Transformer(nn.Module):
+    """A user's own: pictures cut by a convolution or by hand, with or without a class token."""
+
+    def __init__(self, *, by_hand: bool = False, token: bool = False) -> None:
+        super().__init__()
+        self.by_hand = by_hand
+        self.embed = nn.Linear(192, 64) if by_hand else nn.Conv2d(3, 64, 8, 8)
+        self.first = nn.Parameter(0.1 * torch.randn(1, int(token), 64))
+        self.where = nn.Parameter(0.02 * torch.randn(16 + int(token), 64))
+        self.block = nn.TransformerEncoderLayer(64, 4, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(64, PHOTOS.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by_hand:
+            tokens = self.embed(x.view(-1, 3, 4, 8, 4, 8).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2))
+        else:
+            tokens = self.embed(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.first.expand(len(x), -1, -1), tokens], 1) + self.where
+        return self.head(self.block(tokens).mean(1))
+
+
+def dense(*, bias: bool = False) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 32, bias=bias), nn.ReLU(), nn.Linear(32, PHOTOS.classes))
+
+
+def read(
+    attack: Attack, build: Callable[[], nn.Module], n: int = 1, defense: Defense | None = None, *, labels: bool = True
+) -> tuple[Reconstruction, Tensor]:
+    torch.manual_seed(0)
+    task, batch = Task.of(build(), spec(PHOTOS)), PHOTOS.read(range(n))
+    update = client_update(task, FedSGD(), batch, Draws(0), defense=defense)
+    known = Knowledge(batch.labels if labels else None, n, FedSGD(), defense=defense)
+    found = attack.reconstruct(Observation(task, update, known), torch.Generator().manual_seed(0))
+    scores = torch.zeros(n) if found.inputs is None else PSNR()(found.inputs, batch.inputs)
+    return found, scores
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["labels known", "labels read"])
+@pytest.mark.parametrize(
+    ("attack", "build"),
+    [
+        (PatchRead(), Transformer),
+        (PatchRead(), lambda: Transformer(token=True)),
+        (PatchRead(), lambda: Transformer(by_hand=True)),
+        (RankOneRead(), dense),
+    ],
+)
+def test_one_example_is_read_exactly_and_proved(attack: Attack, build: Callable[[], nn.Module], labels: bool) -> None:
+    found, scores = read(attack, build, labels=labels)
+    assert found.status is Status.EXACT
+    assert bool(found.certified.all())
+    assert float(scores) > 100
+
+
+@pytest.mark.parametrize(("attack", "build"), [(PatchRead(), Transformer), (RankOneRead(), dense)])
+def test_what_they_cannot_read_they_say(attack: Attack, build: Callable[[], nn.Module]) -> None:
+    several = read(attack, build, n=2)[0]
+    assert several.status is Status.NOT_APPLICABLE
+    assert "several examples" in several.message
+    elsewhere = read(attack, lambda: dense(bias=True))[0]
+    assert elsewhere.status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("strength", [1e-4, 1e-1])
+@pytest.mark.parametrize(("attack", "build"), [(PatchRead(), Transformer), (RankOneRead(), dense)])
+def test_behind_noise_nothing_is_certified(attack: Attack, build: Callable[[], nn.Module], strength: float) -> None:
+    found, _ = read(attack, build, defense=noise(relative=strength))
+    assert found.status is not Status.EXACT
+    assert found.certified is None or not bool(found.certified.any())

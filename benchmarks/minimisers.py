@@ -45,8 +45,7 @@ from leakgauge.data import Parquet, Samples, Source, spec
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.models import convnet, lenet, mlp, resnet20
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, Given, Matching, Pixels
-from leakgauge.audit.gate import needed
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import Samples, gallery, spec
@@ -32,8 +31,8 @@ from leakgauge.metrics import (
     proportion_upper,
 )
 from leakgauge.models import convnet, lenet, mlp, resnet20
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack
+from leakgauge.observation import Attack, Knowledge, Observation
+from leakgauge.study.gate import needed
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, inner, squared_norm
 

@@ -20,8 +20,7 @@ from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.models import lenet, mlp
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack
+from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.rows import Row
 

@@ -25,11 +25,9 @@ from leakgauge.defenses import (
     qsgd,
     sign,
 )
-from leakgauge.defenses.client_dp import ClientDP
-from leakgauge.defenses.dp_sgd import DPSGD
-from leakgauge.defenses.fed_cdp import ClipLayers, fed_cdp
-from leakgauge.defenses.instahide import InstaHide
-from leakgauge.defenses.mixup import MixUp
+from leakgauge.defenses.clip import ClientDP
+from leakgauge.defenses.dp_sgd import DPSGD, ClipLayers, fed_cdp
+from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.precode import Precode
 from leakgauge.defenses.transform import transform
 from leakgauge.task import Batch, DataSpec, Mode, Task

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from leakgauge.compute import Budget, Compute
     from leakgauge.draws import Draws
     from leakgauge.errors import InputError
-    from leakgauge.observation import Knowledge, Observation
-    from leakgauge.reconstruction import Attack, Reconstruction, Status
+    from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
     from leakgauge.task import Batch, DataSpec, Mode, Task
     from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -51,8 +50,7 @@ _HOMES = {
     "compute": ("Budget", "Compute"),
     "draws": ("Draws",),
     "errors": ("InputError",),
-    "observation": ("Knowledge", "Observation"),
-    "reconstruction": ("Attack", "Reconstruction", "Status"),
+    "observation": ("Attack", "Knowledge", "Observation", "Reconstruction", "Status"),
     "task": ("Batch", "DataSpec", "Mode", "Task"),
     "update": ("Update", "UpdateHeader", "UpdateKind"),
 }

@@ -64,7 +64,7 @@ class DataSpec:
 class Batch:
     """Raw examples and their labels: class indices, or soft labels that sum to one.
 
-    A client's batch is the truth; only `leakgauge.audit.evaluate` may hold it next to a result.
+    A client's batch is the truth; only `leakgauge.study.evaluate` may hold it next to a result.
     """
 
     inputs: Float[Tensor, "n *shape"]

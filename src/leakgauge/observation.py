@@ -1,19 +1,132 @@
-"""All that an attack receives."""
+"""What an attack receives and what it gives back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.clients.protocol import Protocol
+from leakgauge.clients.protocol import Protocol as ClientProtocol
+from leakgauge.compute import Budget, Compute
 from leakgauge.defenses.defense import Defense
 from leakgauge.draws import Draws
 from leakgauge.servers.server import Crafting
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
+
+
+class Status(Enum):
+    """How a run ended. Only the first group carries a result."""
+
+    EXACT = "exact"  # closed form, certified by its own check
+    CONVERGED = "converged"
+    OUT_OF_STEPS = "out_of_steps"  # the recipe's own number of steps
+    OUT_OF_BUDGET = "out_of_budget"  # the caller's budget
+    TIME_LIMIT = "time_limit"
+    STOPPED = "stopped"  # by the caller's callback
+    NON_FINITE = "non_finite"
+    NOT_APPLICABLE = "not_applicable"  # the attack lacks something, and says what
+    FAILED = "failed"
+    DIED = "died"  # its process ended, or took longer than a trial may
+
+    @property
+    def has_result(self) -> bool:
+        return self not in (Status.NON_FINITE, Status.NOT_APPLICABLE, Status.FAILED, Status.DIED)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Gradient evaluations (see `Budget`) and wall-clock seconds."""
+
+    gradient_evaluations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of a run: step number, objective of the best restart, evaluations so far."""
+
+    index: int
+    objective: float
+    gradient_evaluations: int
+
+
+OnStep = Callable[[Step], bool]
+"""Called as a run goes on; an answer of True stops it with its best so far."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One method that an attack of several tried, in the order in which it did.
+
+    Attributes:
+        name: of the method, as ``leakgauge list attacks`` has it.
+        status: how it ended.
+        why: one clause: what it found, what it lacked, or why it stopped.
+    """
+
+    name: str
+    status: Status
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Images in the data's raw range, one a slot, and what is known of how they were found.
+
+    Attributes:
+        inputs: `None` when the attack has no answer.
+        labels: one a slot, or a multiset of the batch's (`paired` false); `None` when unknown.
+        paired: whether label i belongs to example i.
+        certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
+            example by example (`EXACT` certifies all).
+        tried: what an attack of several methods tried, and why each stopped.
+        label_confidence: 0 to 1, the method's own; `None` when labels were given.
+        objective: final value of the data term, lower is better; `None` for closed forms.
+        trace: (gradient evaluations, objective) as the run went on.
+    """
+
+    inputs: Float[Tensor, "n *shape"] | None
+    labels: Int[Tensor, " n"] | None
+    status: Status
+    message: str = ""
+    objective: float | None = None
+    label_confidence: float | None = None
+    cost: Cost = Cost()
+    trace: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+    paired: bool = True
+    certified: Bool[Tensor, " n"] | None = None
+    tried: tuple[Tried, ...] = ()
+
+    @staticmethod
+    def not_applicable(message: str) -> Reconstruction:
+        """No answer, because the observation lacks what `message` names."""
+        return Reconstruction(None, None, Status.NOT_APPLICABLE, message)
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """Anything that turns an observation into a reconstruction.
+
+    Guarantees that tests hold: the same observation and seed give the same output; it depends on
+    nothing but its arguments; it raises for bad arguments only.
+    """
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = ...,
+        compute: Compute = ...,
+        on_step: OnStep | None = None,
+    ) -> Reconstruction: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +146,7 @@ class Knowledge:
 
     labels: Int[Tensor, " n"] | None = None
     example_count: int | None = None
-    local_training: Protocol | None = None
+    local_training: ClientProtocol | None = None
     buffers: Tensors | None = None
     defense: Defense | None = None
     draws: Draws | None = None

@@ -100,7 +100,7 @@ CLIENTS = Registry("clients", ("leakgauge.clients",))
 OPTIMISERS = Registry("optimiser", ("leakgauge.clients",))
 DEFENSES = Registry("defenses", ("leakgauge.defenses",))
 SERVERS = Registry("server", ("leakgauge.servers.dishonest",))
-RULES = Registry("rule", ("leakgauge.servers.inspection",))
+RULES = Registry("rule", ("leakgauge.inspection",))
 TAPS = Registry("taps", ("leakgauge.servers.mkor",))
 HEADS = Registry("head", ("leakgauge.servers.mkor",))
 LOSSES = Registry("loss", ("leakgauge.servers.mkor",))
@@ -112,7 +112,7 @@ ATTACKS = Registry(
         "leakgauge.attacks.exact",
         "leakgauge.attacks.matching",
         "leakgauge.attacks.adaptive",
-        "leakgauge.attacks.learned",
+        "leakgauge.attacks.recipes",
     ),
 )
 METRICS = Registry("metrics", ("leakgauge.metrics",))

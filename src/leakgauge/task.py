@@ -1,4 +1,4 @@
-"""What both sides of the wire know: model, loss, data format and train/eval mode."""
+"""Model, loss and data format: what both sides of the wire know."""
 
 from __future__ import annotations
 
@@ -7,20 +7,55 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import InputError, require
-from leakgauge.loss import Loss, Penalty, cross_entropy, nll_raw
 from leakgauge.tensors import Tensors
 from leakgauge.tensors import cast as cast_tensors
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """``(logits, labels) → scalar``; labels are indices or soft."""
+
+    def __call__(self, logits: Tensor, labels: Tensor, /) -> Tensor: ...
+
+
+def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
+    """Soft-max cross-entropy, mean over the batch."""
+    return F.cross_entropy(logits, labels)
+
+
+def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Negative log-likelihood of raw logits, no log-softmax: mean of −logit[label].
+
+    The loss of MKOR's published code. No classifier trains with it (it is unbounded below), so a client
+    that uses it lets the server choose its loss.
+    """
+    return F.nll_loss(logits, labels)
+
+
+@runtime_checkable
+class Penalty(Protocol):
+    """What the output of one part of the model adds to the loss, read in the same forward pass.
+
+    Attributes:
+        part: name of the submodule whose output it is given.
+    """
+
+    @property
+    def part(self) -> str: ...
+
+    def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
+
 
 __all__ = ["Batch", "DataSpec", "Loss", "Mode", "Penalty", "Task", "cross_entropy", "nll_raw"]
 

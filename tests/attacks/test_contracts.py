@@ -45,8 +45,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, NoDefense, TopK
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Mode
 from leakgauge.update import Update

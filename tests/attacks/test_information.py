@@ -7,15 +7,14 @@ import torch
 from torch import nn
 
 from cases import batch, task
-from leakgauge.attacks.information import IfInformative, image_information
 from leakgauge.attacks.matching import Adam, Matching
 from leakgauge.attacks.recipes import ci_net
+from leakgauge.attacks.recipes.information import IfInformative, image_information
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.draws import Draws
 from leakgauge.models import resnet18
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 DATA = DataSpec((3, 16, 16), 10)
@@ -78,7 +77,7 @@ def test_a_network_that_ignores_its_input_says_nothing_at_all() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_gap_is_one_minus_the_cosine_of_two_updates(seed: int) -> None:
     """The same made-up images, one update at a time."""
-    from leakgauge.attacks.labels.probes import made_up
+    from leakgauge.attacks.labels.head import made_up
 
     seen = observe(narrow(), Mode.TRAIN)
     asked = image_information(seen, 2, draws(seed))

@@ -14,8 +14,7 @@ from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.models import lenet
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Reconstruction
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

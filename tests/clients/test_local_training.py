@@ -15,8 +15,7 @@ from leakgauge.clients import SGD, Adam, FedAvg, LocalTraining, adamw, client_up
 from leakgauge.clients.optimisers import OptimiserState
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, Mode
 from leakgauge.tensors import Tensors
 

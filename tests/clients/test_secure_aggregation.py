@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import batch, task
-from leakgauge.attacks.adaptive.noise_scale import known_scale
+from leakgauge.attacks.adaptive.noise import known_scale
 from leakgauge.attacks.matching import Adam, Matching, Simulator
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, FedCDP, NoDefense, Soteria, TopK, fed_cdp, noise

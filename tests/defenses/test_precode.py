@@ -13,13 +13,13 @@ from torch.func import vmap
 
 from cases import batch, task
 from leakgauge.attacks.labels.classifier import without_dropout
-from leakgauge.attacks.smoothness import is_smooth
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import ClipExamples, Compose, Precode
 from leakgauge.defenses.precode import BitsToStandardNormal, VariationalBottleneck, bottlenecks
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, Mode, Task
+from leakgauge.tracing import is_smooth
 
 SMALL = Precode(size=6)
 

@@ -16,7 +16,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import modified_lenet5
 from leakgauge.registry import DEFENSES
-from leakgauge.servers.mkor.identity import IdentityTaps
+from leakgauge.servers.mkor.convolutions import IdentityTaps
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.audit.listing import REGISTRIES
+from leakgauge.cli.listing import REGISTRIES
 
 
 @pytest.fixture

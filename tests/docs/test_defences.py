@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce import defences, defences_limit, defences_page  # noqa: E402
+from reproduce.defences import items as defences  # noqa: E402
+from reproduce.defences import limit as defences_limit  # noqa: E402
+from reproduce.defences import page as defences_page  # noqa: E402
 
 
 def test_the_page_in_the_docs_is_made_from_the_rows() -> None:

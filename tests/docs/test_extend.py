@@ -10,10 +10,10 @@ import torch
 import yaml
 
 from docs.pages import blocks
-from leakgauge.audit.plan import Plan
-from leakgauge.audit.trial import run_trial
 from leakgauge.compute import Compute
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, METRICS, OBJECTIVES
+from leakgauge.study.plan import Plan
+from leakgauge.study.trial import run_trial
 
 PAGE = "docs/extend.md"
 

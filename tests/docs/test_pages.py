@@ -16,14 +16,14 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from docs.pages import ROOT, blocks
-from leakgauge.audit.config import PlanConfig
-from leakgauge.audit.plan import Plan
-from leakgauge.audit.trial import run_trial
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Folder
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
+from leakgauge.study.grammar import PlanConfig
+from leakgauge.study.plan import Plan
+from leakgauge.study.trial import run_trial
 from leakgauge.update import Update
 
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR, PSNR_CAP
-from leakgauge.metrics.shifted import PSNRShifted, best_shifts
+from leakgauge.metrics.papers import PSNRShifted, best_shifts
 from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 

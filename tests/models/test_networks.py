@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from cases import SPEC
-from leakgauge.attacks.smoothness import is_smooth
 from leakgauge.errors import InputError
 from leakgauge.models import (
     convnet,
@@ -27,6 +26,7 @@ from leakgauge.models import (
 from leakgauge.registry import MODELS
 from leakgauge.resolve import resolve
 from leakgauge.task import DataSpec, Task
+from leakgauge.tracing import is_smooth
 
 RGB = DataSpec((3, 32, 32), 10)
 

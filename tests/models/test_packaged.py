@@ -12,8 +12,7 @@ from leakgauge.data import Parquet
 from leakgauge.data.source import spec
 from leakgauge.errors import InputError
 from leakgauge.models import lenet, resnet20
-from leakgauge.models.packaged import packaged, packaged_names, weights_path
-from leakgauge.models.weights import load_weights
+from leakgauge.models.weights import load_weights, packaged, packaged_names, weights_path
 from leakgauge.training.fit import accuracy
 
 CLASSIFIERS = {"lenet-cifar10": lenet, "resnet20-cifar10": lambda: resnet20(width=16)}

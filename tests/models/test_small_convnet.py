@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakgauge.attacks.smoothness import is_smooth
 from leakgauge.errors import InputError
 from leakgauge.models import small_convnet
 from leakgauge.task import DataSpec, Task
+from leakgauge.tracing import is_smooth
 
 
 def test_parameters_and_outputs() -> None:

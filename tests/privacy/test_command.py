@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from leakgauge.cli import main
-from leakgauge.privacy.command import privacy_command
+from leakgauge.cli.privacy import privacy_command
 from leakgauge.privacy.ledger import Ledger
 
 pytest.importorskip("opacus")

@@ -23,7 +23,7 @@ from leakgauge.defenses import (
     noise,
     transform,
 )
-from leakgauge.defenses.laplace import laplace
+from leakgauge.defenses.noise import laplace
 from leakgauge.errors import InputError
 from leakgauge.privacy import (
     Guarantee,

@@ -13,18 +13,19 @@ from torch import nn
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.ci_net_demonstrations import PICTURES, linear, twin  # noqa: E402
-from reproduce.ci_net_runs import Attempt, Film, Sheet, Target, best_match  # noqa: E402
+from reproduce.ci_net import items as ci_net  # noqa: E402
+from reproduce.ci_net import runs as ci_net_runs  # noqa: E402
+from reproduce.ci_net.demonstrations import PICTURES, linear, twin  # noqa: E402
+from reproduce.ci_net.runs import Attempt, Film, Sheet, Target, best_match  # noqa: E402
 from reproduce.item import Inputs  # noqa: E402
 
 from leakgauge.attacks.matching import Adam, Matching, Pixels  # noqa: E402
 from leakgauge.clients import FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.metrics import PSNR, SSIM, SSIMCropped  # noqa: E402
-from leakgauge.observation import Knowledge, Observation  # noqa: E402
-from leakgauge.reconstruction import Reconstruction, Status  # noqa: E402
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status  # noqa: E402  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
-from reproduce import ci_net, ci_net_runs, command  # noqa: E402
+from reproduce import command  # noqa: E402
 
 
 @pytest.fixture

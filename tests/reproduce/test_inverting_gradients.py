@@ -15,8 +15,15 @@ from torch import nn
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.inverting_gradients_figures import crafted, plain  # noqa: E402
-from reproduce.inverting_gradients_runs import (  # noqa: E402
+from reproduce.inverting_gradients import (  # noqa: E402
+    demonstrations,
+    figures,
+    local,
+    tables,
+)
+from reproduce.inverting_gradients import items as inverting_gradients  # noqa: E402
+from reproduce.inverting_gradients.figures import crafted, plain  # noqa: E402
+from reproduce.inverting_gradients.runs import (  # noqa: E402
     LENET,
     Attempt,
     Network,
@@ -40,11 +47,7 @@ from leakgauge.errors import InputError  # noqa: E402
 from leakgauge.metrics import PSNR, PSNRShifted  # noqa: E402
 from leakgauge.models import convnet, mlp, resnet20  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
-from reproduce import command, inverting_gradients  # noqa: E402
-from reproduce import inverting_gradients_demonstrations as demonstrations  # noqa: E402
-from reproduce import inverting_gradients_figures as figures  # noqa: E402
-from reproduce import inverting_gradients_local as local  # noqa: E402
-from reproduce import inverting_gradients_tables as tables  # noqa: E402
+from reproduce import command  # noqa: E402
 
 DATA = DataSpec((3, 32, 32), 10, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
 QUIET = Inputs(Path(), True, lambda _: None)
@@ -154,7 +157,7 @@ def test_rows_of_a_tiny_run(shared: Path) -> None:
 
 
 def test_an_attack_without_an_answer_is_told_in_the_row(shared: Path) -> None:
-    from reproduce.inverting_gradients_runs import Attempt
+    from reproduce.inverting_gradients.runs import Attempt
 
     page = Sheet("table2", quiet(shared))
     rows = list(page.rows(LENET, Attempt(name="closed form", attack=LinearRead()), [[0]]))

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.defences import SETTINGS, Setting, rows  # noqa: E402
-from reproduce.defences_page import MARGIN  # noqa: E402
+from reproduce.defences.items import SETTINGS, Setting, rows  # noqa: E402
+from reproduce.defences.page import MARGIN  # noqa: E402
 
 from leakgauge.metrics import mean_interval  # noqa: E402
 
@@ -56,7 +56,7 @@ NEARLY_A_LIKELIHOOD = {
     "qsgd(levels=7)",
     "quantise(levels=7)",
 }
-"""Within 3 to 6 dB of no defence, where the naive cosine nearly is the likelihood; `reproduce.defences_limit` shows
+"""Within 3 to 6 dB of no defence, where the naive cosine nearly is the likelihood; `reproduce.defences.limit` shows
 that no weight of the prior, the truth choosing it, makes knowing them worth 2 dB in the median."""
 
 

@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.rog import COMPRESSED, PRECODE, SIGNS  # noqa: E402
-from reproduce.rog_adapted import DEFENDED, decibels, gain  # noqa: E402
-from reproduce.rog_runs import Named  # noqa: E402
+from reproduce.rog.adapted import DEFENDED, decibels, gain  # noqa: E402
+from reproduce.rog.items import COMPRESSED, PRECODE, SIGNS  # noqa: E402
+from reproduce.rog.runs import Named  # noqa: E402
 
 
 @pytest.mark.parametrize("defense", DEFENDED, ids=lambda d: d.name)

@@ -12,10 +12,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from reproduce.item import Inputs, Item  # noqa: E402
+from reproduce.qian_hansen import items as qian_hansen  # noqa: E402
+from reproduce.qian_hansen import trials as qian_hansen_trials  # noqa: E402
 
-from leakgauge.reconstruction import Attack  # noqa: E402
+from leakgauge.observation import Attack  # noqa: E402
 from leakgauge.task import Batch, Task  # noqa: E402
-from reproduce import command, qian_hansen, qian_hansen_trials  # noqa: E402
+from reproduce import command  # noqa: E402
 
 ITEMS = [item for item in qian_hansen.ITEMS if item.measure is not None and item.name != "ranks"]
 

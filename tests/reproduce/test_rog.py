@@ -12,19 +12,16 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.rog import COMPRESSED, NOISY, PRECODE, PUBLISHED, SIGNS, SOTERIA, attack, defended  # noqa: E402
-from reproduce.rog_ablations import correlation, matched  # noqa: E402
-from reproduce.rog_runs import Client, Named, Sheet, scores  # noqa: E402
+from reproduce.rog import runs as rog_runs  # noqa: E402
+from reproduce.rog.ablations import correlation, matched  # noqa: E402
+from reproduce.rog.items import COMPRESSED, NOISY, PRECODE, PUBLISHED, SIGNS, SOTERIA, attack, defended  # noqa: E402
+from reproduce.rog.runs import Client, Named, Sheet, scores  # noqa: E402
 from reproduce.rows import Row  # noqa: E402
 
 from leakgauge.attacks.matching import LowResolution, SignTanh  # noqa: E402
 from leakgauge.attacks.recipes import rog  # noqa: E402
 from leakgauge.task import Batch  # noqa: E402
-from reproduce import (  # noqa: E402
-    command,
-    item,
-    rog_runs,
-)
+from reproduce import command, item  # noqa: E402
 
 EVERY = (Named(), *COMPRESSED, SIGNS, SOTERIA, PRECODE, *NOISY)
 

@@ -14,19 +14,21 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.crafted import KINDS, available, crafted  # noqa: E402
-from reproduce.inspection_judging import Judged, Scenario, judged, read, version  # noqa: E402
-from reproduce.inspection_limits import FLOORS, RATE, calibrated, limit, round_up  # noqa: E402
-from reproduce.zoo import EVALUATION_ONLY, FAMILIES, STATES_EVALUATION_ONLY, Zoo  # noqa: E402
-from reproduce.zoo_dice import Dice  # noqa: E402
-from reproduce.zoo_formats import SERIES, drawn_format  # noqa: E402
-from reproduce.zoo_states import STATES  # noqa: E402
-from reproduce.zoo_stock import Split, Stock  # noqa: E402
+from reproduce.inspection import items as inspection  # noqa: E402
+from reproduce.inspection import roc as inspection_roc  # noqa: E402
+from reproduce.inspection import stealth as inspection_stealth  # noqa: E402
+from reproduce.inspection.crafted import KINDS, available, crafted  # noqa: E402
+from reproduce.inspection.judging import Judged, Scenario, judged, read, version  # noqa: E402
+from reproduce.inspection.limits import FLOORS, RATE, calibrated, limit, round_up  # noqa: E402
+from reproduce.inspection.zoo import EVALUATION_ONLY, FAMILIES, STATES_EVALUATION_ONLY, Zoo  # noqa: E402
+from reproduce.inspection.zoo_dice import Dice  # noqa: E402
+from reproduce.inspection.zoo_formats import SERIES, drawn_format  # noqa: E402
+from reproduce.inspection.zoo_states import STATES  # noqa: E402
+from reproduce.inspection.zoo_stock import Split, Stock  # noqa: E402
 
-from leakgauge.reconstruction import Reconstruction  # noqa: E402
-from leakgauge.servers.inspection import Limits  # noqa: E402
+from leakgauge.inspection.limits import Limits  # noqa: E402
+from leakgauge.observation import Reconstruction  # noqa: E402
 from leakgauge.task import Batch  # noqa: E402
-from reproduce import inspection, inspection_roc, inspection_stealth  # noqa: E402
 
 
 @pytest.fixture(scope="module")

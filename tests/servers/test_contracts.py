@@ -13,8 +13,7 @@ from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import lenet, mlp, vgg
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Status
+from leakgauge.observation import Attack, Knowledge, Observation, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.dishonest import (
     MKOR,

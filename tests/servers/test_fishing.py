@@ -16,10 +16,8 @@ from leakgauge.defenses import Clip, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Reconstruction, Status
-from leakgauge.servers.feature_fishing import FeatureFishing, cut_off
-from leakgauge.servers.fishing import ClassFishing
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
+from leakgauge.servers.fishing import ClassFishing, FeatureFishing, cut_off
 from leakgauge.task import Batch, Mode, Task, nll_raw
 from leakgauge.tensors import inner, squared_norm
 

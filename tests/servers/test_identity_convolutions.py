@@ -14,8 +14,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.models import convnet, lenet, resnet20
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.servers.fishing import ClassFishing
 from leakgauge.servers.identity_convolutions import IdentityConvolutions
 from leakgauge.task import Batch, DataSpec, Mode, Task

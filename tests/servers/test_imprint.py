@@ -14,12 +14,11 @@ from leakgauge.defenses import ClipExamples, Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Reconstruction, Status
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change
 from leakgauge.servers.imprint import Imprint, ImprintBlock, ImprintRead
-from leakgauge.servers.slots import expected_alone
+from leakgauge.servers.reads import expected_alone
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.update import Update
 

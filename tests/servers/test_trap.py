@@ -11,8 +11,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Reconstruction, Status
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change
 from leakgauge.servers.trap import LinearFirst, TrapWeights

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from leakgauge.errors import InputError
-from leakgauge.training.degradations import Blur, Noise, Shrink, Shuffled, shrunk
+from leakgauge.training.augment import Blur, Noise, Shrink, Shuffled, shrunk
 
 
 def pictures(n: int = 4, size: int = 16, seed: int = 0) -> Tensor:

@@ -15,8 +15,8 @@ from leakgauge.errors import InputError
 from leakgauge.models.denoiser import DenoisingUNet, PatchDiscriminator, read_denoiser
 from leakgauge.task import Batch
 from leakgauge.training import DenoiserRecipe, fit_denoiser
-from leakgauge.training.degradations import Shrink, Shuffled
-from leakgauge.training.denoiser_fit import restored
+from leakgauge.training.augment import Shrink, Shuffled
+from leakgauge.training.denoiser import restored
 
 CANVAS = Shrink(factors=(4,), weights=(1,), modes=("bicubic",), sigma=0.1)
 

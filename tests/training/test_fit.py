@@ -15,7 +15,7 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec
 from leakgauge.training import CropFlip, NoAugmentation, Recipe, accuracy, fit
-from leakgauge.training.recipe import Drops, HalfCosine
+from leakgauge.training.fit import Drops, HalfCosine
 
 DATA = DataSpec((1, 6, 6), 3)
 
@@ -178,8 +178,8 @@ def test_crops_and_flips_are_of_the_padded_image() -> None:
 
 
 def test_the_command_writes_weights_that_a_plan_loads(tmp_path: Path) -> None:
-    from leakgauge.audit.plan import Plan
     from leakgauge.cli import main
+    from leakgauge.study.plan import Plan
 
     data = examples(60)
     np.savez(tmp_path / "d.npz", images=data.inputs.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
@@ -265,7 +265,7 @@ def test_held_out_data_of_another_kind_are_refused_before_training(tmp_path: Pat
 
 
 def test_weights_are_kept_when_scoring_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakgauge.training import command
+    from leakgauge.cli import train as command
 
     def fails(*_) -> float:
         raise InputError("t.npz", "cannot be decoded", "mend it")

@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from leakgauge.checkpoint import Scores, keep_weights
 from leakgauge.errors import InputError
-from leakgauge.training.keeping import Scores, keep_weights
 
 NEW = {"w": torch.ones(2)}
 

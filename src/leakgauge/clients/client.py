@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leakgauge.clients.gradient import example_rule, mean_gradient
 from leakgauge.clients.local_training import LocalTraining
-from leakgauge.clients.protocol import Protocol
+from leakgauge.clients.protocol import Protocol, example_rule, mean_gradient
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses.defense import Defense, NoDefense
 from leakgauge.draws import Draws

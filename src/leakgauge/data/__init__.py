@@ -1,12 +1,10 @@
 """Where examples come from: photos shipped with scikit-image, folders, archives, and Hugging Face data."""
 
-from leakgauge.data.ecg import ECG
+from leakgauge.data.batches import open_source
 from leakgauge.data.folder import Folder
-from leakgauge.data.hub import Hub
 from leakgauge.data.npz import NPZ
-from leakgauge.data.open import open_source
-from leakgauge.data.parquet import Parquet
-from leakgauge.data.samples import Samples
+from leakgauge.data.parquet import Hub, Parquet
+from leakgauge.data.samples import ECG, Samples
 from leakgauge.data.source import Source, check, client_batches, gallery, public, spec
 
 __all__ = [

@@ -1,23 +1,25 @@
 """What a client does to its update before sending it. One defence a file."""
 
-from leakgauge.defenses.client_dp import ClientDP
-from leakgauge.defenses.clip import Clip, ClipExamples
+from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples
 from leakgauge.defenses.compose import Compose, parts_of
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, view_of
-from leakgauge.defenses.dp_sgd import DPSGD
-from leakgauge.defenses.fed_cdp import AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
-from leakgauge.defenses.instahide import InstaHide
-from leakgauge.defenses.laplace import LaplaceNoise, laplace
-from leakgauge.defenses.mixup import MixUp
-from leakgauge.defenses.noise import Absolute, GaussianNoise, RelativeToNorm, RelativeToTensorStd, noise
+from leakgauge.defenses.dp_sgd import DPSGD, AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
+from leakgauge.defenses.mechanism import sigma_for_snr, snr_db
+from leakgauge.defenses.mixup import InstaHide, MixUp
+from leakgauge.defenses.noise import (
+    Absolute,
+    GaussianNoise,
+    LaplaceNoise,
+    RelativeToNorm,
+    RelativeToTensorStd,
+    laplace,
+    noise,
+)
 from leakgauge.defenses.precode import Precode
-from leakgauge.defenses.prune import Prune
 from leakgauge.defenses.quantise import QSGD, MaxNorm, PNorm, Quantise, qsgd
-from leakgauge.defenses.random_k import RandomK
 from leakgauge.defenses.sign import Sign, sign
-from leakgauge.defenses.signal_to_noise import sigma_for_snr, snr_db
 from leakgauge.defenses.soteria import Soteria
-from leakgauge.defenses.topk import TopK
+from leakgauge.defenses.sparsify import Prune, RandomK, TopK
 from leakgauge.defenses.transform import Transform, transform
 
 __all__ = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, child_generator
-from leakgauge.defenses.likelihood import gaussian_view
+from leakgauge.defenses.mechanism import gaussian_view
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors

@@ -1,17 +1,21 @@
-"""DP-SGD: every example's gradient is clipped, and noise added to their sum."""
+"""Per-example clipping and noise: DP-SGD and Fed-CDP."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
-from leakgauge.defenses.clip import ClipExamples
+from leakgauge.defenses.clip import ClipExamples, squared_rows
 from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.gaussian import normal_like, require_bound, require_multiplier
-from leakgauge.defenses.likelihood import gaussian_view
+from leakgauge.defenses.mechanism import gaussian_view, normal_like, require_bound, require_multiplier
+from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
 
 
@@ -66,3 +70,164 @@ class DPSGD(Defense):
         if draw is not None or update.header.kind is not UpdateKind.GRADIENT or not count:
             return AttackerView()
         return gaussian_view(update, map_tensors(lambda t: t.new_tensor(self.noise_on_mean(count)), update.tensors))
+
+
+def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Tensors by layer: the weight and the bias of one module are clipped together."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    return layers
+
+
+@runtime_checkable
+class Level(Protocol):
+    """How strong the noise is."""
+
+    def of(self, rows: Tensors, norm: float) -> Tensor:
+        """Standard deviation on each row of clipped gradients ``(m, *shape)``, one number a row."""
+        ...
+
+    def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:
+        """The same on the mean of `averaged` rows of independent noise, from the noisy mean."""
+        ...
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """σ·C whatever the gradient, as the papers have it."""
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.sigma < math.inf,
+            "noise_multiplier",
+            f"is {self.sigma}",
+            "give a positive number: without noise it only clips",
+        )
+
+    def of(self, rows: Tensors, norm: float) -> Tensor:
+        first = next(iter(rows.values()))
+        return first.new_full((first.shape[0],), self.sigma * norm)
+
+    def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:
+        return next(iter(sent.values())).new_tensor(self.sigma * norm / math.sqrt(averaged))
+
+
+@dataclass(frozen=True)
+class AtSNR:
+    """As strong as gives `snr` dB on each clipped gradient, over all its entries (`snr_db`).
+
+    It depends on the data, so it guarantees nothing; it is for measuring at the level that a paper states.
+    """
+
+    snr: float
+
+    def __post_init__(self) -> None:
+        require(abs(self.snr) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
+
+    @property
+    def ratio(self) -> float:
+        """‖noise‖ / ‖clipped gradient‖."""
+        return float(10 ** (-self.snr / 20))
+
+    def of(self, rows: Tensors, norm: float) -> Tensor:
+        del norm
+        power = squared_rows(map_tensors(torch.Tensor.detach, rows))
+        return self.ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
+
+    def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:
+        """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too
+        large, by up to √n."""
+        return (squared_norm(sent) / max(entries(sent), 1) / (1 + self.ratio**-2)).sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCDP(Defense):
+    """ḡᵢₗ = gᵢₗ·min(1, C/‖gᵢₗ‖) for example i and layer l (weight and bias together), plus noise N(0, σ²C²).
+
+    Source: Wei et al., *Gradient-Leakage Resilient Federated Learning*, ICDCS 2021, as ROG evaluates it (2024,
+    Eqs. 17–18). Neither says whether noise comes before or after averaging; by default each example gets its own
+    before, so that the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to
+    all of them, as in `DPSGD`: the same distribution, without n draws. An example moves the sum by up to
+    C·√layers, not C: see `leakgauge.privacy.guarantee`.
+
+    Attributes:
+        level: σ.
+        norm: C, of each layer.
+        after_averaging: one draw N(0, σ²C²) on the mean instead.
+    """
+
+    level: Level
+    norm: float = 4.0
+    after_averaging: bool = False
+
+    def __post_init__(self) -> None:
+        require_bound(self.norm)
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return True
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        clipped = self.without_noise().on_example_gradients(per_example, generator)
+        rows = map_tensors(lambda g: g.mean(0, keepdim=True), clipped) if self.after_averaging else clipped
+        sigma = self.level.of(rows, self.norm)
+        on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
+        return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
+
+    def noise_on_mean(self, examples: int) -> float | None:
+        """Standard deviation on the mean gradient of one step; `None` where it depends on the data."""
+        if not isinstance(self.level, Multiplier):
+            return None
+        sigma = self.level.sigma * self.norm
+        return sigma if self.after_averaging else sigma / math.sqrt(max(examples, 1))
+
+    def without_noise(self) -> Defense:
+        return ClipLayers(norm=self.norm)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """As of DP-SGD: the noise of one gradient where the number of examples is known, nothing for a delta."""
+        count = 1 if self.after_averaging else update.header.example_count
+        if draw is not None or update.header.kind is not UpdateKind.GRADIENT or not count:
+            return AttackerView()
+        sigma = self.level.seen(update.tensors, self.norm, count)
+        return gaussian_view(update, map_tensors(lambda t: sigma.to(t), update.tensors))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipLayers(Defense):
+    """Scales every layer of every example's gradient down to norm at most `norm`."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return True
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        clip = ClipExamples(norm=self.norm)
+        clipped: Tensors = {}
+        for names in layers_of(per_example).values():
+            clipped |= clip.on_example_gradients({name: per_example[name] for name in names}, generator)
+        return {name: clipped[name] for name in per_example}
+
+
+@DEFENSES.register("fed-cdp", needs="a model whose examples do not mix (no BatchNorm in train mode)")
+def fed_cdp(
+    *,
+    noise_multiplier: float | None = None,
+    snr: float | None = None,
+    norm: float = 4.0,
+    after_averaging: bool = False,
+) -> FedCDP:
+    """Clips each layer of each example's gradient and adds noise: one of noise_multiplier (σ) and snr (dB)."""
+    if (noise_multiplier is None) == (snr is None):
+        given = "none" if snr is None else "both"
+        raise InputError("level", f"{given} of noise_multiplier and snr are given", "give exactly one of them")
+    level: Level = Multiplier(noise_multiplier) if noise_multiplier is not None else AtSNR(float(snr or 0.0))
+    return FedCDP(level=level, norm=norm, after_averaging=after_averaging)

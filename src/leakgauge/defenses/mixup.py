@@ -1,8 +1,8 @@
-"""MixUp: training on convex combinations of pairs of examples."""
+"""Batches of mixed examples: MixUp and InstaHide."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,9 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
-from leakgauge.task import Batch
+from leakgauge.task import Batch, Task
 
 
 def soft_labels(labels: Tensor, classes: int = 0) -> Float[Tensor, "n classes"]:
@@ -71,3 +71,94 @@ def mixed(batch: Batch, matrix: Float[Tensor, "m n"]) -> Batch:
     matrix = matrix.to(batch.inputs)
     soft = soft_labels(batch.labels).to(batch.inputs)
     return Batch(torch.einsum("mn,n...->m...", matrix, batch.inputs), matrix @ soft)
+
+
+@DEFENSES.register("instahide", needs="centre: the mean that the model subtracts from the data")
+@dataclass(frozen=True, kw_only=True)
+class InstaHide(Defense):
+    """x̃ᵢ = sᵢ ∘ Σⱼ wᵢⱼ·x_πⱼ(i) in model-input units, with a sign mask sᵢ ∈ {±1} per entry; labels mixed with w.
+
+    Source: Huang et al., *InstaHide*, ICML 2020, Algorithm 1. k examples are mixed: the client's own by random
+    permutations (the first is the identity), and ``public_share`` of the k from `public`, where that is given. The
+    weights are uniform, scaled to sum to one, and drawn anew until none exceeds `largest`. Public pictures have
+    no label: the private weights are scaled to sum to one for the label. Mask, weights and partners are fresh
+    every round; the paper also encodes anew every epoch.
+
+    The sign is taken of what the model sees, (x − mean) ÷ std; std cancels, so only the mean is asked for. The
+    encoding leaves the data's raw range.
+
+    No guarantee: broken from the encodings of a whole training set by Carlini et al., *Is Private Learning
+    Possible with Instance Encoding?*, IEEE S&P 2021. Signs are no secret of a picture: ``|x̃|`` shows its
+    outlines. One example alone is not mixed, only masked.
+
+    Attributes:
+        k: how many examples make one.
+        public_share: how many of them are public, at most k − 1; needs `public`.
+        largest: of the weights, in (1/k, 1]; 0.65 in the paper. Ignored for k = 1.
+        centre: the data's mean per channel, as the model subtracts it (`DataSpec.mean`).
+        public: raw public examples; only code can give them.
+    """
+
+    k: int = 2
+    public_share: int = 0
+    largest: float = 0.65
+    centre: tuple[float, ...] = (0.0,)
+    public: Float[Tensor, "m *shape"] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require(self.k > 0, "k", f"is {self.k}", "give how many examples are mixed, e.g. 2")
+        require(0 <= self.public_share < self.k, "public_share", f"is {self.public_share}", f"give 0 to {self.k - 1}")
+        # Near 1/k nearly every draw would be rejected.
+        least = 1 / self.k + (1 - 1 / self.k) / 10
+        require(
+            self.k == 1 or least - 1e-9 <= self.largest <= 1,
+            "largest",
+            f"is {self.largest}",
+            f"give a weight from {least:.3g} to 1",
+        )
+        require(
+            self.public_share == 0 or (self.public is not None and len(self.public) > 0),
+            "public",
+            "is missing, and public_share asks for public examples",
+            "give raw examples, or public_share: 0",
+        )
+
+    def on_task(self, task: Task) -> Task:
+        """The task as it is. Raises `InputError` where its mean is not `centre`, about which signs are hidden."""
+        channels = max(len(task.data.mean), len(self.centre))
+        ours, theirs = (torch.tensor(c * (channels if len(c) == 1 else 1)) for c in (self.centre, task.data.mean))
+        same = ours.shape == theirs.shape and bool(torch.allclose(ours, theirs, atol=1e-6))
+        require(same, "centre", f"is {self.centre}, the model subtracts {task.data.mean}", "make them agree")
+        return task
+
+    def weights(self, examples: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
+        """Rows of positive weights that sum to one, float64."""
+        rows: list[Tensor] = []
+        while len(rows) < examples:
+            row = torch.rand(self.k, generator=generator, dtype=torch.float64)
+            row = row / row.sum()
+            if self.k == 1 or float(row.max()) <= self.largest:
+                rows.append(row)
+        return torch.stack(rows)
+
+    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        n, private = len(batch), self.k - self.public_share
+        if not n:
+            return batch
+        weights = self.weights(n, generator)
+        matrix = torch.zeros(n, n, dtype=torch.float64)
+        for j in range(private):
+            order = torch.randperm(n, generator=generator) if j else torch.arange(n)
+            matrix[torch.arange(n), order] += weights[:, j]
+        inputs = mixed(Batch(batch.inputs, soft_labels(batch.labels)), matrix).inputs
+        labels = mixed(batch, matrix / matrix.sum(1, keepdim=True)).labels
+        if self.public is not None and self.public_share:
+            if self.public.shape[1:] != batch.inputs.shape[1:]:
+                shapes = f"are of shape {tuple(self.public.shape[1:])}, the client's {tuple(batch.inputs.shape[1:])}"
+                raise InputError("public", shapes, "give public examples of the same shape")
+            chosen = torch.randint(len(self.public), (n, self.public_share), generator=generator)
+            lent = self.public.to(inputs)[chosen]
+            inputs = inputs + torch.einsum("nk,nk...->n...", weights[:, private:].to(inputs), lent)
+        mask = torch.randint(2, inputs.shape, generator=generator).to(inputs) * 2 - 1
+        centre = inputs.new_tensor(self.centre).view(-1, *([1] * (inputs.ndim - 2)))
+        return Batch(centre + mask * (inputs - centre), labels)

@@ -6,17 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from leakgauge.defenses.client_dp import ClientDP
+from leakgauge.defenses.clip import ClientDP
 from leakgauge.defenses.compose import Compose
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.kept import kept_entries
-from leakgauge.defenses.laplace import LaplaceNoise
-from leakgauge.defenses.noise import GaussianNoise
-from leakgauge.defenses.prune import Prune
+from leakgauge.defenses.mechanism import kept_entries
+from leakgauge.defenses.noise import GaussianNoise, LaplaceNoise
 from leakgauge.defenses.quantise import QSGD, Quantise
-from leakgauge.defenses.random_k import RandomK
 from leakgauge.defenses.sign import Sign, Unit
-from leakgauge.defenses.topk import TopK
+from leakgauge.defenses.sparsify import Prune, RandomK, TopK
 from leakgauge.tensors import Tensors
 
 

@@ -1,9 +1,8 @@
 """Scores of reconstructions, an image at a time, and what they are compared with."""
 
 from leakgauge.metrics.assignment import Assignment, assign
-from leakgauge.metrics.controls import mean_image, nearest_public
 from leakgauge.metrics.fsim import FSIM
-from leakgauge.metrics.identification import Identification, identify
+from leakgauge.metrics.identification import Identification, identify, mean_image, nearest_public
 from leakgauge.metrics.intervals import (
     Interval,
     bounded_interval,
@@ -14,14 +13,12 @@ from leakgauge.metrics.intervals import (
     proportion_lower,
     proportion_upper,
 )
-from leakgauge.metrics.l1 import L1
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior, presence_accuracy, presence_accuracy_by_prior
 from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
 from leakgauge.metrics.metric import Metric
+from leakgauge.metrics.papers import L1, PSNRBytes, PSNRShifted
 from leakgauge.metrics.pixel import MSE, PSNR, PSNR_CAP, PSNRPeak, is_exact
-from leakgauge.metrics.psnr_bytes import PSNRBytes
 from leakgauge.metrics.semantic import Jaccard, TopLabels, cifar10_labels
-from leakgauge.metrics.shifted import PSNRShifted
 from leakgauge.metrics.ssim import SSIM, SSIMCropped, SSIMGlobal
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Whether a reconstruction singles out its original among others."""
+"""Null baselines: what an attacker reaches without any update."""
 
 from __future__ import annotations
 
@@ -10,6 +10,32 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import Assignment, pairwise_mse
+
+
+def mean_image(public: Float[Tensor, "m ..."], n: int) -> Float[Tensor, "n ..."]:
+    """The mean of the public examples, `n` times: the constant guess with the least squared error over them.
+
+    Raises:
+        InputError: there are no public examples.
+    """
+    require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
+    return public.mean(0, keepdim=True).repeat(n, *([1] * (public.ndim - 1)))
+
+
+def nearest_public(
+    truth: Float[Tensor, "n ..."], public: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0
+) -> Float[Tensor, "n ..."]:
+    """For each true example the public one with the least squared error.
+
+    It is chosen by the truth, which no attacker can do: a generous bar. A reconstruction below it is less like
+    the truth than some stranger's example. One public example may serve several truths.
+
+    Raises:
+        InputError: there are no public examples.
+    """
+    require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
+    return public[pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1)]
+
 
 TIE = 1e-9
 """Relative difference below which two distances count as equal."""

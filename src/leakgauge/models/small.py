@@ -1,9 +1,11 @@
-"""The small networks of Qian & Hansen and of CI-Net's ablation, and one that trains fast."""
+"""Small networks: MLP, ConvNet, and those of Qian & Hansen and CI-Net."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from torch import nn
@@ -11,6 +13,46 @@ from torch import nn
 from leakgauge.errors import require
 from leakgauge.models.lenet import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
+
+
+@MODELS.register("mlp")
+def mlp(
+    *,
+    classes: int = 10,
+    shape: Sequence[int] = (3, 32, 32),
+    hidden: Sequence[int] = (64,),
+    activation: Activation = "relu",
+    bias: bool = True,
+) -> nn.Module:
+    """Linear layers on the flattened input, torch's default initialisation. Its first layer gives the input away."""
+    require(all(units > 0 for units in hidden), "hidden", f"is {list(hidden)}", "give positive numbers of units")
+    sizes = [math.prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after, bias=bias), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes, bias=bias))
+
+
+@MODELS.register("convnet", needs="images of at least 9 px")
+def convnet(*, classes: int = 10, channels: int = 3, size: int = 32, width: int = 64) -> nn.Module:
+    """ConvNet-D: eight 3×3 convolutions with BatchNorm and ReLU, two max-pools by 3, one linear layer.
+
+    Widths D, 2D, 2D, 4D, 4D, 4D, pool, 4D, 4D, pool; 2.9 M parameters at D = 64 (the paper's), torch's
+    default initialisation. The published definition names two layers alike, so that only eight remain.
+    """
+    widths = [width, 2 * width, 2 * width, 4 * width, 4 * width, 4 * width, 4 * width, 4 * width]
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    before = channels
+    for i, after in enumerate(widths):
+        layers[f"conv{i}"] = nn.Conv2d(before, after, 3, padding=1)
+        layers[f"bn{i}"] = nn.BatchNorm2d(after)
+        layers[f"relu{i}"] = nn.ReLU()
+        before = after
+        if i in (5, 7):
+            layers[f"pool{i}"] = nn.MaxPool2d(3)
+    layers["flatten"] = nn.Flatten()
+    layers["linear"] = nn.Linear(before * (size // 3 // 3) ** 2, classes)
+    return nn.Sequential(layers)
 
 
 def _positive(name: str, value: int) -> None:

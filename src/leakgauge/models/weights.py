@@ -1,8 +1,9 @@
-"""Weights from a file, into a module."""
+"""Weights from files and from the package."""
 
 from __future__ import annotations
 
 import pickle
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, did_you_mean, require
 
 
 def read_state(path: Path, field: str) -> dict[str, Tensor]:
@@ -63,3 +64,31 @@ def load_weights(module: nn.Module, path: Path, field: str) -> None:
         not wrong, field, f"weights {path.name} do not fit: {', '.join(wrong[:6])}", "give the weights of this model"
     )
     module.load_state_dict(state)
+
+
+PREFIX = "packaged:"
+
+
+def packaged_names() -> tuple[str, ...]:
+    """All of them, e.g. ``resnet20-cifar10``."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.safetensors")))
+
+
+def packaged(name: str, field: str = "weights") -> Path:
+    """The file of a name.
+
+    Raises:
+        InputError: no such weights; names `field`.
+    """
+    known = packaged_names()
+    require(name in known, field, f"no packaged weights '{name}'", did_you_mean(name, known))
+    return _folder() / f"{name}.safetensors"
+
+
+def weights_path(text: str, field: str = "weights") -> Path:
+    """``packaged:NAME`` or a path, as plans write it."""
+    return packaged(text.removeprefix(PREFIX), field) if text.startswith(PREFIX) else Path(text)
+
+
+def _folder() -> Path:
+    return Path(str(files("leakgauge"))) / "weights"

@@ -24,7 +24,7 @@ from leakgauge.defenses import (
     Transform,
     parts_of,
 )
-from leakgauge.defenses.laplace import LaplaceNoise
+from leakgauge.defenses.noise import LaplaceNoise
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of
 
 

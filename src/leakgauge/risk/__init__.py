@@ -1,9 +1,10 @@
 """What can be said about risk without running an attack."""
 
-from leakgauge.risk.averaging import expected_singletons, hidden_by_averaging
 from leakgauge.risk.counting import (
     OneHidden,
     Tally,
+    expected_singletons,
+    hidden_by_averaging,
     highest_rank,
     needed_rows,
     paper_applies,

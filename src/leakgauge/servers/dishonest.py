@@ -3,8 +3,7 @@
 They live apart from `leakgauge.servers`, which observations import, because servers read observations.
 """
 
-from leakgauge.servers.feature_fishing import FeatureFishing
-from leakgauge.servers.fishing import ClassFishing
+from leakgauge.servers.fishing import ClassFishing, FeatureFishing
 from leakgauge.servers.identity_convolutions import IdentityConvolutions
 from leakgauge.servers.imprint import Imprint, ImprintBlock
 from leakgauge.servers.input_skip import InputSkip

@@ -17,14 +17,13 @@ from leakgauge.attacks.matching import Given
 from leakgauge.attacks.recipes import Auto
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import InputError, require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction, Status
+from leakgauge.observation import Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.fishing import ClassFishing
-from leakgauge.servers.layer_chain import FIT, Layer, layer_chain
 from leakgauge.servers.pixel_path import NORMS, RECTIFIERS, SATURATING, SKIPPED, Path, Tap
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.tracing import FIT, Layer, layer_chain
 from leakgauge.update import Update
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction
+from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.front import fronted
-from leakgauge.servers.relu_pair import relu_pair
+from leakgauge.servers.blocks import fronted, relu_pair
+from leakgauge.servers.reads import Slots, read_slots
 from leakgauge.servers.server import Broadcast, Change
-from leakgauge.servers.slots import Slots, read_slots
 from leakgauge.task import DataSpec, Task
 from leakgauge.update import UpdateKind
 
@@ -28,7 +26,7 @@ biases with large gradients keep its digits."""
 
 @dataclass(frozen=True, eq=False)
 class ImprintRead:
-    """Differences of neighbouring rows: Σ over the examples between two thresholds (`leakgauge.servers.slots`).
+    """Differences of neighbouring rows: Σ over the examples between two thresholds (`leakgauge.servers.reads`).
 
     Attributes:
         weight, bias: names of the layer's parameters.

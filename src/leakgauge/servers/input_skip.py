@@ -11,12 +11,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import SERVERS
-from leakgauge.servers.class_read import DECOY_BIAS, class_features, decoy_of, exactly_all, inside, summary
-from leakgauge.servers.front import honest_module, linear, rebuilt
-from leakgauge.servers.provenance import gradient_factor, undefended
+from leakgauge.servers.blocks import honest_module, linear, rebuilt
+from leakgauge.servers.reads import (
+    DECOY_BIAS,
+    class_features,
+    decoy_of,
+    exactly_all,
+    gradient_factor,
+    inside,
+    summary,
+    undefended,
+)
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 
@@ -86,7 +93,7 @@ class InputSkip:
 
     Source: the read of a biased linear layer (Geiping et al., 2020, Proposition 3.1) at a skip connection from the
     input; the decoy class is the remedy that makes a soft-max's rows belong to one class each
-    (`leakgauge.servers.class_read`). Exact for each example that is alone in its class, a mean for others; examples
+    (`leakgauge.servers.reads`). Exact for each example that is alone in its class, a mean for others; examples
     of the decoy class are not read. Local steps do not move the input, so that reads stay exact over several as long
     as the decoy leads, but then have no certificate. The price is a conspicuous loss of about 50.
     """

@@ -10,10 +10,9 @@ import torch
 from leakgauge.attacks.recipes import Auto
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Attack, OnStep, Reconstruction
+from leakgauge.observation import Attack, Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.head import classifier_of
+from leakgauge.servers.blocks import classifier_of
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 

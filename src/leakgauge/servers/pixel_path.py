@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from leakgauge.errors import InputError
-from leakgauge.servers.layer_chain import Layer
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
+from leakgauge.tracing import Layer
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.Hardtanh)
 """The identity from 0 to 1."""

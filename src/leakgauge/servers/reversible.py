@@ -13,13 +13,20 @@ from torch import Tensor, nn
 
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import SERVERS
-from leakgauge.servers.class_read import DECOY_BIAS, class_features, decoy_of, exactly_all, inside, summary
-from leakgauge.servers.front import honest_module, linear, rebuilt
+from leakgauge.servers.blocks import honest_module, linear, rebuilt
 from leakgauge.servers.input_skip import NOTHING
-from leakgauge.servers.provenance import gradient_factor, undefended
+from leakgauge.servers.reads import (
+    DECOY_BIAS,
+    class_features,
+    decoy_of,
+    exactly_all,
+    gradient_factor,
+    inside,
+    summary,
+    undefended,
+)
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 
@@ -121,7 +128,7 @@ class ReversibleNetwork:
     """Additive couplings from the input to a linear head, beside the honest model: the head gives the input away.
 
     Source: couplings of NICE (Dinh et al., 2015) and RevNet (Gomez et al., 2017), whose inverse needs no search. The
-    head's rows ÷ its bias are the last activations (per class, `leakgauge.servers.class_read`), and the inverse is
+    head's rows ÷ its bias are the last activations (per class, `leakgauge.servers.reads`), and the inverse is
     their input. Exact for each example that is alone in its class; where a class has several, the inverse of
     their mean activation, which is not their mean. Examples of the decoy class are not read.
     Several local steps move the couplings: reads are approximate. The price is a conspicuous loss of about 50.

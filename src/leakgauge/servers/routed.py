@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction
+from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.front import honest_module, linear, rebuilt
+from leakgauge.servers.blocks import honest_module, linear, rebuilt
+from leakgauge.servers.reads import Slots, read_slots
 from leakgauge.servers.server import Broadcast, Change
-from leakgauge.servers.slots import Slots, read_slots
 from leakgauge.task import Task
 
 TURNS = 100.0
@@ -50,7 +49,7 @@ class Routed(nn.Module):
 
 @dataclass(frozen=True)
 class RoutedRead:
-    """One slot a copy (`leakgauge.servers.slots`)."""
+    """One slot a copy (`leakgauge.servers.reads`)."""
 
     copies: int
     turns: float
@@ -90,7 +89,7 @@ class SubModelPerExample:
     examples routed to it, and its rows ÷ biases are the example that is there alone. The routing has no gradient and no
     parameters, so that local steps do not change it and reads stay exact over FedAvg (no weight decay).
     A hash instead of brightness thresholds fills the copies evenly whatever the data's distribution:
-    n·(1 − 1/copies)^(n−1) of n examples are alone (`leakgauge.servers.slots.expected_alone`).
+    n·(1 − 1/copies)^(n−1) of n examples are alone (`leakgauge.servers.reads.expected_alone`).
     Measured (CIFAR-10 before a LeNet, FedSGD in float32, 3 batches each, above 60 dB): of 64 images 29, 26, 29 with 64
     copies (expected 23.7), 43, 56, 55 with 256 (50.0), 58, 60, 62 with 512 (56.6).
 

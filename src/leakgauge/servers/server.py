@@ -13,8 +13,7 @@ from leakgauge.task import Task
 
 if TYPE_CHECKING:
     from leakgauge.compute import Budget, Compute
-    from leakgauge.observation import Observation
-    from leakgauge.reconstruction import OnStep, Reconstruction
+    from leakgauge.observation import Observation, OnStep, Reconstruction
 
 
 class Change(Enum):
@@ -32,7 +31,7 @@ class Change(Enum):
 class Crafting(Protocol):
     """The server's secret: what it put into the model, and the attack that reads it.
 
-    Made without sight of any client's data. Has the guarantees of `leakgauge.reconstruction.Attack`.
+    Made without sight of any client's data. Has the guarantees of `leakgauge.observation.Attack`.
     """
 
     @property

@@ -10,11 +10,9 @@ import torch
 from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction
+from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.front import fronted
-from leakgauge.servers.relu_pair import relu_pair
+from leakgauge.servers.blocks import fronted, relu_pair
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 

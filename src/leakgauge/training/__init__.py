@@ -2,10 +2,8 @@
 
 from leakgauge.training.augment import CropFlip, NoAugmentation
 from leakgauge.training.autoencoder import fit_autoencoder
-from leakgauge.training.denoiser_fit import Leg, fit_denoiser
-from leakgauge.training.denoiser_recipe import DenoiserRecipe
-from leakgauge.training.fit import Epoch, accuracy, fit
-from leakgauge.training.recipe import Recipe
+from leakgauge.training.denoiser import DenoiserRecipe, Leg, fit_denoiser
+from leakgauge.training.fit import Epoch, Recipe, accuracy, fit
 
 __all__ = [
     "CropFlip",

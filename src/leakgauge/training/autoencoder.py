@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.models.autoencoder import Autoencoder
+from leakgauge.models.generator_rivals import Autoencoder
 
 
 def fit_autoencoder(

@@ -20,8 +20,7 @@ from leakgauge.defenses import Clip, Compose, Defense, NoDefense, Quantise, Sign
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.models import lenet, mlp
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive import counter_to
 from leakgauge.attacks.adaptive.counter import Counter
-from leakgauge.attacks.adaptive.likelihood import STRENGTH, Likelihood, matching_variation
 from leakgauge.attacks.adaptive.noise import Whitened
+from leakgauge.attacks.adaptive.rounding import STRENGTH, Likelihood, matching_variation
 from leakgauge.attacks.matching import (
     Adam,
     Cosine,
@@ -25,8 +25,7 @@ from leakgauge.attacks.matching import (
     SquaredL2,
     TotalVariation,
 )
-from leakgauge.attacks.matching.canvases import Given
-from leakgauge.attacks.matching.low_resolution import LowResolution
+from leakgauge.attacks.matching.canvases import Given, LowResolution
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import (

@@ -10,8 +10,7 @@ import torch
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive import Adapted, Counter, Naive, counter_to
-from leakgauge.attacks.adaptive.noise import NATURAL_VARIATION, STRENGTH, Whitened, against_noise
-from leakgauge.attacks.adaptive.noise_scale import known_scale
+from leakgauge.attacks.adaptive.noise import NATURAL_VARIATION, STRENGTH, Whitened, against_noise, known_scale
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Cosine,
@@ -25,7 +24,7 @@ from leakgauge.attacks.matching import (
     Uniform,
     falling,
 )
-from leakgauge.attacks.matching.low_resolution import LowResolution
+from leakgauge.attacks.matching.canvases import LowResolution
 from leakgauge.attacks.recipes.auto import falling_variation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
@@ -43,7 +42,7 @@ from leakgauge.defenses import (
     fed_cdp,
     noise,
 )
-from leakgauge.defenses.laplace import laplace
+from leakgauge.defenses.noise import laplace
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch

@@ -14,8 +14,7 @@ from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Task
 
 PHOTOS = Samples(size=32)

@@ -10,15 +10,14 @@ from torch import nn
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.closed_form.layers import input_layers, linear_layers
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.defenses import NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.tracing import input_layers, linear_layers
 
 
 def read(t: Task, b: Batch, *, protocol=None, defense=None):

@@ -13,9 +13,8 @@ from leakgauge.compute import Budget
 from leakgauge.defenses import NoDefense, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.models.mlp import mlp
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Reconstruction, Status
+from leakgauge.models.small import mlp
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Mode, Task
 from leakgauge.update import Update
 

@@ -8,16 +8,14 @@ import pytest
 import torch
 
 from cases import SPEC, task
-from leakgauge.attacks.learned import LearnedInversion, Sketch
-from leakgauge.attacks.learned.inversion import _sent
+from leakgauge.attacks.recipes.learned import LearnedInversion, Sketch, _sent
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import Defense, TopK
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR, mean_image
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch
 
 QUICK = LearnedInversion(pairs=300, buckets=256, hidden=128, steps=300)

@@ -11,16 +11,15 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.matching import AnnealedAdam, LowResolution, Matching, SquaredL2
-from leakgauge.attacks.matching.denoise import CONDITIONAL, LABEL_FREE, Denoise, network
+from leakgauge.attacks.matching.polish import CONDITIONAL, LABEL_FREE, Denoise, network
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples, gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import LPIPS, identify
 from leakgauge.metrics.assignment import Assignment
-from leakgauge.models.packaged import packaged
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.models.weights import packaged
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 
 SIZES = (32, 64)

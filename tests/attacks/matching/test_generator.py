@@ -22,8 +22,8 @@ from leakgauge.attacks.matching import (
     SquaredL2,
     Turn,
 )
-from leakgauge.attacks.matching.generator import AsItIs, IntoRange
-from leakgauge.attacks.matching.in_turn import held
+from leakgauge.attacks.matching.adam import held
+from leakgauge.attacks.matching.networks import AsItIs, IntoRange
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.recipes import ci_net, gias
 from leakgauge.clients import FedSGD, client_update
@@ -34,8 +34,7 @@ from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR
 from leakgauge.models.generator_rivals import DCGANGenerator
 from leakgauge.models.generators import CINetGenerator, Wide
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SMALL = Generator(network=CINetGenerator(width=Wide(8)))

@@ -30,8 +30,7 @@ from leakgauge.defenses import AttackerView
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.pixel import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 
 F64 = torch.float64
 

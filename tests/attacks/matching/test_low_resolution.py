@@ -14,9 +14,8 @@ from torch.func import grad, vmap
 
 from cases import SPEC
 from leakgauge.attacks.matching import Decoder, LowResolution, Matching, Pixels, SquaredL2, Uniform
-from leakgauge.attacks.matching.annealed import AnnealedAdam
-from leakgauge.attacks.matching.canvases import Canvas, Start
-from leakgauge.attacks.matching.starts import Natural, Tiled
+from leakgauge.attacks.matching.adam import AnnealedAdam
+from leakgauge.attacks.matching.canvases import Canvas, Natural, Start, Tiled
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples
 from leakgauge.draws import Draws

@@ -11,7 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.matching import LBFGS, Adam, BoundedLBFGS, Minimiser
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.compute import Budget
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Status
 
 TARGET = torch.tensor([0.3, -0.2, 0.9, 0.1], dtype=torch.float64)
 

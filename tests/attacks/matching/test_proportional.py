@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakgauge.attacks.matching import Adam, TotalVariation
 from leakgauge.attacks.matching.problem import Meter, Problem
-from leakgauge.attacks.matching.proportional import Proportional, proportional
+from leakgauge.attacks.matching.schedules import Proportional, proportional
 from leakgauge.compute import Budget
 from leakgauge.errors import InputError
 

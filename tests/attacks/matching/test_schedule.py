@@ -31,8 +31,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 
 F64 = torch.float64
 ALL: list[Minimiser] = [

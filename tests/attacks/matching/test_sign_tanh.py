@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakgauge.attacks.matching import PerTensorRMS, SignTanh
-from leakgauge.attacks.matching.sign_tanh import Fixed, sign_tanh
+from leakgauge.attacks.matching.objectives import Fixed, sign_tanh
 from leakgauge.defenses import AttackerView
 from leakgauge.errors import InputError
 from leakgauge.registry import OBJECTIVES

@@ -10,14 +10,13 @@ import torch
 from cases import batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, SquaredL2, Uniform
-from leakgauge.attacks.matching.step_search import StepSearch
+from leakgauge.attacks.recipes.step_search import StepSearch
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Reconstruction, Status, Step
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.resolve import resolve
 

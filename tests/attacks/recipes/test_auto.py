@@ -23,19 +23,18 @@ from leakgauge.attacks.matching import (
     Proportional,
     Scheduled,
 )
-from leakgauge.attacks.matching.schedule import Falling
+from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.attacks.recipes import Auto, inverting_gradients
 from leakgauge.attacks.recipes.auto import MOST, MOST_DENSE, affordable, falling_variation, following_variation
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, noise
-from leakgauge.defenses.laplace import laplace
+from leakgauge.defenses.noise import laplace
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.models import mlp
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack, Status
+from leakgauge.observation import Attack, Knowledge, Observation, Status
 from leakgauge.task import DataSpec, Task
 
 

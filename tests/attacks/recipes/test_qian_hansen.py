@@ -14,8 +14,7 @@ from leakgauge.data.source import spec
 from leakgauge.draws import Draws
 from leakgauge.metrics import L1, assign
 from leakgauge.models.small import one_hidden_layer
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 
 

@@ -13,10 +13,10 @@ from cases import batch as tiny_batch
 from cases import task as tiny_task
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.matching import Matching, Pixels, SignTanh, SquaredL2, Uniform
-from leakgauge.attacks.matching.annealed import AnnealedAdam
-from leakgauge.attacks.matching.low_resolution import LowResolution
+from leakgauge.attacks.matching.adam import AnnealedAdam
+from leakgauge.attacks.matching.canvases import LowResolution
+from leakgauge.attacks.matching.objectives import Fixed
 from leakgauge.attacks.matching.polish import MaxNormalise
-from leakgauge.attacks.matching.sign_tanh import Fixed
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
@@ -25,8 +25,7 @@ from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.models import rog_lenet
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import Attack
+from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import map_tensors, squared_norm
 

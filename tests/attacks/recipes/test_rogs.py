@@ -14,8 +14,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.reconstruction import OnStep, Reconstruction, Status
+from leakgauge.observation import Knowledge, Observation, OnStep, Reconstruction, Status
 
 
 class Shades(nn.Module):

@@ -11,8 +11,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import lenet5, modified_lenet5
 from leakgauge.observation import Knowledge, Observation
+from leakgauge.servers.mkor.convolutions import IdentityMap, IdentityTaps
 from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.identity import IdentityMap, IdentityTaps
 from leakgauge.servers.mkor.losses import NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 

@@ -11,7 +11,7 @@ from torch import nn
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Clip, ClipExamples, Compose, Soteria, TopK, noise
-from leakgauge.reconstruction import Attack, Reconstruction, Status
+from leakgauge.observation import Attack, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Change, Crafting, Server
 from leakgauge.servers.mkor.heads import Constant

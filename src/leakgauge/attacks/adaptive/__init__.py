@@ -9,7 +9,7 @@ from leakgauge.attacks.adaptive.counter import (
     counter_to_kind,
     counters,
 )
-from leakgauge.attacks.adaptive.likelihood import Likelihood
+from leakgauge.attacks.adaptive.rounding import Likelihood
 
 __all__ = [
     "COUNTERS",

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Attack, OnStep, Reconstruction
+from leakgauge.observation import Attack, Observation, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.bottleneck import BottleneckDraw, draw_buffer, read_draw, read_draws
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
-from leakgauge.attacks.adaptive.unmixing import MOST_EXAMPLES, Mixing, read_mixing, single_gradient
+from leakgauge.attacks.adaptive.mixup import MOST_EXAMPLES, Mixing, read_mixing, single_gradient
+from leakgauge.attacks.adaptive.precode import BottleneckDraw, draw_buffer, read_draw, read_draws
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.per_tensor import CosinePerTensor
 from leakgauge.clients import FedAvg, FedSGD, Protocol

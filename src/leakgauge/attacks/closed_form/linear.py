@@ -9,15 +9,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.layers import LinearLayer, input_layers
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import RandomK, parts_of, view_of
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
+from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.update import UpdateKind
 
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"

@@ -13,8 +13,7 @@ from torch.func import functional_call
 from leakgauge.attacks.explained import Explainer
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task, twice_differentiable
 

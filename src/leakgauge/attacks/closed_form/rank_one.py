@@ -11,14 +11,13 @@ from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.layers import input_layers
 from leakgauge.attacks.explained import Explainer
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
+from leakgauge.tracing import input_layers
 
 FAINT = 1e-3
 """Share of the second singular value in the first above which the gradient is no single example's."""

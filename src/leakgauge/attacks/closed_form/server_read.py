@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction
+from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
 
 

@@ -10,17 +10,16 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from leakgauge.attacks.closed_form.layers import input_layers
 from leakgauge.attacks.exact.candidates import candidates
 from leakgauge.attacks.exact.certificate import certify
 from leakgauge.attacks.exact.residual import Examples, Residual, refit, residual
 from leakgauge.attacks.exact.sums import Sums, scale_of, sums_of
 from leakgauge.attacks.exact.tail import Tail
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status, Step
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Mode, Task
+from leakgauge.tracing import input_layers
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.layers import LinearLayer
 from leakgauge.attacks.exact.wire import Wire
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
 from leakgauge.observation import Observation
+from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
 
 

@@ -10,9 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.attacks.closed_form.layers import LinearLayer
-from leakgauge.loss import cross_entropy
-from leakgauge.task import Task
+from leakgauge.task import Task, cross_entropy
+from leakgauge.tracing import LinearLayer
 
 
 @dataclass(frozen=True, eq=False)

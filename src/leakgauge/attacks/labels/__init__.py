@@ -2,7 +2,6 @@
 
 from leakgauge.attacks.labels.counts import CountsFromLastLayer
 from leakgauge.attacks.labels.idlg import IDLG
-from leakgauge.attacks.labels.known import KnownLabels
-from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown
+from leakgauge.attacks.labels.strategy import KnownLabels, LabelGuess, LabelStrategy, Unknown
 
 __all__ = ["IDLG", "CountsFromLastLayer", "KnownLabels", "LabelGuess", "LabelStrategy", "Unknown"]

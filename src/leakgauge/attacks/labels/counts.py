@@ -9,11 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.labels.classifier import Classifier, find_classifier
-from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, tangent_below
+from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
 from leakgauge.attacks.labels.idlg import IDLG
-from leakgauge.attacks.labels.mean_field import labels_of, mean_field
-from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1
-from leakgauge.attacks.labels.probes import stand_ins
+from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, labels_of, mean_field
 from leakgauge.attacks.labels.strategy import LabelGuess, Unknown
 from leakgauge.clients.fedsgd import FedSGD
 from leakgauge.clients.protocol import Protocol

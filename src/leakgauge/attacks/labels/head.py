@@ -1,11 +1,4 @@
-"""A client reduced to its last layer: cheap enough to simulate thousands of times.
-
-The features that enter the classifier are held fixed and taken from stand-in inputs; everything else is the
-client's own protocol, the same function that clients run, so local steps, unequal minibatches, momentum,
-weight decay and secure aggregation need no formula here. Layers below move too: their effect on the logits is
-linearised, z += L·u with a trained u and L·Lᵀ = J·Jᵀ, the neural tangent kernel of those layers at an average
-input (on an untrained LeNet with 4 steps of lr .01 it takes the error of the simulated bias from .6 to .15 counts).
-"""
+"""The classifier's outputs on inputs that stand in for the client's."""
 
 from __future__ import annotations
 
@@ -18,12 +11,49 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from leakgauge.attacks.labels.classifier import Classifier, without_dropout
-from leakgauge.clients.gradient import mean_gradient
-from leakgauge.clients.protocol import Protocol
+from leakgauge.clients.protocol import Protocol, mean_gradient
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import UpdateKind
+
+ENOUGH = 64
+"""From that many public examples on, nothing is made up."""
+
+
+def stand_ins(observation: Observation, count: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
+    """At most `count` public examples if the attacker has enough of them, else `count` made-up ones."""
+    public = observation.knowledge.public_data
+    like = next(iter(observation.task.parameters.values()))
+    if public is not None and len(public) >= ENOUGH:
+        return public[torch.randperm(len(public), generator=generator)[:count]].to(like)
+    return made_up(observation.task.data, count, generator).to(like)
+
+
+def made_up(data: DataSpec, count: int, generator: torch.Generator) -> Float[Tensor, "count *shape"]:
+    """Random inputs in the data's range.
+
+    Images are Gaussian fields with an amplitude spectrum 1/f^α, α ~ U(.7, 1.7), of random mean and contrast
+    and with correlated channels, which is how photographs vary to second order (Field, 1987). Anything else is
+    uniform noise.
+    """
+    if not data.is_image:
+        return torch.rand(count, *data.shape, generator=generator) * data.range + data.low
+    channels, height, width = data.shape
+    frequency = (torch.fft.fftfreq(height)[:, None] ** 2 + torch.fft.rfftfreq(width)[None] ** 2).sqrt()
+    frequency[0, 0] = 1.0
+    alpha = 0.7 + torch.rand(count, 1, 1, 1, generator=generator)
+    grey = torch.randn(count, 1, height, width, generator=generator)
+    colour = torch.randn(count, channels, height, width, generator=generator)
+    field = torch.fft.irfft2(torch.fft.rfft2(0.9 * grey + 0.45 * colour) * frequency**-alpha, s=(height, width))
+    field = field - field.mean((2, 3), keepdim=True)
+    field = field / field.flatten(1).std(1).clamp_min(1e-6)[:, None, None, None]
+    mean = 0.5 + 0.18 * torch.randn(count, 1, 1, 1, generator=generator)
+    mean = mean + 0.07 * torch.randn(count, channels, 1, 1, generator=generator)
+    contrast = 0.08 + 0.2 * torch.rand(count, 1, 1, 1, generator=generator)
+    images: Tensor = (mean + contrast * field).clamp(0, 1)
+    return images * data.range + data.low
+
 
 MOVED = 0.02
 """Below that mean change of a logit through the layers below, they are held still."""

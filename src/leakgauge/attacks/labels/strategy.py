@@ -1,4 +1,4 @@
-"""How labels are found: the contract, and the two ways a strategy may answer."""
+"""How labels are found: the contract, and labels that are known."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.observation import Observation
+from leakgauge.registry import LABELS
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,3 +43,16 @@ class LabelStrategy(Protocol):
     """
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown: ...
+
+
+@LABELS.register("known", needs="labels")
+@dataclass(frozen=True)
+class KnownLabels:
+    """Takes the labels from the attacker's knowledge, with confidence 1. Reads nothing else."""
+
+    def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
+        del generator
+        labels = observation.knowledge.labels
+        if labels is None:
+            return Unknown("the attacker was not given the labels; add labels to what it knows, or infer them")
+        return LabelGuess(labels.detach().sort().values, 1.0)

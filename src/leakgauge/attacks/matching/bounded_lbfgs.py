@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from leakgauge.attacks.matching.problem import Best, Minimum, Over, Problem
 from leakgauge.errors import require
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
 

@@ -1,14 +1,16 @@
-"""What is optimised, and where it starts."""
+"""What is optimised: pixels in a box, or a latent of low resolution, and where the search starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.errors import require
 from leakgauge.registry import CANVASES
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
@@ -98,3 +100,112 @@ class Pixels:
             return {}
         edge = torch.zeros((1, *data.shape), dtype=torch.float64)
         return {"pixels": (data.normalise(edge + data.low), data.normalise(edge + data.high))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiled:
+    """One uniform random tile of side `tile` an example, repeated over the picture and cut at its edges.
+
+    Attributes:
+        tile: side in pixels of the canvas.
+    """
+
+    tile: int = 4
+
+    def __post_init__(self) -> None:
+        require(self.tile > 0, "tile", f"is {self.tile}", "give a side in pixels")
+
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
+        require(len(data.shape) == 3, "first", f"a tile has no meaning for shape {data.shape}", "use a uniform start")
+        channels, height, width = data.shape
+        tiles = torch.rand((examples, channels, self.tile, self.tile), generator=generator, dtype=torch.float64)
+        down, across = -(-height // self.tile), -(-width // self.tile)
+        picture = tiles.repeat(1, 1, down, across)[..., :height, :width]
+        return data.normalise(data.low + data.range * picture)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Natural:
+    """For each example one of the attacker's own pictures, drawn at random and resized to the canvas (bilinear).
+
+    Attributes:
+        pictures: raw, of any size, with the data's channels. They must be other pictures than the client's.
+    """
+
+    pictures: Float[Tensor, "m c y x"]
+
+    def __post_init__(self) -> None:
+        fits = self.pictures.ndim == 4 and len(self.pictures) > 0
+        require(fits, "pictures", f"have shape {tuple(self.pictures.shape)}", "give at least one picture")
+
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
+        channels = self.pictures.shape[1]
+        fits = len(data.shape) == 3 and data.shape[0] == channels
+        require(fits, "pictures", f"have {channels} channels, the data have shape {data.shape}", "make them agree")
+        drawn = self.pictures[torch.randint(len(self.pictures), (examples,), generator=generator)].double()
+        resized = F.interpolate(drawn, data.shape[1:], mode="bilinear", align_corners=False, antialias=True)
+        return data.normalise(resized.clamp(data.low, data.high))
+
+
+@CANVASES.register("low-resolution", needs="images")
+@dataclass(frozen=True, kw_only=True)
+class LowResolution:
+    """Latents Z of c×⌈h/factor⌉×⌈w/factor⌉; the picture is low + range · enlarge(Z), bicubic.
+
+    Source: ROG's code: Z is drawn from U(0, 1) directly (the paper draws a picture and reduces it), enlarged by
+    ``F.interpolate(mode="bicubic", align_corners=False)``, not clamped: between bright pixels it overshoots.
+    Fewer unknowns make the update of an untrained network with a wide first linear layer easier to match, and keep
+    out what noise and rounding would put into single pixels. In return nothing above the small picture's resolution
+    can come back: `ceiling` says what a perfect search would show.
+
+    A learning rate is in units of the data's range, whatever the normalisation.
+
+    Attributes:
+        factor: pixels of a side that one pixel of the latent stands for.
+        first: the first guess, at the latent's own size.
+        box: keep latents in [0, 1]; ROG does not.
+    """
+
+    factor: int = 4
+    first: Start = field(default_factory=Uniform)
+    box: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", f"is {self.factor}", "give a positive whole number")
+
+    def refuses(self, data: DataSpec) -> str:
+        """Why it cannot make such data, or nothing."""
+        return "" if len(data.shape) == 3 else f"low-resolution needs two spatial axes, the data have {data.shape}"
+
+    def small(self, data: DataSpec) -> DataSpec:
+        """The data at the latent's size."""
+        channels, height, width = data.shape
+        return replace(data, shape=(channels, -(-height // self.factor), -(-width // self.factor)))
+
+    def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
+        why = self.refuses(data)
+        require(not why, "canvas", why, "use another canvas")
+        small = self.small(data)
+        raw = small.denormalise(self.first(examples, small, generator))
+        return {"latents": (raw - data.low) / data.range}
+
+    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
+        large = F.interpolate(variables["latents"], data.shape[1:], mode="bicubic", align_corners=False)
+        return data.normalise(data.low + data.range * large)
+
+    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
+        if not self.box:
+            return {}
+        edge = torch.zeros((1, *self.small(data).shape), dtype=torch.float64)
+        return {"latents": (edge, edge + 1)}
+
+    def ceiling(self, truth: Float[Tensor, "n c h w"], data: DataSpec) -> Float[Tensor, "n c h w"]:
+        """`truth`, raw, reduced (bicubic, antialiased) and enlarged again: about the best that this canvas can show.
+
+        For reports and tests, which hold the truth; attacks have none to give.
+        """
+        size = self.small(data).shape[1:]
+        latents = F.interpolate(
+            (truth - data.low) / data.range, size, mode="bicubic", align_corners=False, antialias=True
+        )
+        return data.denormalise(self.decode({"latents": latents}, data))

@@ -16,19 +16,17 @@ from torch import Tensor
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
 from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.canvases import Canvas, Pixels
-from leakgauge.attacks.matching.hidden import Hidden, buffers_in
+from leakgauge.attacks.matching.hidden import Hidden, JointSoftLabels, buffers_in
 from leakgauge.attacks.matching.minimiser import Minimiser
 from leakgauge.attacks.matching.objectives import Cosine, Objective
 from leakgauge.attacks.matching.priors import NoPrior, Prior
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
 from leakgauge.attacks.matching.residuals import Squares, has_residual, residual
-from leakgauge.attacks.matching.schedule import Scheduled
+from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.attacks.matching.soft_labels import JointSoftLabels
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import Cost, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Problem
 from leakgauge.errors import require
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Over, Problem
 from leakgauge.attacks.matching.residuals import Linearisation
 from leakgauge.errors import InputError, require
-from leakgauge.reconstruction import Status
+from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
 

@@ -1,8 +1,8 @@
-"""Distances between the simulated and the observed update: the data term of a matching attack."""
+"""Distances between the simulated and the observed update."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView
+from leakgauge.errors import require
 from leakgauge.registry import OBJECTIVES
-from leakgauge.tensors import Tensors, inner, squared_norm
+from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 
 
 @runtime_checkable
@@ -58,3 +59,91 @@ class Cosine:
         tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
         norms = squared_norm(simulated).clamp_min(tiny).sqrt() * squared_norm(observed).clamp_min(tiny).sqrt()
         return 1 - inner(simulated, observed) / norms
+
+
+@OBJECTIVES.register("cosine-on-support")
+@dataclass(frozen=True)
+class CosineOnSupport:
+    """`Cosine` with the simulated update set to zero wherever the observed one is exactly zero.
+
+    Source: GIAS's code for compressed gradients. It needs no knowledge of the mechanism. Where the client sent
+    everything, exact zeros are dead units; masking them forgets that they are dead.
+    """
+
+    scale_free: ClassVar[bool] = True
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
+        sent = map_tensors(lambda s, o: s * (o != 0), simulated, observed)
+        return Cosine()(sent, observed, view)
+
+
+@runtime_checkable
+class Gain(Protocol):
+    """What a simulated tensor is multiplied by before the tanh, a scalar."""
+
+    def __call__(self, simulated: Tensor) -> Float[Tensor, ""]: ...
+
+
+@dataclass(frozen=True)
+class PerTensorRMS:
+    """`times` / root mean square of the simulated tensor: the objective no longer knows the update's length.
+
+    The gradient passes through the root mean square as well, so a tensor cannot gain by growing. A zero tensor has
+    gain 0. LeNet of ROG at 32 px, four CIFAR-10 images, one seed, correlation with the truth: .74, .85, .85, .83 at
+    1, 3, 6, 12 times (`Fixed`: .83 at 1e4, .17 at 1).
+    """
+
+    times: float = 3.0
+
+    def __post_init__(self) -> None:
+        require(self.times > 0, "times", f"is {self.times}", "give a positive number")
+
+    def __call__(self, simulated: Tensor) -> Float[Tensor, ""]:
+        power = simulated.square().mean() if simulated.numel() else simulated.new_zeros(())
+        dead = power <= torch.finfo(simulated.dtype).tiny
+        return torch.where(dead, 0.0, self.times / torch.where(dead, 1.0, power).sqrt())
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same gain for every tensor, in units of 1 / update: for a delta divide it by the local learning rate."""
+
+    value: float = 1e4
+
+    def __post_init__(self) -> None:
+        require(self.value > 0, "gain", f"is {self.value}", "give a positive number")
+
+    def __call__(self, simulated: Tensor) -> Float[Tensor, ""]:
+        return simulated.new_tensor(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignTanh:
+    """Σ_t ‖tanh(gain_t · g_t) − sign(g*_t)‖², over tensors t; g is the simulated update, g* the observed one.
+
+    Source: ROG's objective for signSGD, ‖tanh(g) − sign(g*)‖². The paper has no gain: entries of a gradient are 1e-3
+    and less, where tanh is linear, so that it only maximises ⟨g, sign(g*)⟩. Only signs of g* are read, so a
+    compressor that sends a scaled sign is the same to it; entries that were sent as 0 pull towards 0.
+
+    Not zero at the truth, where tanh has not saturated.
+
+    Attributes:
+        gain: see `PerTensorRMS` and `Fixed`.
+    """
+
+    gain: Gain = field(default_factory=PerTensorRMS)
+
+    scale_free: ClassVar[bool] = False
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
+        terms = []
+        for name, target in observed.items():
+            ours = simulated[name]
+            terms.append((torch.tanh(self.gain(ours) * ours) - target.sign()).square().sum())
+        return torch.stack(terms).sum()
+
+
+@OBJECTIVES.register("sign-tanh", needs="local_training for deltas")
+def sign_tanh(*, gain: float | None = None) -> SignTanh:
+    """tanh of the simulated update against the signs of the observed one; `gain` by each tensor's size unless given."""
+    return SignTanh(gain=PerTensorRMS() if gain is None else Fixed(gain))

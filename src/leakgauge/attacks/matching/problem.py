@@ -13,9 +13,9 @@ from torch.func import grad_and_value, vmap
 
 from leakgauge.attacks.matching.canvases import Bounds
 from leakgauge.attacks.matching.residuals import Linearisation, Squares
-from leakgauge.attacks.matching.schedule import Schedule
+from leakgauge.attacks.matching.schedules import Schedule
 from leakgauge.compute import Budget
-from leakgauge.reconstruction import OnStep, Status, Step
+from leakgauge.observation import OnStep, Status, Step
 from leakgauge.tensors import Tensors
 
 Loss = Callable[[Tensors], tuple[Tensor, Tensor]]

@@ -1,13 +1,11 @@
 """Papers as assemblies of parts."""
 
 from leakgauge.attacks.recipes.auto import Auto
-from leakgauge.attacks.recipes.ci_net import ci_net
+from leakgauge.attacks.recipes.ci_net import ci_net, gias
 from leakgauge.attacks.recipes.dlg import dlg, idlg
-from leakgauge.attacks.recipes.gias import gias
 from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
-from leakgauge.attacks.recipes.rog import rog
-from leakgauge.attacks.recipes.rogs import ROGS
+from leakgauge.attacks.recipes.rog import ROGS, rog
 from leakgauge.attacks.recipes.row_space import RowSpace
 
 __all__ = ["ROGS", "Auto", "RowSpace", "ci_net", "dlg", "gias", "idlg", "inverting_gradients", "qian_hansen", "rog"]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from leakgauge.attacks.closed_form.layers import input_layers
 from leakgauge.attacks.closed_form.linear import LinearRead, read_one
 from leakgauge.attacks.matching import (
     Adam,
@@ -26,15 +25,14 @@ from leakgauge.attacks.matching import (
     proportional,
 )
 from leakgauge.attacks.matching.canvases import Start
-from leakgauge.attacks.smoothness import is_smooth
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import MixUp, parts_of
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction, Status
+from leakgauge.observation import Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Task
+from leakgauge.tracing import input_layers, is_smooth
 
 LATE = (1.43, 1.11)
 """The learning rate of signed Adam falls by ten after .7 and .9 of the steps: most of a short run at full speed."""

@@ -1,11 +1,15 @@
-"""CI-Net: an over-parameterised convolutional network in place of the pixels."""
+"""Attacks through generators: CI-Net and GIAS."""
 
 from __future__ import annotations
 
-from leakgauge.attacks.information import IfInformative
+from torch import nn
+
 from leakgauge.attacks.labels import CountsFromLastLayer
-from leakgauge.attacks.matching import Adam, Cosine, Matching
-from leakgauge.attacks.matching.generator import Generator, IntoRange, Output
+from leakgauge.attacks.matching import Adam, Cosine, Matching, TotalVariation
+from leakgauge.attacks.matching.adam import InTurn, Turn
+from leakgauge.attacks.matching.networks import Generator, IntoRange, Output, Pretrained
+from leakgauge.attacks.matching.objectives import CosineOnSupport
+from leakgauge.attacks.recipes.information import IfInformative
 from leakgauge.models.generators import ByPixels, CINetGenerator, Wide
 from leakgauge.registry import ATTACKS
 
@@ -38,3 +42,36 @@ def ci_net(
         restarts=restarts,
     )
     return IfInformative(attack=matching)
+
+
+@ATTACKS.register("gias", needs="example_count; a pre-trained generator of such pictures")
+def gias(
+    *,
+    generator: nn.Module,
+    code: tuple[int, ...],
+    code_steps: int = 500,
+    weight_steps: int = 5000,
+    tv: float = 1e-6,
+    restarts: int = 3,
+) -> Matching:
+    """GIAS: the codes of a pre-trained generator (Adam 3e-2), then one copy of its weights a picture (Adam 1e-3).
+
+    `generator` maps codes ``(1, *code)`` to pictures in (−1, 1); give a `Pretrained` canvas to `Matching` for other
+    outputs. Cosine distance on the entries that were sent, total variation, unsigned, both phases with step decay.
+
+    Source: Jeon et al., Gradient Inversion with Generative Image Prior, NeurIPS 2021, as their code runs it.
+    Differs: a user's generator in place of StyleGAN2, whose style codes theirs optimises; the best point by
+    total objective is kept.
+    """
+    turns = (
+        Turn(moves=("code",), minimiser=Adam(steps=code_steps, lr=3e-2, signed=False)),
+        Turn(moves=("weights.",), minimiser=Adam(steps=weight_steps, lr=1e-3, signed=False)),
+    )
+    return Matching(
+        objective=CosineOnSupport(),
+        prior=TotalVariation(tv),
+        canvas=Pretrained(module=generator, code=code),
+        minimiser=InTurn(turns=turns),
+        labels=CountsFromLastLayer(),
+        restarts=restarts,
+    )

@@ -8,16 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.layers import input_layers
 from leakgauge.attacks.matching import BoundedLBFGS, JointSoftLabels, Matching, Minimiser, SquaredL2, Uniform
 from leakgauge.attacks.matching.canvases import Bounds, Start
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation
-from leakgauge.reconstruction import OnStep, Reconstruction
+from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
+from leakgauge.tracing import input_layers
 
 FAINT = 1e-6
 """Singular values below this share of the largest are rounding in float32."""

@@ -8,7 +8,7 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 
 from leakgauge.errors import InputError, require
-from leakgauge.servers.mkor.nodes import (
+from leakgauge.servers.mkor.network import (
     Average,
     Drop,
     Flatten,

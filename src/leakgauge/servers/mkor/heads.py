@@ -12,8 +12,8 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.registry import HEADS
+from leakgauge.servers.mkor.network import Layer, linear_stack
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
-from leakgauge.servers.mkor.stack import Layer, linear_stack
 from leakgauge.servers.mkor.wiring import Routes
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors

@@ -11,8 +11,8 @@ from torch import Tensor
 from leakgauge.errors import InputError, require
 from leakgauge.registry import HEADS
 from leakgauge.servers.mkor.heads import Plan, crafted, idle_rows, planned, wire
+from leakgauge.servers.mkor.network import Layer
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
-from leakgauge.servers.mkor.stack import Layer
 from leakgauge.servers.mkor.wiring import Routes
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors

@@ -16,7 +16,7 @@ from torch import Tensor
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
 from leakgauge.registry import LOSSES
-from leakgauge.servers.mkor.stack import linear_stack
+from leakgauge.servers.mkor.network import linear_stack
 from leakgauge.task import Task, nll_raw
 from leakgauge.update import UpdateKind
 

@@ -1,0 +1,227 @@
+"""Models of dishonest servers, each in a random honest host and of random strength.
+
+A kind of `KINDS` names a registered server and draws its fields. Hosts are trained ones in half of the models. Where
+a server refuses a host (`InputError`), the next one is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakgauge.errors import InputError
+from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
+from leakgauge.servers import Broadcast, Server
+from leakgauge.task import DataSpec, Mode
+from reproduce.inspection.zoo import FAMILIES, Zoo, ZooModel
+from reproduce.inspection.zoo_dice import Dice
+from reproduce.inspection.zoo_families import vgg_of
+from reproduce.inspection.zoo_formats import drawn_format
+from reproduce.inspection.zoo_initial import initialise
+
+TRIES = 200
+TRAINED_HOSTS = 2
+"""Trained hosts of each family."""
+STEALTH = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Noise on the entries that a quiet MKOR would have zero, as a share of honest weights."""
+ANY = ("mlp", "lenet5", "plain", "vgg", "convnet", "resnet", "groupnorm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A dishonest server to draw.
+
+    Attributes:
+        server: its registered name.
+        hosts: families of honest networks that it is put into.
+        make: the server object for a host family.
+        trained: hosts are always trained.
+        classes: least number of classes of a host.
+    """
+
+    server: str
+    hosts: Sequence[str]
+    make: Callable[[Dice, str, DataSpec], Server]
+    trained: bool = False
+    classes: int = 2
+
+
+def _plain(server: str, **fields: Callable[[Dice, DataSpec], Any]) -> Callable[[Dice, str, DataSpec], Server]:
+    def make(dice: Dice, _: str, data: DataSpec) -> Server:
+        made: Server = SERVERS[server].build(**{name: draw(dice, data) for name, draw in fields.items()})
+        return made
+
+    return make
+
+
+def _published(dice: Dice, family: str, _: DataSpec) -> Server:
+    taps = {"vgg": "published", "plain": "published", "lenet5": "lenet5", "modified": "identity"}[family]
+    loss = dice.pick(("decoy", "absent-class", "nll-raw"))
+    made: Server = SERVERS["mkor"].build(
+        taps=TAPS[taps].build(), head=HEADS["constant"].build(), loss=LOSSES[loss].build()
+    )
+    return made
+
+
+def _quiet(noise: float) -> Callable[[Dice, str, DataSpec], Server]:
+    """Nothing conspicuous in the last layer: classes that the batch lacks undo the soft-max, no decoy."""
+
+    def make(dice: Dice, _: str, __: DataSpec) -> Server:
+        taps = TAPS["quiet"].build(
+            beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1, 0))
+        )
+        # Small, so that logits are nearly equal; noise beyond β² drowns the signal, and the server then reads nothing.
+        beta = dice.scale(0.01, 0.1)
+        head = HEADS["inconspicuous"].build(beta=beta, noise=noise * beta**2)
+        made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=LOSSES["absent-class"].build())
+        return made
+
+    return make
+
+
+def _decoyed(dice: Dice, _: str, __: DataSpec) -> Server:
+    noise = dice.pick(STEALTH)
+    taps = TAPS["quiet"].build(beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1)))
+    head = HEADS["inconspicuous"].build(beta=dice.pick((1.0, 3.0)), noise=noise)
+    made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=LOSSES["decoy"].build(bias=dice.pick((15.0, 30.0))))
+    return made
+
+
+KINDS: Mapping[str, Kind] = {
+    "mkor-published": Kind(server="mkor", hosts=("vgg", "vgg", "plain", "lenet5", "modified"), make=_published),
+    **{
+        f"mkor-quiet-{s:g}": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_quiet(s), classes=8)
+        for s in STEALTH
+    },
+    "mkor-quiet-decoy": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_decoyed, classes=8),
+    "imprint": Kind(
+        server="imprint", hosts=("mlp",), make=_plain("imprint", gain=lambda dice, _: dice.scale(0.03, 3.0))
+    ),
+    "trap-weights": Kind(
+        server="trap-weights",
+        hosts=("mlp",),
+        make=_plain("trap-weights", factor=lambda dice, _: 1 + dice.scale(0.01, 0.2)),
+    ),
+    "class-fishing": Kind(
+        server="class-fishing",
+        hosts=ANY,
+        make=_plain(
+            "class-fishing",
+            target=lambda dice, data: dice.whole(0, data.classes - 1),
+            saturation=lambda dice, _: dice.scale(30, 1000),
+        ),
+    ),
+    "identity-convolutions": Kind(
+        server="identity-convolutions", hosts=("plain", "vgg", "lenet5"), make=_plain("identity-convolutions")
+    ),
+    "label-flip": Kind(
+        server="label-flip",
+        hosts=ANY,
+        trained=True,
+        make=_plain(
+            "label-flip",
+            shift=lambda dice, data: dice.whole(1, data.classes - 1),
+            negate=lambda dice, _: dice.chance(0.3),
+        ),
+    ),
+    "imprint-block": Kind(
+        server="imprint-block",
+        hosts=ANY,
+        make=_plain("imprint-block", bins=lambda dice, _: dice.pick((16, 64, 256)), gain=lambda d, _: d.scale(0.01, 1)),
+    ),
+    "linear-first": Kind(
+        server="linear-first",
+        hosts=ANY,
+        make=_plain(
+            "linear-first", rows=lambda dice, _: dice.pick((64, 256)), factor=lambda dice, _: 1 + dice.scale(0.01, 0.2)
+        ),
+    ),
+    "input-skip": Kind(server="input-skip", hosts=ANY, make=_plain("input-skip")),
+    "reversible": Kind(server="reversible", hosts=ANY, make=_plain("reversible")),
+    "sub-model-per-example": Kind(
+        server="sub-model-per-example",
+        hosts=ANY,
+        make=_plain("sub-model-per-example", copies=lambda dice, _: dice.pick((16, 64, 256))),
+    ),
+}
+
+
+def available() -> tuple[str, ...]:
+    """Kinds whose server is registered."""
+    names = {entry.name for entry in SERVERS}
+    return tuple(kind for kind, entry in KINDS.items() if entry.server in names)
+
+
+def crafted(zoo: Zoo, kind: str, index: int) -> tuple[ZooModel, ZooModel, Broadcast]:
+    """The dishonest model of that number, its honest host, and the broadcast with the server's secret.
+
+    Raises:
+        InputError: the server refused all hosts; the last reason.
+    """
+    entry, dice, last = KINDS[kind], zoo.dice(f"crafted-{kind}", index), None
+    for _ in range(TRIES):
+        large = index % 30 == 7 and "vgg" in entry.hosts and last is None
+        family = "vgg" if large else dice.pick(entry.hosts)
+        host = _large(zoo, dice) if large else _host(zoo, dice, family, trained=entry.trained)
+        if host.task.data.classes < entry.classes:
+            continue
+        try:
+            server = entry.make(dice, family, host.task.data)
+            broadcast = server.broadcast(host.task, dice.generator)
+        except InputError as error:
+            last = error
+            continue
+        return _model(host, kind, broadcast, server), host, broadcast
+    raise InputError("kind", f"{kind} found no host in {TRIES} draws", str(last or "none has enough classes"))
+
+
+def _model(host: ZooModel, kind: str, broadcast: Broadcast, server: Server) -> ZooModel:
+    task = broadcast.task
+    module = task.module
+    values = {**task.parameters, **task.buffers}
+    with torch.no_grad():
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            tensor.copy_(values[name])
+    text = f"{kind}: {server}; host {host.description}"
+    return replace(host, module=module.eval(), task=task, kind=kind, description=text, sent=torch.float32)
+
+
+def _host(zoo: Zoo, dice: Dice, family: str, *, trained: bool) -> ZooModel:
+    """Half of them trained."""
+    if family == "modified":
+        return _modified(zoo, dice)
+    if trained or dice.chance(0.5):
+        return _plain_mode(zoo.base(dice.whole(0, TRAINED_HOSTS - 1), family))
+    data = drawn_format(dice, family)
+    with dice.torch_seeded():
+        module = FAMILIES[family](dice, data)
+    note = initialise(module, dice)
+    return _plain_mode(zoo.wrap(module, data, dice, "honest", family, "untrained", note))
+
+
+def _plain_mode(host: ZooModel) -> ZooModel:
+    """In eval mode: most servers refuse dropout and batch statistics."""
+    return replace(host, task=replace(host.task, module=host.task.module.eval(), mode=Mode.EVAL, stochastic=False))
+
+
+def _large(zoo: Zoo, dice: Dice) -> ZooModel:
+    """VGG-16 in full width at 32 px."""
+    data = DataSpec(shape=(3, 32, 32), classes=dice.pick((10, 100)))
+    with dice.torch_seeded():
+        module = vgg_of(data, depth=16, width=64, hidden=4096, norm=False, dropout=0.0)
+    return _plain_mode(zoo.wrap(module, data, dice, "honest", "vgg16-full", "untrained", "torch default"))
+
+
+def _modified(zoo: Zoo, dice: Dice) -> ZooModel:
+    """MKOR's modified network: two convolutions that keep the size, one linear layer."""
+    data = drawn_format(dice, "modified", largest=32)
+    channels, pixels = data.shape[0], data.shape[0] * data.shape[1] * data.shape[2]
+    with dice.torch_seeded():
+        convolutions = [nn.Conv2d(channels, channels, 5, padding=2), nn.ReLU()]
+        convolutions += [nn.Conv2d(channels, channels, 5, padding=2), nn.ReLU()]
+        module = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(pixels, data.classes), nn.ReLU())
+    return _plain_mode(zoo.wrap(module, data, dice, "honest", "modified", "untrained", "torch default"))

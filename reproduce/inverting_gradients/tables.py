@@ -1,0 +1,160 @@
+"""Tables 1 to 3 and Figure 4 of Inverting Gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from leakgauge.attacks.matching import Adam, Matching, SquaredL2, TotalVariation
+from leakgauge.clients import FedAvg
+from leakgauge.models import resnet18, resnet34, resnet50
+from reproduce.inverting_gradients.runs import (
+    CONVNET,
+    LENET,
+    RESNET_TRAINED,
+    Attempt,
+    Network,
+    Sheet,
+    Trial,
+    bounded,
+    distinct_batches,
+    euclidean,
+    proposed,
+)
+from reproduce.item import Inputs, Measure
+from reproduce.rows import Row
+
+NARROW = "width 16 for 64"
+SETTINGS = ((1, 4, 2, 1e-6), (1, 8, 2, 1e-6), (1, 8, 8, 1e-4), (5, 1, 1, 1e-4), (5, 8, 8, 1e-4))
+"""Local epochs, images, mini-batch, weight of the total variation."""
+
+
+def single(count: int, start: int = 0) -> list[list[int]]:
+    """The first images, one a client."""
+    return [[index] for index in range(start, start + count)]
+
+
+def _attempts(
+    page: Sheet, network: Network, attempts: Sequence[Attempt], images: int, doubt: str = ""
+) -> Iterator[Row]:
+    for attempt in attempts:
+        yield from page.rows(network, attempt, single(images), doubt=doubt)
+
+
+def variants(tv: float, steps: int) -> list[Attempt]:
+    """The attack, and with one part exchanged; a weight of 0 has the usual one of 1e-2 beside it."""
+    other = (
+        proposed(0.0, steps, name="no total variation") if tv else proposed(1e-2, steps, name="total variation 1e-2")
+    )
+    return [proposed(tv, steps), other, proposed(tv, steps, name="unsigned", signed=False)]
+
+
+def lenet(network: Network, tv: float) -> Measure:
+    """Table 1's columns of LeNet. Quick: three images, 2 400 steps, one start of the bounded method."""
+
+    def measure(inputs: Inputs) -> Iterator[Row]:
+        page, quick = Sheet.of(_item_of(network, "lenet"), inputs), inputs.quick
+        attempts = [bounded(2000, 1 if quick else 16), *variants(tv, 2400 if quick else 4800)]
+        yield from _attempts(page, network, [*attempts, euclidean(600 if quick else 6000, 16)], 3 if quick else 10)
+
+    return measure
+
+
+def resnet(network: Network, tv: float) -> Measure:
+    """Table 1's columns of the ResNet. Quick: two images, 300 steps."""
+
+    def measure(inputs: Inputs) -> Iterator[Row]:
+        page, quick = Sheet.of(_item_of(network, "resnet"), inputs), inputs.quick
+        attempts = [*variants(tv, 300 if quick else 4800), euclidean(40 if quick else 6000, 8)]
+        yield from _attempts(page, network, attempts, 2 if quick else 10, NARROW)
+
+    return measure
+
+
+def _item_of(network: Network, family: str) -> str:
+    return f"table1-{family}" + ("-trained" if network.weights else "")
+
+
+def table2(lr: float, item: str) -> Measure:
+    """The five settings with the attack's learning rate of 1, as published, or another. Quick: one batch, 250 steps."""
+
+    def measure(inputs: Inputs) -> Iterator[Row]:
+        page, steps = Sheet.of(item, inputs), 250 if inputs.quick else 4800
+        for epochs, images, size, tv in SETTINGS:
+            count = (2 if images == 1 else 1) if inputs.quick else 10
+            yield from page.rows(
+                CONVNET,
+                proposed(tv, steps, lr=lr),
+                distinct_batches(page.source.labels, images, count),
+                setting=f"E {epochs}, n {images}, B {size}",
+                protocol=FedAvg(epochs=epochs, batch_size=size, lr=1e-4),
+                doubt="D = 16 for 64",
+            )
+
+    return measure
+
+
+def all_iterations(inputs: Inputs) -> Iterator[Row]:
+    """The paper's rival of its own attack on LeNet, three images."""
+    page = Sheet.of("table1-lbfgs", inputs)
+    yield from _attempts(page, LENET, [euclidean(600 if inputs.quick else 6000, 16)], 3)
+
+
+def grey(inputs: Inputs) -> Iterator[Row]:
+    """Grey pictures on those that other items attack, one batch a client."""
+    page = Sheet.of("grey", inputs)
+    cases = [(f"images {first} to {last}", single(last - first + 1, first)) for first, last in ((0, 1), (0, 2), (2, 3))]
+    cases.append(("images 0 to 9", single(10)))
+    cases += [(f"Table 2, n {n}", distinct_batches(page.source.labels, n, 1)) for n in (4, 8)]
+    for setting, batches in cases:
+        truth = [page.source.read(batch) for batch in batches]
+        made = [Trial(torch.full_like(t.inputs, 0.5), t, {}, True, 0, 0.0, "") for t in truth]
+        yield from page.scored(setting, "grey picture", [made])
+
+
+def table3(inputs: Inputs) -> Iterator[Row]:
+    """Quick: two images (not those of Table 1), 300 steps."""
+    page, quick = Sheet.of("table3", inputs), inputs.quick
+    steps = 300 if quick else 4800
+    network = replace(RESNET_TRAINED, name="ResNet-18 trained")
+    parts = inverting_by_distance(steps)
+    doubt = "ResNet-20 of width 16 for ResNet-18"
+    attempts = [
+        proposed(1e-2, steps),
+        Attempt(name="squared distance", attack=parts, doubt=f"{steps} of 4 800 steps" if quick else ""),
+        proposed(0.0, steps, name="no total variation"),
+        euclidean(40 if quick else 6000, 8),
+    ]
+    if not quick:
+        attempts.append(proposed(1e-2, steps, name="unsigned", signed=False))
+    for attempt in attempts:
+        yield from page.rows(network, attempt, single(2, 2) if quick else single(10), doubt=doubt)
+
+
+def inverting_by_distance(steps: int) -> Matching:
+    """The attack with the squared distance in place of the cosine; the prior keeps its weight."""
+    return Matching(objective=SquaredL2(), prior=TotalVariation(1e-2), minimiser=Adam(steps=steps, lr=0.1))
+
+
+def figure4(inputs: Inputs) -> Iterator[Row]:
+    """Quick: widths 8, 16 and 32 and a ResNet-34 of width 16, two images, 300 steps."""
+    page, quick = Sheet.of("figure4", inputs), inputs.quick
+    networks = [
+        Network(name="ResNet-18, width 8", build=lambda: resnet18(width=8)),
+        Network(name="ResNet-18, width 16", build=lambda: resnet18(width=16)),
+        Network(name="ResNet-18, width 32", build=lambda: resnet18(width=32)),
+    ]
+    if quick:
+        networks.append(Network(name="ResNet-34, width 16", build=lambda: resnet34(width=16)))
+    else:
+        networks += [
+            Network(name="ResNet-18, width 64", build=resnet18),
+            Network(name="ResNet-34", build=resnet34),
+            Network(name="ResNet-50", build=resnet50),
+        ]
+    for network in networks:
+        yield from page.rows(
+            network, proposed(1e-2, 300 if quick else 4800), single(2 if quick else 10), doubt="untrained"
+        )

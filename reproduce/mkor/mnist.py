@@ -1,0 +1,194 @@
+"""MKOR's tables on MNIST (2, 6 and 7): LeNet-5 and the "modified" network, random batches of 100."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from leakgauge.attacks.labels import KnownLabels
+from leakgauge.attacks.matching import LBFGS, Matching, Normal, Pixels, SquaredL2
+from leakgauge.attacks.recipes import inverting_gradients
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Budget
+from leakgauge.data import Parquet
+from leakgauge.data.batches import random_batches
+from leakgauge.defenses import Defense, NoDefense, Soteria, noise
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.models import lenet5, modified_lenet5
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
+from leakgauge.servers.fishing import ClassFishing
+from leakgauge.servers.mkor.convolutions import IdentityTaps
+from leakgauge.servers.mkor.lenet5 import LeNet5Taps
+from leakgauge.servers.mkor.losses import Decoy, NLLRaw
+from leakgauge.servers.mkor.mkor import MKOR
+from leakgauge.servers.mkor.parts import LossTreatment
+from leakgauge.servers.server import Honest, Server
+from leakgauge.task import Batch, DataSpec, Task
+from reproduce.item import Inputs
+from reproduce.mkor.scoring import Tally, common_scores, matched_scores, paper_scores, single_scores
+from reproduce.rows import Row
+
+DATA = DataSpec((1, 28, 28), 10)
+BATCH, BATCHES = 100, 10
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A target and MKOR's taps for it."""
+
+    name: str
+    build: Callable[[], torch.nn.Module]
+    taps: Callable[[float], object]
+
+
+NETWORKS = (
+    Network("LeNet5", lambda: lenet5(classes=10, channels=1), lambda ratio: LeNet5Taps(noise=ratio)),
+    Network("modified", lambda: modified_lenet5(classes=10, channels=1, size=28), lambda _: IdentityTaps()),
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The defence of a table, by network."""
+
+    item: str
+    defense: dict[str, Defense]
+    ratio: dict[str, float]
+    labels_known: bool
+
+
+UNDEFENDED = Condition(
+    "table2", {n.name: NoDefense() for n in NETWORKS}, {n.name: 0.0 for n in NETWORKS}, labels_known=False
+)
+RATIOS = {"LeNet5": 1e-2, "modified": 1e-1}
+NOISY = Condition("table6", {k: noise(tensor_std=v) for k, v in RATIOS.items()}, RATIOS, labels_known=True)
+SOTERIA = Condition(
+    "table7", {n.name: Soteria(prune=30.0) for n in NETWORKS}, {n.name: 0.0 for n in NETWORKS}, labels_known=False
+)
+
+
+def observed(
+    network: Network, server: Server, defense: Defense, batch: Batch, seed: int, *, labels: bool, adapts: bool = True
+) -> Observation:
+    """One client's update as the server sees it; one that does not adapt is not told the defence."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        honest = Task.of(network.build(), DATA)
+    sent = server.broadcast(honest, Draws(seed).generator("server"))
+    update = client_update(sent.task, FedSGD(), batch, Draws(seed), defense=defense)
+    knowledge = Knowledge(
+        labels=batch.labels if labels else None,
+        example_count=len(batch),
+        local_training=FedSGD(),
+        defense=defense if adapts else None,
+        crafting=sent.crafting,
+    )
+    return Observation(sent.task, update, knowledge)
+
+
+def attacked(observation: Observation, attack: Attack, seed: int, evaluations: int | None = None) -> Reconstruction:
+    """The attack's answer within a budget."""
+    budget = Budget(gradient_evaluations=evaluations)
+    return attack.reconstruct(observation, Draws(seed).generator("attack"), budget=budget)
+
+
+def batches_of(source: Parquet, seed: int) -> list[Batch]:
+    """Ten disjoint batches of a shuffled test set."""
+    generator = torch.Generator().manual_seed(seed)
+    return [source.read(part) for part in random_batches(source.labels, BATCH, BATCHES, generator)]
+
+
+def mkor_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iterator[Row]:
+    """MKOR as published, and under the cross-entropy of a real client; against Soteria also one that adapts."""
+    seeds = SEEDS[:1] if inputs.quick else SEEDS
+    attacks: list[tuple[str, LossTreatment, bool]] = [
+        ("MKOR", NLLRaw(), False),
+        ("MKOR, cross-entropy with decoy", Decoy(), False),
+    ]
+    if condition is SOTERIA:
+        attacks.append(("MKOR, unsent features left open", NLLRaw(), True))
+    for network in NETWORKS:
+        for name, loss, adapts in attacks:
+            tally = Tally("mkor", condition.item, network.name, name, _mkor_doubt(network.name, condition))
+            server = MKOR(taps=network.taps(condition.ratio[network.name]), loss=loss)
+            for seed in seeds:
+                for batch in batches_of(source, seed):
+                    defense, labels = condition.defense[network.name], condition.labels_known
+                    seen = observed(network, server, defense, batch, seed, labels=labels, adapts=adapts)
+                    found = attacked(seen, seen.knowledge.crafting, seed)
+                    tally.add(seed, paper_scores(found, batch) | common_scores(found, batch), found)
+            inputs.say(f"{condition.item} {network.name} {name}")
+            yield from tally.rows(seeds)
+
+
+def _mkor_doubt(network: str, condition: Condition) -> str:
+    if network == "modified" and condition is SOTERIA:
+        return "over 30 % of MNIST's features are always 0, so their score's 30th percentile is 0 and nothing is pruned"
+    return "a single linear layer on the raw image" if network == "modified" else ""
+
+
+BASELINES: tuple[tuple[str, Callable[[int], Attack]], ...] = (
+    ("DLG", lambda steps: _l2(steps)),
+    ("Inverting Gradients", lambda steps: inverting_gradients(steps=steps)),
+)
+
+
+def _l2(steps: int) -> Matching:
+    return Matching(
+        objective=SquaredL2(),
+        canvas=Pixels(first=Normal(), box=False),
+        minimiser=LBFGS(steps=steps),
+        labels=KnownLabels(),
+    )
+
+
+def baseline_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iterator[Row]:
+    """The paper's baselines on the honest network: one batch, labels given, far fewer steps."""
+    steps, count = (60, 1) if inputs.quick else (300, 1)
+    for network in NETWORKS:
+        batches = batches_of(source, 0)[:count]
+        for name, build in BASELINES:
+            said = f"{count} batch, {steps} evaluations, labels given, honest network"
+            tally = Tally("mkor", condition.item, network.name, name, said)
+            for batch in batches:
+                seen = observed(network, Honest(), condition.defense[network.name], batch, 0, labels=True)
+                found = attacked(seen, build(steps), 0, steps)
+                tally.add(0, matched_scores(found, batch), found)
+            inputs.say(f"{condition.item} {network.name} {name}")
+            yield from tally.rows((0,))
+        try:
+            caught = [fished(network, condition.defense[network.name], batch, steps) for batch in batches]
+        except InputError as error:
+            inputs.say(f"{condition.item} {network.name} class fishing not run: {error}")
+            continue
+        tally = Tally("mkor", condition.item, network.name, "class fishing", "one batch, one image")
+        for found, image in caught:
+            tally.add(0, single_scores(found, image), found)
+        yield from tally.rows((0,))
+
+
+def fished(network: Network, defense: Defense, batch: Batch, steps: int) -> tuple[Reconstruction, torch.Tensor]:
+    """Class fishing for the rarest class of the batch, cut to one example of it, and that example."""
+    counts = torch.bincount(batch.labels, minlength=DATA.classes)
+    target = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
+    mine = (batch.labels == target).nonzero().flatten()
+    keep = torch.ones(len(batch), dtype=torch.bool)
+    keep[mine[1:]] = False
+    alone = batch.take(keep.nonzero().flatten())
+    seen = observed(network, ClassFishing(target=target), defense, alone, 0, labels=False)
+    return attacked(seen, seen.knowledge.crafting, 0, steps), batch.inputs[mine[:1]]
+
+
+def table(condition: Condition) -> Callable[[Inputs], Iterator[Row]]:
+    """The measurement of one table."""
+
+    def measure(inputs: Inputs) -> Iterator[Row]:
+        source = Parquet(path=str(inputs.data / "mnist-test.parquet"), channels=1)
+        yield from mkor_rows(source, condition, inputs)
+        yield from baseline_rows(source, condition, inputs)
+
+    return measure

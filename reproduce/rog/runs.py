@@ -1,0 +1,194 @@
+"""ROG's clients in settings that two cores can carry: what is attacked, and how pictures are scored."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.attacks.matching import Matching
+from leakgauge.attacks.matching.polish import LABEL_FREE, Clamp, Denoise
+from leakgauge.attacks.recipes import rog
+from leakgauge.clients import FedAvg, client_update
+from leakgauge.compute import Compute
+from leakgauge.data import Parquet
+from leakgauge.defenses import Defense
+from leakgauge.draws import Draws
+from leakgauge.metrics import LPIPS, SSIM, Jaccard, Metric, PSNRBytes, SSIMGlobal
+from leakgauge.models import rog_lenet
+from leakgauge.models.weights import packaged_names
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
+from leakgauge.resolve import resolve_defense
+from leakgauge.task import Batch, DataSpec, Task
+from reproduce.rows import ItemRows, Row
+
+SEEDS = (0, 1, 2)
+LENET = "LeNet"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A defence as a plan has it, resolved when it is needed."""
+
+    name: str = "none"
+    spec: Any = "none"
+
+    @property
+    def value(self) -> Defense:
+        """The defence."""
+        return resolve_defense(self.spec, "defenses").value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A client of ROG: one full batch, τ steps of SGD from the broadcast parameters.
+
+    Attributes:
+        build: the network, drawn from the seed, by size.
+        photos: of ImageNet, resized directly, one a class; else CIFAR-10's first test pictures, with a label each
+            as well: an attack cannot tell the places of pictures of one class.
+        defense: on the update.
+    """
+
+    size: int
+    examples: int
+    steps: int = 1
+    lr: float = 5e-3
+    network: str = LENET
+    build: Callable[..., nn.Module] = rog_lenet
+    photos: bool = True
+    defense: Named = field(default_factory=Named)
+
+    @property
+    def name(self) -> str:
+        """The setting, as rows carry it."""
+        network = "" if self.network == LENET else f"{self.network}, "
+        kind = "" if self.photos else "CIFAR-10 at "
+        return f"{network}{kind}{self.size} px, batch {self.examples}, τ {self.steps}, {self.defense.name}"
+
+    @property
+    def data(self) -> DataSpec:
+        """Colour pictures in [0, 1], a thousand classes."""
+        return DataSpec((3, self.size, self.size), 1000)
+
+    @property
+    def protocol(self) -> FedAvg:
+        """τ full-batch steps."""
+        return FedAvg(epochs=self.steps, lr=self.lr)
+
+    def batch(self, folder: Path) -> Batch:
+        """The client's secret: the first pictures of the file."""
+        file = "imagenet-sample-256" if self.photos else "cifar10-test"
+        source = Parquet(path=str(folder / f"{file}.parquet"), size=self.size)
+        read = source.read(range(self.examples))
+        return read if self.photos else Batch(read.inputs, torch.arange(self.examples) * 61 % 1000)
+
+    def observe(self, batch: Batch, seed: int) -> Observation:
+        """The update of a weight seed; labels in order, protocol and defence are known."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            task = Task.of(self.build(size=self.size), self.data)
+        defense = self.defense.value
+        update = client_update(task, self.protocol, batch, Draws(seed), defense=defense)
+        known = Knowledge(labels=batch.labels, local_training=self.protocol, defense=defense)
+        return Observation(defense.on_task(task), update, known)
+
+
+def raw(matching: Matching) -> Matching:
+    """Without polish."""
+    return replace(matching, polish=())
+
+
+def denoised(pictures: Tensor) -> Tensor | None:
+    """By the packaged post-processor; nothing where there is none."""
+    if LABEL_FREE.partition(":")[2] not in packaged_names():
+        return None
+    return Denoise()(pictures)
+
+
+@cache
+def metrics(weights: Path) -> dict[str, Metric]:
+    """The paper's three under its names, as its code defines PSNR and SSIM; and SSIM as it is usually defined."""
+    found: dict[str, Metric] = {
+        "PSNR": PSNRBytes(), "SSIM": SSIMGlobal(), "SSIM, windowed": SSIM(), "Jaccard": Jaccard()
+    }  # fmt: skip
+    file = weights / "lpips-alex-v0.1.safetensors"
+    return found | ({"LPIPS": LPIPS(weights=str(file))} if file.exists() else {})
+
+
+def scores(pictures: Tensor, truth: Tensor, folder: Path) -> dict[str, list[float]]:
+    """Each score an image, in the client's order; LPIPS after the post-processor as well."""
+    named = metrics(folder.parent / "weights")
+    found = {name: metric(pictures, truth).tolist() for name, metric in named.items()}
+    after = denoised(pictures.clamp(0, 1))
+    if after is not None:
+        for name in ("PSNR", "LPIPS"):
+            if name in named:
+                found[f"{name}, denoised"] = named[name](after, truth).tolist()
+    return found
+
+
+@dataclass(frozen=True)
+class Sheet(ItemRows):
+    """The item that rows belong to."""
+
+    paper: ClassVar[str] = "rog"
+
+    def rows(
+        self,
+        client: Client,
+        attack: Attack | None = None,
+        *,
+        name: str = "ROG",
+        seeds: tuple[int, ...] = SEEDS[:1],
+        doubt: str = "",
+    ) -> Iterator[Row]:
+        """Runs an attack for all seeds; one row a metric."""
+        yield from self.inputs.once(
+            client.name, name, lambda: self._run(client, attack or rog(), name=name, seeds=seeds, doubt=doubt)
+        )
+
+    def _run(self, client: Client, attack: Attack, *, name: str, seeds: tuple[int, ...], doubt: str) -> Iterator[Row]:
+        batch = client.batch(self.inputs.data)
+        table: dict[str, list[list[float]]] = {}
+        seconds, spent = [], []
+        for seed in seeds:
+            began = time.perf_counter()
+            seen = client.observe(batch, seed)
+            observed = time.perf_counter() - began
+            found: Reconstruction = attack.reconstruct(seen, Draws(seed).generator("attack"), compute=Compute())
+            if found.inputs is None:
+                raise RuntimeError(f"{self.item} {client.name}, {name}, seed {seed}: {found.message}")
+            seconds.append(found.cost.seconds)
+            spent.append(found.cost.gradient_evaluations)
+            for metric, values in scores(found.inputs, batch.inputs, self.inputs.data).items():
+                table.setdefault(metric, []).append(values)
+            shown = ", ".join(f"{m} {statistics.fmean(v[-1]):.3f}" for m, v in table.items())
+            self.inputs.say(
+                f"{self.item} {client.name}, {name}, seed {seed}: {shown}; {seconds[-1]:.0f} s, update {observed:.0f} s"
+            )
+        for metric, by_seed in table.items():
+            yield self.row(
+                client.name, name, metric, by_seed, seeds,
+                evaluations=spent[0], seconds=statistics.fmean(seconds), doubt=doubt,
+            )  # fmt: skip
+
+    def pictures(self, setting: str, name: str, pictures: Tensor, truth: Tensor) -> Iterator[Row]:
+        """What pictures score that no attack made."""
+        found: Mapping[str, list[float]] = scores(pictures, truth, self.inputs.data)
+        for metric, values in found.items():
+            yield self.row(setting, name, metric, [values])
+
+    def controls(self, client: Client) -> Iterator[Row]:
+        """Grey, and the best that a quarter of the resolution can show."""
+        truth = client.batch(self.inputs.data).inputs
+        yield from self.pictures(client.name, "grey picture", torch.full_like(truth, 0.5), truth)
+        canvas: Any = rog().canvas
+        yield from self.pictures(client.name, "the truth ↓4 ↑4", Clamp()(canvas.ceiling(truth, client.data)), truth)

@@ -1,0 +1,239 @@
+"""The command line. Bad input gives one line and exit code 2; what was finished before stays."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# One thread a trial, and no spinning: set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Python puts the working directory first on the path of the processes that workers are forked from.
+os.environ["PYTHONSAFEPATH"] = "1"
+
+import click
+
+from leakgauge.cli.counts import count, privacy
+from leakgauge.cli.fit import fit
+from leakgauge.errors import InputError
+from leakgauge.version import __version__
+
+KINDS = (
+    "attacks",
+    "defenses",
+    "metrics",
+    "models",
+    "data",
+    "clients",
+    "optimisers",
+    "servers",
+    "objectives",
+    "priors",
+    "canvases",
+    "minimisers",
+    "labels",
+    "taps",
+    "heads",
+    "losses",
+    "rules",
+)
+
+
+class _OneLine(click.Group):
+    """Prints every `InputError`, and click's own usage errors, as one line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **{**kwargs, "standalone_mode": False})
+        except InputError as error:
+            click.echo(f"leakgauge: {error}", err=True)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else str(error))
+        except click.ClickException as error:
+            click.echo(f"leakgauge: {error.format_message()}", err=True)
+        except click.Abort:
+            click.echo("leakgauge: stopped; run the same command to go on where it was", err=True)
+            sys.exit(130)
+        sys.exit(2)
+
+
+@click.group(cls=_OneLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="leakgauge")
+def main() -> None:
+    """Measures what a federated-learning update reveals about the client's data."""
+
+
+for command in (fit, count, privacy):
+    main.add_command(command)
+
+
+@main.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("audit-out"),
+    show_default=True,
+    help="Folder of results; run again to go on.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=os.cpu_count() or 1,
+    show_default="all cores",
+    help="Trials at a time, one thread each.",
+)
+@click.option("--device", default="cpu", show_default=True, help="A torch device.")
+@click.option("--counts-only", is_flag=True, help="Never write an image, neither an original nor a reconstruction.")
+@click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
+def audit(plan: Path | None, output: Path, workers: int, device: str, counts_only: bool, example: bool) -> None:
+    """Runs an audit and writes report.html and report.json.
+
+    Without PLAN it runs the embedded example on the photos that ship with scikit-image. Killed and run
+    again, it goes on where it was; a finished audit does no work.
+    """
+    from leakgauge.study.grammar import example_text
+
+    if example:
+        click.echo(example_text(), nl=False)
+        return
+    from leakgauge.study.session import run_audit
+
+    run_audit(plan, output, workers=workers, device=device, counts_only=counts_only)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Writes report.html and report.json of FOLDER again, from what is stored."""
+    from leakgauge.study.session import write_reports
+    from leakgauge.study.store import Store
+
+    for path in write_reports(Store.open(folder)):
+        click.echo(path)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def gate(folder: Path) -> None:
+    """Exit 0 if the audit in FOLDER passes its plan's gate, 1 with the reasons if not."""
+    from leakgauge.study.document import document
+    from leakgauge.study.session import missing_trials
+    from leakgauge.study.store import Store
+
+    store = Store.open(folder)
+    left = missing_trials(store)
+    result = document(store)["verdict"]["gate"]
+    if result["passed"] is None:
+        raise InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")
+    reasons = result["reasons"] + ([f"unfinished: {left} trials have not run"] if left else [])
+    for reason in reasons:
+        click.echo(reason)
+    click.echo("gate failed" if reasons else "gate passed")
+    sys.exit(1 if reasons else 0)
+
+
+@main.command()
+@click.argument("state", type=click.Path(path_type=Path))
+@click.option("--model", help="The architecture: a name, package.module:function, or '{name: {parameter: value}}'.")
+@click.option("--reference", type=click.Path(path_type=Path), help="A model of the same architecture that you trust.")
+@click.option("--previous", type=click.Path(path_type=Path), help="The model of the round before.")
+@click.option("--data", help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model.")
+@click.option("--hash", "hashes", multiple=True, help="A fingerprint that another client saw; may be repeated.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
+@click.option("-o", "--output", "page", type=click.Path(path_type=Path), help="Also write an HTML page.")
+def inspect(state: Path, **options: Any) -> None:
+    """Checks a received model before you train on it: does STATE look crafted to give your data away?
+
+    STATE is a state dict as .safetensors or from torch.save (no code in it is run). Tensors alone are
+    enough for most rules; with --model and --data the rules also watch what the model would do with your
+    examples, which stay here.
+
+    Exit code 0: no rule reached its limit; 1: one did; 2: the input cannot be used. Prints a fingerprint: clients
+    of a round that compare theirs (--hash) notice a server that sends each of them another model.
+    """
+    from leakgauge.cli.inspect import inspect_command
+
+    sys.exit(inspect_command(state, **options))
+
+
+@main.command()
+@click.argument("item", required=False)
+@click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the comparison to FILE.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("../shared/data"),
+    show_default=True,
+    help="Folder with the data sets as Parquet files.",
+)
+def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path) -> None:
+    """Runs ITEM, a table or figure of a paper such as mkor/table2, and prints published numbers beside ours.
+
+    Without ITEM it lists them all. Works in a clone of the repository, where results are kept.
+    """
+    from rich.console import Console
+
+    from leakgauge.own_code import own_module
+
+    try:
+        command = own_module("reproduce.command")
+    except ModuleNotFoundError as error:
+        if error.name not in ("reproduce", "reproduce.command"):
+            raise
+        raise InputError("reproduce", "is not in this folder", "run it in a clone of the repository") from error
+    if item is None:
+        command.overview(Console())
+    else:
+        command.reproduce(item, data=data, quick=quick, json_file=json_file, console=Console())
+
+
+@main.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("frontier-out"),
+    show_default=True,
+    help="Folder of results; run again to go on.",
+)
+@click.option("--quick", "is_quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--train", help="Training data, a source as in a plan: parquet:PATH. Needed to measure accuracy.")
+@click.option("--test", help="Test data; also what is attacked, unless the plan names other data.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the report to FILE.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="At a time."
+)
+@click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
+def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
+    """What each defence leaves to an attacker, beside what it costs: accuracy, bytes, time and privacy budget.
+
+    Writes report.html and report.json with a recommendation. Killed and run again, it goes on where it was; a
+    finished run does no work.
+    """
+    from rich.console import Console
+
+    from leakgauge.cli.frontier import example_text, frontier_command
+
+    if example:
+        click.echo(example_text(), nl=False)
+        return
+    frontier_command(plan, output, **options, console=Console())
+
+
+@main.command("list")
+@click.argument("kind", type=click.Choice(KINDS))
+def list_(kind: str) -> None:
+    """Names that a plan may use, with their parameters and what each needs."""
+    from leakgauge.cli.listing import show
+
+    show(kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`leakgauge fit denoiser`: from names on the command line to a weights file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from safetensors import SafetensorError, safe_open
+
+from leakgauge.checkpoint import Scores, keep_weights
+from leakgauge.cli.train import check_output, halved, source_of, without_folder
+from leakgauge.compute import Compute
+from leakgauge.data import Source
+from leakgauge.errors import InputError, require
+from leakgauge.metrics.lpips import LPIPS
+from leakgauge.models.denoiser import DenoisingUNet, conditional, read_denoiser
+from leakgauge.task import Batch
+from leakgauge.training.augment import Shrink
+from leakgauge.training.denoiser import DenoiserRecipe, Leg, fit_denoiser, restored
+
+CANVAS = Shrink(factors=(4,), weights=(1.0,), modes=("bicubic",), sigma=0.1)
+"""What held-out pictures are degraded by: ROG's canvas."""
+
+
+def fit_denoiser_command(
+    *,
+    data: str,
+    size: int | None,
+    held_out: str | None,
+    lpips: Path | None,
+    output: Path,
+    conditional: bool,
+    start: Path | None,
+    width: int,
+    steps: int,
+    batch_size: int,
+    lr: float,
+    adversarial: float,
+    alone: float,
+    every: int,
+    bfloat16: bool,
+    half: bool,
+    threads: int,
+    seed: int,
+    console: Console,
+) -> None:
+    """Trains, writes the weights, and says how they do on held-out pictures."""
+    check_output(output)
+    recipe = DenoiserRecipe(
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        adversarial=adversarial,
+        alone=alone,
+        every=every,
+        bfloat16=bfloat16,
+    )
+    require(lpips is None or held_out is not None, "lpips", "has no pictures to score", "give held-out ones (--test)")
+    score = None if lpips is None else LPIPS(weights=str(lpips))
+    Compute(threads=threads).apply()
+    source = _pictures(data, size, "data")
+    tests = None if held_out is None else _pictures(held_out, size, "test")
+    if conditional and tests is not None:
+        same = tests.classes == source.classes
+        require(same, "--test", f"has {tests.classes} classes, --data {source.classes}", "give pictures of the same")
+    torch.manual_seed(seed)
+    began = "" if start is None else _command(start)
+    network = _network(start, width, source.classes if conditional else 0)
+    console.print(f"reading {len(source)} examples", style="dim")
+    examples = source.read(range(len(source)))
+
+    def say(leg: Leg) -> None:
+        console.print(
+            f"step {leg.step}/{steps}  L1 {leg.l1:.4f}  fooled {leg.fooled:.3f}  told {leg.told:.3f}  "
+            f"{leg.seconds:.0f} s"
+        )
+
+    checkpoint = output.with_suffix(".checkpoint")
+    fit_denoiser(network, examples, recipe, seed=seed, checkpoint=checkpoint, on_leg=say)
+    state = halved(network.state_dict(), half)
+    meta = {
+        "model": f"denoiser width {network.width}, {network.classes} classes",
+        "recipe": repr(recipe),
+        "seed": str(seed),
+        "data": without_folder(source.name),
+        "command": " ".join(["leakgauge", *sys.argv[1:]]),
+    }
+    if start is not None:
+        meta["start"] = began
+
+    def scores() -> Scores:
+        assert tests is not None
+        network.load_state_dict(state)
+        return held_out_scores(network.eval(), tests.read(range(min(len(tests), 256))), score, console)
+
+    keep_weights(state, output, meta, checkpoint=checkpoint, score=None if tests is None else scores)
+    console.print(str(output))
+
+
+def held_out_scores(network: DenoisingUNet, tests: Batch, lpips: LPIPS | None, console: Console) -> dict[str, str]:
+    """Mean distance to the sharp pictures, of those degraded by `CANVAS` and of the network's answers to them."""
+    degraded = CANVAS(tests.inputs, torch.Generator().manual_seed(0))
+    answers = restored(network, degraded, tests.labels if network.classes else None)
+    found = {"held_out": f"{len(tests)} pictures"}
+    pairs = {"before": degraded, "after": answers}
+    found |= {f"l1_{name}": f"{float((x - tests.inputs).abs().mean()):.4f}" for name, x in pairs.items()}
+    if lpips is not None:
+        found |= {f"lpips_{name}": f"{float(lpips(x, tests.inputs).mean()):.4f}" for name, x in pairs.items()}
+    console.print("  ".join(f"{name} {value}" for name, value in found.items()))
+    return found
+
+
+def _pictures(text: str, size: int | None, field: str) -> Source:
+    source = source_of(text, field, **({} if size is None else {"size": size}))
+    require(
+        len(source.shape) == 3 and source.shape[0] == 3 and (source.low, source.high) == (0.0, 1.0),
+        f"--{field}",
+        f"has examples of shape {source.shape} in [{source.low:g}, {source.high:g}]",
+        "give colour pictures",
+    )
+    return source
+
+
+def _command(path: Path) -> str:
+    """How a weights file says that it was made."""
+    require(path.suffix == ".safetensors", "start", f"is {path}", "give a .safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("command", "unknown"))
+    except (OSError, SafetensorError) as error:
+        raise InputError("start", f"{path} cannot be read ({error})", "give a denoiser's weights") from error
+
+
+def _network(start: Path | None, width: int, classes: int) -> DenoisingUNet:
+    if start is None:
+        return DenoisingUNet(width=width, classes=classes)
+    first = read_denoiser(start)
+    require(first.width == width, "width", f"is {width}, and {start.name} has {first.width}", "give that of the start")
+    return conditional(first, classes) if classes else first

@@ -1,0 +1,158 @@
+"""Defences that send few entries: the largest, random ones, those of large weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.mechanism import kept_entries
+from leakgauge.errors import require
+from leakgauge.registry import DEFENSES
+from leakgauge.tensors import Tensors, entries, map_tensors
+from leakgauge.update import Update
+
+
+@DEFENSES.register("topk")
+@dataclass(frozen=True, kw_only=True)
+class TopK(Defense):
+    """Keeps the largest k = ⌈keep·n⌉ entries by magnitude of each tensor and sends zeros for the rest.
+
+    Guarantee: exactly k entries are kept (ties by position), at their values; fewer are non-zero only
+    when the tensor has fewer. No privacy guarantee: the kept entries are exact and their places tell
+    the attacker where the gradient is large.
+
+    Differs from the ROG release, which keeps k−1 (strict inequality): a bias of ten keeps none there.
+    """
+
+    keep: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
+
+    def _mask(self, t: Tensor) -> Tensor:
+        k = kept_entries(self.keep, t.numel())
+        flat = t.detach().abs().flatten()
+        kept = flat.argsort(descending=True, stable=True)[:k]
+        return torch.zeros_like(flat).scatter(0, kept, 1.0).view_as(t)
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
+        return map_tensors(lambda t: torch.where(self._mask(t) > 0, t, torch.zeros_like(t)), tensors)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """The support is on the wire, unless a later stage (noise) has filled the zeros: then the
+        attacker sparsifies its own simulation."""
+        del draw
+        sent = map_tensors(lambda t: t != 0, update.tensors)
+        filled = any(int(m.sum()) > kept_entries(self.keep, m.numel()) for m in sent.values())
+        if filled:
+            return AttackerView(simulate=lambda raw: self.on_update(raw, None))
+        return AttackerView(support=sent, unsent_small=True)
+
+
+@DEFENSES.register("random-k")
+@dataclass(frozen=True, kw_only=True)
+class RandomK(Defense):
+    """Keeps k = ⌈keep·n⌉ entries of each tensor, drawn without replacement, and sends zeros for the rest.
+
+    Guarantee: exactly k entries are kept; where `unbiased` they are multiplied by n/k, and E[sent] = g. No privacy
+    guarantee: the kept entries are exact. A not-a-number is sent if it is drawn.
+
+    Attributes:
+        keep: share of entries, above 0 and at most 1.
+        unbiased: whether the kept entries are multiplied by n/k.
+        shared_seed: whether server and client draw the places alike, so that only values are sent. It changes the
+            bytes on the wire (`wire_bytes`), nothing else: the places are plain to see either way.
+    """
+
+    keep: float
+    unbiased: bool = False
+    shared_seed: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
+
+    def kept(self, n: int) -> int:
+        """k of a tensor with n entries."""
+        return kept_entries(self.keep, n)
+
+    def factor(self, t: Tensor) -> float:
+        """By which the kept entries of a tensor are multiplied."""
+        return t.numel() / self.kept(t.numel()) if self.unbiased and t.numel() else 1.0
+
+    def masks(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        """Entries that are sent, name → bool."""
+
+        def one(t: Tensor) -> Tensor:
+            places = torch.randperm(t.numel(), generator=generator)[: self.kept(t.numel())]
+            return torch.zeros(t.numel(), dtype=torch.bool).index_fill(0, places, True).view(t.shape).to(t.device)
+
+        return map_tensors(one, tensors)
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return self._sent(tensors, self.masks(tensors, generator))
+
+    def _sent(self, tensors: Tensors, masks: Tensors) -> Tensors:
+        return map_tensors(lambda t, m: torch.where(m, t * self.factor(t), torch.zeros_like(t)), tensors, masks)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """The support is on the wire, unless a later stage (noise) has filled the zeros.
+
+        Then it is known with the draw alone. A kept entry that is exactly zero passes for one that was not.
+        """
+
+        def scaled(raw: Tensors) -> Tensors:
+            return map_tensors(lambda t: t * self.factor(t), raw)
+
+        if draw is not None:
+            masks = self.masks(update.tensors, draw)
+            return AttackerView(simulate=lambda raw: self._sent(raw, masks))
+        sent = map_tensors(lambda t: t != 0, update.tensors)
+        if any(int(m.sum()) > self.kept(m.numel()) for m in sent.values()):
+            return AttackerView()  # over the places, which nobody knows, an unbiased entry is the raw one in the mean
+        return AttackerView(simulate=scaled if self.unbiased else None, support=sent)
+
+
+@DEFENSES.register("prune")
+@dataclass(frozen=True, kw_only=True)
+class Prune(Defense):
+    """Sends zeros for the ⌊rate·N⌋ smallest of all N entries by magnitude: one threshold for all tensors.
+
+    The gradient pruning of Zhu et al., *Deep Leakage from Gradients*, NeurIPS 2019, §5.2. `topk` keeps a share of each
+    tensor; here whole tensors may vanish. Ties: earlier entries are kept, in the order of the tensors. A
+    not-a-number counts as larger than any number, and is sent.
+
+    Guarantee: exactly N − ⌊rate·N⌋ entries are kept, at their values. No privacy guarantee.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.rate < 1, "rate", f"is {self.rate}", "give a share between 0 and 1, e.g. 0.9")
+
+    def kept(self, total: int) -> int:
+        """Entries sent of `total`."""
+        return kept_entries(1 - self.rate, total)
+
+    def masks(self, tensors: Tensors) -> Tensors:
+        """Entries that are sent, name → bool."""
+        flat = torch.cat([t.detach().abs().flatten() for t in tensors.values()])
+        places = flat.argsort(descending=True, stable=True)[: self.kept(flat.numel())]
+        # Not in place: usable under vmap.
+        chosen = torch.zeros_like(flat).scatter(0, places, 1.0) > 0
+        pieces = chosen.split([t.numel() for t in tensors.values()])
+        return {name: piece.view(t.shape) for (name, t), piece in zip(tensors.items(), pieces, strict=True)}
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
+        return map_tensors(lambda t, m: torch.where(m, t, torch.zeros_like(t)), tensors, self.masks(tensors))
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        """The support is on the wire, unless a later stage (noise) has filled the zeros: then the attacker
+        prunes its own simulation."""
+        del draw
+        sent = map_tensors(lambda t: t != 0, update.tensors)
+        if sum(int(m.sum()) for m in sent.values()) > self.kept(entries(update.tensors)):
+            return AttackerView(simulate=lambda raw: self.on_update(raw, None))
+        return AttackerView(support=sent, unsent_small=True)

@@ -1,0 +1,158 @@
+"""The grammar of a frontier plan, in the words of audit plans."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.study.grammar import KNOWABLE, MENDS, BudgetConfig
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class AttackedConfig(BaseModel):
+    """The examples that are attacked. Other keys go to the source, e.g. ``split``.
+
+    Attributes:
+        source: as in an audit plan; the test data of `utility` where these are given, else ``samples``.
+        size: side of the pictures; where the source is that of `utility`, its own size.
+        batch: examples of the attacked client; a row may change it.
+        images: how many examples are attacked in each row, in batches as the row has them.
+        start: the first of them.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    source: str | None = None
+    size: int | None = Field(default=None, ge=1)
+    batch: int = Field(default=1, ge=1)
+    images: int = Field(default=8, ge=1)
+    start: int = Field(default=0, ge=0)
+
+
+class UtilityConfig(_Strict):
+    """The training in simulation. Without `train` and `test` accuracy is not measured.
+
+    Attributes:
+        train, test: a source as under ``data`` of an audit plan, or ``{source: …, size: 32}``.
+        clients, alpha: the training data are dealt to so many by `dirichlet_partition`.
+        per_round, rounds, server_lr, evaluate_every: see `FederatedTraining`.
+        examples, test_examples: use only so many of the first.
+        seed: of partition, weights and draws.
+    """
+
+    train: Any = None
+    test: Any = None
+    clients: int = Field(default=100, ge=1)
+    alpha: float = Field(default=0.5, gt=0)
+    per_round: int = Field(default=10, ge=1)
+    rounds: int = Field(default=100, ge=1)
+    server_lr: float = Field(default=1.0, gt=0)
+    evaluate_every: int = Field(default=10, ge=1)
+    examples: int | None = Field(default=None, ge=1)
+    test_examples: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+    @property
+    def given(self) -> bool:
+        """Whether there are data to train and to test on."""
+        return self.train is not None and self.test is not None
+
+
+class ToleranceConfig(_Strict):
+    """What the recommendation calls good enough.
+
+    Attributes:
+        accuracy: loss against the undefended training, as a share (0.02 is two points).
+        identified: share of the pictures that the stronger attacker may identify.
+    """
+
+    accuracy: float = Field(default=0.02, ge=0, lt=1)
+    identified: float = Field(default=0.05, ge=0, lt=1)
+
+
+class FrontierConfig(_Strict):
+    """A frontier plan as written.
+
+    Attributes:
+        client: what every client runs, in training and when it is attacked; a row may change it.
+        defenses: family → its strengths, from weak to strong. A strength is a defence as in an audit plan, or a
+            mapping of `ROW_KEYS`. The undefended row is always there.
+        delta, accountant: of the rows that are differentially private.
+    """
+
+    name: str = "frontier"
+    model: Any = "small-convnet"
+    mode: Literal["eval", "train"] = "eval"
+    data: AttackedConfig = AttackedConfig()
+    client: Any = {"fedavg": {"epochs": 1, "batch_size": 32, "lr": 0.2, "shuffle": True}}
+    knows: list[str] = ["example_count", "local_training", "defense"]
+    attack: Any = "auto"
+    budget: BudgetConfig = BudgetConfig(gradient_evaluations=300)
+    seeds: list[int] = Field(default=[0], min_length=1)
+    gallery: int = Field(default=100, ge=1)
+    lpips: str | None = None
+    defenses: dict[str, list[Any]] = Field(min_length=1)
+    utility: UtilityConfig = UtilityConfig()
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    accountant: Literal["rdp", "prv"] = "rdp"
+    tolerance: ToleranceConfig = ToleranceConfig()
+
+    @field_validator("knows")
+    @classmethod
+    def _with_defense(cls, value: list[str]) -> list[str]:
+        for i, field in enumerate(value):
+            require(field in KNOWABLE, f"knows[{i}]", f"unknown field '{field}'", did_you_mean(field, KNOWABLE))
+        require("defense" in value, "knows", "leaves out 'defense', which the adapted attacker has", "add defense")
+        return value
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+ROW_KEYS = ("defense", "client", "batch", "cohort", "train")
+"""What one strength may say: the defence, the clients' protocol, the examples of the attacked client, how many clients
+are aggregated before the server sees anything, and ``train: false`` for a defence too slow to train with."""
+
+
+class RowConfig(_Strict):
+    """One strength in long form."""
+
+    defense: Any = "none"
+    client: Any = None
+    batch: int | None = Field(default=None, ge=1)
+    cohort: int = Field(default=1, ge=1)
+    train: bool = True
+
+
+def parse(raw: dict[str, Any]) -> FrontierConfig:
+    """Raises `InputError` that names the key and the mend."""
+    return _validated(FrontierConfig, raw, "")
+
+
+def parse_row(raw: Any, field: str) -> RowConfig:
+    """A strength, short or long."""
+    if isinstance(raw, dict) and raw and set(raw) <= set(ROW_KEYS):
+        return _validated(RowConfig, raw, f"{field}.")
+    return RowConfig(defense=raw)
+
+
+def _validated(model: type[Model], raw: dict[str, Any], prefix: str) -> Model:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        errors = error.errors()
+        first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
+        if first["type"] == "extra_forbidden":
+            beside: dict[str, type[BaseModel]] = {"utility": UtilityConfig, "tolerance": ToleranceConfig}
+            known = list(beside.get(str(first["loc"][0]), model).model_fields)
+            problem = f"unknown key '{first['loc'][-1]}'"
+            raise InputError(f"{prefix}{path}", problem, did_you_mean(str(first["loc"][-1]), known)) from error
+        if first["type"] == "missing":
+            raise InputError(f"{prefix}{path}", "is missing", "see `leakgauge frontier --example`") from error
+        message = MENDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error

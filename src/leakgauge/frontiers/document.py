@@ -1,0 +1,155 @@
+"""report.json of a frontier: every row, what the rows say together, and what was left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from leakgauge.compute import Compute
+from leakgauge.files import write_whole
+from leakgauge.frontiers import costs as spent
+from leakgauge.frontiers.folder import MEND, Folder, kept
+from leakgauge.frontiers.leakage import counters_of, leakage_of
+from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.recommend import recommendation
+from leakgauge.frontiers.rows import Row, row_label
+from leakgauge.registry import DEFENSES
+from leakgauge.study.run import environment
+from leakgauge.study.store import Store
+from leakgauge.version import __version__
+
+SCHEMA_VERSION = 1
+
+NO_DATA = "no data to train with: give utility.train and utility.test in the plan, or --train and --test"
+
+
+def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, Any]:
+    """The report of a finished run; byte-equal between runs once every ``seconds`` and ``created_at`` is deleted."""
+    trials: dict[str, list[dict[str, Any]]] = {}
+    for setting in plan.audits:
+        store = Store.open(folder.audit(setting))
+        trials[setting] = store.records()
+        store.close()
+    layers = spent.layers(plan)
+    rows = [
+        _row(plan, row, folder)
+        | {
+            "leakage": leakage_of(trials[row.setting], row),
+            "privacy": spent.privacy_of(plan, row, spent.exposures(plan, row), layers),
+        }
+        for row in plan.rows
+    ]
+    tolerance = plan.config.tolerance.model_dump()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "leakgauge_version": __version__,
+        "created_at": folder.created_at,
+        "config": plan.raw,
+        "environment": environment(compute),
+        "tolerance": tolerance,
+        "utility": _utility(plan),
+        "rows": rows,
+        "recommendation": recommendation(rows, tolerance),
+        "not_tried": not_tried(plan),
+        "sureness": sureness(plan),
+    }
+
+
+def write_json(report: dict[str, Any], path: Path) -> Path:
+    """Whole or not at all."""
+    text = json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False, default=str)
+    return write_whole(path, text + "\n", MEND)
+
+
+def _row(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
+    return {
+        "family": row.family,
+        "strength": row.strength,
+        "label": row_label(row, plan.undefended),
+        "defense": row.defense.label,
+        "client": row.client.label,
+        "batch": row.batch,
+        "cohort": row.cohort,
+        "counters": counters_of(plan, row),
+        "accuracy": _accuracy(plan, row, folder),
+        "cost": kept(folder.costs(row.training)),
+    }
+
+
+def _accuracy(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
+    if not plan.config.utility.given:
+        return {"value": None, "reason": NO_DATA}
+    if not row.train:
+        return {"value": None, "reason": "not trained: the plan says train: false"}
+    record = kept(folder.training(row.training))
+    if record is None:
+        return {"value": None, "reason": "the training is not finished"}
+    reason = f"training diverged in round {record['diverged']}" if record["diverged"] is not None else None
+    return record | {"reason": reason}
+
+
+def _utility(plan: FrontierPlan) -> dict[str, Any]:
+    given = plan.config.utility
+    facts: dict[str, Any] = {"measured": given.given, "reason": None if given.given else NO_DATA}
+    if given.given:
+        met = spent.exposures(plan, plan.undefended)
+        facts |= {
+            "train": plan.train.name if plan.train else None,
+            "test": plan.test.name if plan.test else None,
+            "clients": given.clients,
+            "per_round": min(given.per_round, given.clients),
+            "rounds": given.rounds,
+            "alpha": given.alpha,
+            "client": plan.client.label,
+            "examples_of_a_client": [min(e.examples for e in met), max(e.examples for e in met)],
+            "rounds_of_a_client": [min(e.rounds for e in met), max(e.rounds for e in met)],
+        }
+    return facts
+
+
+def not_tried(plan: FrontierPlan) -> list[str]:
+    """What a reader might think was covered, and was not."""
+    named = {name for row in plan.rows for name in _names(row.raw_defense)}
+    absent = [entry.name for entry in DEFENSES if entry.name not in named | {"none"}]
+    said = [f"Defences that exist here and are not in this plan: {', '.join(absent)}."] if absent else []
+    attack = plan.config.attack
+    said += [
+        f"Attacks other than {attack if isinstance(attack, str) else next(iter(attack))}, and more effort than "
+        f"{plan.config.budget.gradient_evaluations or 'unlimited'} gradients a trial; in rows of more local steps or "
+        "of several clients as many times more, so that each row gets as many candidates.",
+        "A server that prepares the model it sends (leakgauge audit, server:), and one that combines the updates of "
+        "several rounds.",
+        "Updates of later rounds: the attacked client trains the first weights, which is where gradients say most.",
+    ]
+    if "labels" not in plan.config.knows:
+        said.append("An attacker who knows the labels (knows: labels).")
+    return said
+
+
+def _names(raw: Any) -> list[str]:
+    if isinstance(raw, list):
+        return [name for part in raw for name in _names(part)]
+    return [raw] if isinstance(raw, str) else [str(name) for name in raw]
+
+
+def sureness(plan: FrontierPlan) -> list[str]:
+    """How far the numbers can be trusted, in sentences."""
+    images = plan.config.data.images
+    said = [
+        f"Identification rests on about {images} pictures a row and {len(plan.config.seeds)} "
+        f"{'seed' if len(plan.config.seeds) == 1 else 'seeds'}; intervals are exact (Clopper–Pearson, 95 %). None of "
+        f"{images} identified still allows up to {100 * (1 - 0.05 ** (1 / images)):.0f} %.",
+        "The same pictures are attacked in every row, so differences between rows are surer than the intervals say.",
+    ]
+    if plan.config.utility.given:
+        said.append(
+            f"Accuracy is one training of {plan.config.utility.rounds} rounds a row, with the same partition, "
+            "weights and clients in each round. Its interval counts the test examples only, not what another seed "
+            "would give: differences of a point or two are noise."
+        )
+    said.append(
+        "The attacked client is a small one, the worst case; training uses all clients as they are. Client time is "
+        "processor time of one client, as a ratio to the undefended one in the same minute."
+    )
+    return said

@@ -1,0 +1,103 @@
+"""What each row leaks: the audits of the plan, read row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from leakgauge.attacks.adaptive import Counter, counter_to
+from leakgauge.clients import client_update
+from leakgauge.compute import Compute
+from leakgauge.defenses import parts_of
+from leakgauge.draws import Draws
+from leakgauge.errors import FOREIGN, said
+from leakgauge.frontiers.folder import Folder
+from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan
+from leakgauge.frontiers.rows import Row
+from leakgauge.observation import Observation, Reconstruction
+from leakgauge.study.findings import Group, by_image, finding, groups_of
+from leakgauge.study.run import OnTrial
+from leakgauge.study.run import run as run_audit
+from leakgauge.study.trial import observe
+from leakgauge.task import Batch
+
+KEPT = (
+    "level", "images", "trials", "failed", "psnr", "null_psnr", "ssim_mean", "lpips_mean", "identified", "recovered",
+    "label_f1", "power", "cost", "sentence",
+)  # fmt: skip
+"""Of a finding of the audit."""
+
+
+def run_leakage(
+    plan: FrontierPlan, folder: Folder, *, workers: int, compute: Compute, on_trial: OnTrial | None = None
+) -> None:
+    """Runs all audits that are not finished. Everything is stored trial by trial, without pictures."""
+    sizes = {setting: len(audit.trials()) for setting, (audit, _) in plan.audits.items()}
+    before = 0
+    for setting, (audit, _) in plan.audits.items():
+        offset = before
+
+        def say(done: int, _: int, last: str, offset: int = offset) -> None:
+            if on_trial is not None:
+                on_trial(offset + done, sum(sizes.values()), last)
+
+        store = run_audit(
+            audit, folder.audit(setting), workers=workers, compute=compute, counts_only=True, on_trial=say
+        )
+        store.close()
+        before += sizes[setting]
+
+
+def leakage_of(records: list[dict[str, Any]], row: Row) -> dict[str, Any]:
+    """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
+
+    Args:
+        records: trials of the audit of the row's setting.
+    """
+    groups = groups_of(records)
+    mine = [g for g in groups if not g.control and g.scenario["defense"] == row.defense.label]
+    found = {g.attack.partition("(")[0]: _finding(g, groups) for g in mine}
+    naive = found.get(NAIVE)
+    return {NAIVE: naive, ADAPTED: found.get(ADAPTED) if row.defended else naive}
+
+
+def _finding(group: Group, groups: list[Group]) -> dict[str, Any]:
+    record = finding(group, groups)
+    chosen = {key: record[key] for key in KEPT} | {"attack": group.attack}
+    for key, worst in (("ssim", max), ("lpips", min)):
+        values = [worst(v) for v in by_image(group, key).values()]
+        chosen[f"{key}_worst"] = round(worst(values), 4) if values else None
+    return chosen
+
+
+def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, Any]]:
+    """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
+    none."""
+    known, parts = [], parts_of(row.defense.value)
+    seen = _seen(plan, row) if parts else None
+    for part in parts:
+        found = counter_to(part)
+        told = {"part": type(part).__name__, "counter": None, "known": isinstance(found, Counter), "missing": ""}
+        if isinstance(found, Counter):
+            missing = found.missing(part, seen) if isinstance(seen, Observation) else ""
+            told |= {"counter": found.name, "because": found.because, "missing": missing}
+        else:
+            told["because"] = found.reason
+        known.append(told)
+    return known
+
+
+def _seen(plan: FrontierPlan, row: Row) -> Observation | Reconstruction:
+    """As the attacker of the row sees a client, who holds noise: whether a later stage has covered an earlier one shows
+    on an update alone."""
+    audit, _ = plan.audits[row.setting]
+    task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
+    examples = row.batch * row.cohort
+    raw = torch.rand((examples, *task.data.shape), generator=draws.generator("inputs"))
+    batch = Batch(task.data.low + task.data.range * raw, torch.arange(examples) % task.data.classes)
+    try:
+        update = client_update(task, client.value, batch, draws, defense=row.defense.value)
+    except FOREIGN as error:  # a defence may be anybody's
+        return Reconstruction.not_applicable(said(error))
+    return observe(audit, task, update, draws, client, row.defense, batch, batch.inputs)

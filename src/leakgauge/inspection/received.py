@@ -1,0 +1,190 @@
+"""A received model: read, checked against an architecture, and identified by its contents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from leakgauge.data.batches import open_source
+from leakgauge.data.source import Source, spec
+from leakgauge.errors import InputError, require
+from leakgauge.inspection.rule import Received
+from leakgauge.models.weights import read_state
+from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve, split
+from leakgauge.task import Batch, Task
+
+DIGITS = 64
+
+
+def fingerprint(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over all tensors by name: name, dtype, shape and bytes, 64 hexadecimal digits.
+
+    Independent of the order of the names and of the file's format; any changed bit changes it.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu()
+        tensor = tensor.dequantize() if tensor.is_quantized else tensor
+        header = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{'x'.join(map(str, tensor.shape))}\0"
+        digest.update(header.encode())
+        if tensor.numel():
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
+    """Fingerprints as other clients passed them on, in lower case; ``sha256:`` may stand before them.
+
+    Raises:
+        InputError: one is not 64 hexadecimal digits.
+    """
+    found = []
+    for text in texts:
+        digits = text.strip().lower().removeprefix("sha256:")
+        if len(digits) != DIGITS or set(digits) - set("0123456789abcdef"):
+            raise InputError("--hash", f"'{text}' is no fingerprint", f"give the {DIGITS} digits that inspect prints")
+        found.append(digits)
+    return tuple(found)
+
+
+INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
+"""Keys under which checkpoints keep the state dict."""
+
+PREFIXES = ("module.", "_orig_mod.")
+"""What data-parallel and compiled modules put before every name."""
+
+EXAMPLES = 16
+"""How many of the client's examples the rules see."""
+
+
+def read(path: Path, field: str) -> dict[str, Tensor]:
+    """A state dict, also one inside a checkpoint's dict or with a wrapper's prefix on every name.
+
+    Raises:
+        InputError: missing, truncated, empty, not a state dict, or a pickle that holds more than tensors.
+    """
+    require(path.exists(), field, f"no file '{path}'", "give a state dict as .safetensors or from torch.save")
+    require(path.is_file(), field, f"'{path}' is a folder", "give one file")
+    state = read_state(path, field) if path.suffix == ".safetensors" else _checkpoint(path, field)
+    require(bool(state), field, f"{path.name} holds no tensors", "save module.state_dict()")
+    for name, tensor in state.items():
+        here = not tensor.is_meta and tensor.layout is torch.strided
+        require(here, field, f"tensor '{name}' has no dense values", "save dense tensors that hold data")
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    return state
+
+
+def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
+    try:
+        return read_state(path, field)
+    except InputError as error:
+        if not error.problem.endswith("not a state dict"):
+            raise
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        for key in INSIDE:
+            inner = found.get(key) if isinstance(found, dict) else None
+            if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
+                return dict(inner)
+        raise
+
+
+def agrees(state: Mapping[str, Tensor], other: Mapping[str, Tensor], field: str) -> None:
+    """Raises `InputError` unless both hold the same names and shapes; names the first tensor that differs."""
+    mend = "give a state dict of the same architecture"
+    for name in state:
+        require(name in other, field, f"has no tensor '{name}'", mend)
+        mine, theirs = tuple(state[name].shape), tuple(other[name].shape)
+        require(mine == theirs, field, f"tensor '{name}' has shape {theirs}, the received one {mine}", mend)
+    for name in other:
+        require(name in state, field, f"has a tensor '{name}' that the received model lacks", mend)
+
+
+def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
+    """The named architecture with the received weights, in eval mode.
+
+    Args:
+        text: a model's name, ``your_package.module:function``, or ``{name: {parameter: value}}``.
+
+    Raises:
+        InputError: unknown, cannot be built, or names and shapes differ from the received ones.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            module = resolve(MODELS, _yaml(text, "--model"), "--model").value
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError("--model", f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
+    require(
+        isinstance(module, nn.Module),
+        "--model",
+        f"'{text}' gives a {type(module).__name__}",
+        "return a torch.nn.Module",
+    )
+    own = module.state_dict()
+    wrong = [f"the file lacks '{name}'" for name in own if name not in state]
+    wrong += [f"'{name}' is not in the model" for name in state if name not in own]
+    wrong += [
+        f"'{name}' has shape {tuple(state[name].shape)}, the model's {tuple(own[name].shape)}"
+        for name in own
+        if name in state and own[name].shape != state[name].shape
+    ]
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    require(not wrong, "--model", "does not fit: " + "; ".join(wrong[:3]) + more, "name the architecture of this file")
+    module.load_state_dict({name: t.dequantize() if t.is_quantized else t for name, t in state.items()})
+    return module.eval()  # type: ignore[no-any-return]
+
+
+def examples(text: str, field: str = "--data") -> tuple[Source, Batch]:
+    """Some of the client's examples, the source's first ones.
+
+    Args:
+        text: ``folder:PATH`` or any source of a plan, ``{source: …, size: 32}``, or the path of a folder.
+    """
+    value = _yaml(text, field)
+    options = dict(value) if isinstance(value, dict) else {"source": text}
+    source = str(options.pop("source", ""))
+    require(bool(source), field, f"cannot read '{text}'", "write folder:PATH, or {source: folder:PATH, size: 32}")
+    opened = open_source(f"folder:{source}" if Path(source).is_dir() else source, **options)
+    return opened, opened.read(range(min(EXAMPLES, len(opened))))
+
+
+def received(
+    path: Path, *, model: str | None, reference: Path | None, previous: Path | None, data: str | None
+) -> Received:
+    """Everything that the rules may look at.
+
+    Raises:
+        InputError: a file or a name cannot be used, or they do not fit each other; names the tensor.
+    """
+    state = read(path, "state")
+    others: dict[str, dict[str, Tensor] | None] = {}
+    for field, other in (("--reference", reference), ("--previous", previous)):
+        others[field] = None if other is None else read(other, field)
+        if other is not None:
+            agrees(state, others[field] or {}, field)
+    require(data is None or model is not None, "--data", "needs the architecture", "give --model, too")
+    module = None if model is None else build(model, state)
+    task, batch = None, None
+    if data is not None and module is not None:
+        source, batch = examples(data)
+        name, _ = split(_yaml(model or "", "--model"), "--model")
+        task = Task.of(module.float(), spec(source), name=name)
+        batch = Batch(batch.inputs.float(), batch.labels)
+    return Received(state, module, task, batch, others["--reference"], others["--previous"])
+
+
+def _yaml(text: str, field: str) -> Any:
+    try:
+        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
+    except yaml.YAMLError as error:
+        raise InputError(field, f"cannot read '{text}'", "write a name, or {name: {parameter: value}}") from error

@@ -1,0 +1,1 @@
+"""What is looked at in a received model, a module a place."""

@@ -1,0 +1,258 @@
+"""Rules about copied rows and convolutions with single taps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.inspection.matrices import WIDE, Layer, head, layers, too_small
+from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.registry import RULES
+
+MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 16, 6.0
+SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
+PAIRWISE = 8192
+"""Up to so many rows all pairs are compared; beyond, neighbours in three sorted orders."""
+EXACT = 4096
+"""Candidate pairs a layer that are compared in full."""
+
+
+@RULES.register("copies")
+@dataclass(frozen=True)
+class CopiedRows:
+    """Counts rows that are parallel or antiparallel to another row of their layer.
+
+    Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
+    (trained filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were
+    cut down to rank 3 or 4 meet to 0.999 by chance). Rows are compared only where their participation ratio
+    (Σw²)²/Σw⁴ exceeds 6, since pruned rows with few survivors are parallel by chance. The last linear layer is left
+    out: classes that never occur have parallel rows where it started at zero.
+    All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under a factor per row.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "Units that measure the same thing with different thresholds split a batch into single examples (imprint); "
+        "mirrored pairs let one unit of a pair wake for every input. Honest reasons: a network widened by copying."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        scored: list[tuple[float, Layer, int, int]] = []
+        last = head(found)
+        for layer in found:
+            reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
+            if layer is last and len(found) > 1:
+                reason = f"{layer.name}: the last layer, where classes that never occur have parallel rows"
+            if reason:
+                unjudged.append(reason)
+                continue
+            same, mirrored = _copies(layer)
+            scored.append((max(same, mirrored) / (1 + layer.units / 50), layer, same, mirrored))
+        worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
+        if not worst:
+            return Measurement(0.0, (), "No layer has rows that are multiples of each other.", tuple(unjudged))
+        top, layer, same, mirrored = worst[0]
+        evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
+        evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
+        return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
+
+
+def _copies(layer: Layer) -> tuple[int, int]:
+    """How many rows have a parallel or antiparallel one, and how many an antiparallel one."""
+    k = layer.inputs
+    generator = torch.Generator().manual_seed(0)
+    plane = torch.randn((k, SKETCH), generator=generator) if k > SKETCH else torch.eye(k)
+    tops, spreads = [], []
+    for part in layer.chunks():
+        top = part.abs().amax(1, keepdim=True)
+        square = (part / top.clamp_min(1e-30)).square_()
+        tops.append(top[:, 0])
+        spreads.append(square.sum(1) ** 2 / square.square_().sum(1).clamp_min(1e-30))
+    sketches = [part @ plane.to(part) for part in layer.chunks(WIDE)]
+    size = torch.cat(tops)
+    wide = torch.cat(spreads) > MIN_SPREAD
+    index = torch.nonzero(wide & (size > size.max() * 1e-6))[:, 0]
+    if len(index) < 2:
+        return 0, 0
+    sketch = torch.nn.functional.normalize(torch.cat(sketches)[index], dim=1)
+    pairs = _pairs(sketch) if len(index) <= PAIRWISE else _neighbours(sketch)
+    return _confirmed(layer, index, pairs)
+
+
+def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
+    """Each row with its likeliest copy, where that is likely enough."""
+    partner, value = [], []
+    for start in range(0, len(sketch), 1024):
+        cosine = sketch[start : start + 1024] @ sketch.T
+        cosine.abs_()
+        here = torch.arange(len(cosine))
+        cosine[here, here + start] = 0
+        best = cosine.max(1)
+        partner.append(best.indices)
+        value.append(best.values)
+    all_values = torch.cat(value)
+    rows = torch.nonzero(all_values > CANDIDATE)[:, 0]
+    return torch.stack([rows, torch.cat(partner)[rows]], 1)
+
+
+def _neighbours(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
+    """The same among rows that stand near each other when sorted by a coordinate; copies do, up to their sign."""
+    value = sketch.new_zeros(len(sketch))
+    partner = torch.zeros(len(sketch), dtype=torch.long)
+    for axis in range(3):
+        signed = sketch * sketch[:, axis].sign()[:, None]
+        order = signed[:, axis].argsort(stable=True)
+        for step in range(1, 5):
+            a, b = order[:-step], order[step:]
+            cosine = (signed[a] * signed[b]).sum(1)
+            for row, other in ((a, b), (b, a)):
+                better = cosine > value[row]
+                value[row[better]], partner[row[better]] = cosine[better], other[better]
+    rows = torch.nonzero(value > CANDIDATE)[:, 0]
+    return torch.stack([rows, partner[rows]], 1)
+
+
+def _confirmed(layer: Layer, index: Tensor, pairs: Int[Tensor, "p 2"]) -> tuple[int, int]:
+    """Counts rows of pairs that are copies in full, at most `EXACT` pairs compared and the rest scaled up."""
+    if not len(pairs):
+        return 0, 0
+    chosen = pairs[:: max(1, -(-len(pairs) // EXACT))]
+    flat = layer.weight.reshape(layer.units, -1)
+    step = max(1, (1 << 23) // layer.inputs)
+    cosines = []
+    for start in range(0, len(chosen), step):
+        a, b = index[chosen[start : start + step]].T
+        x, y = flat[a].float(), flat[b].float()
+        cosines.append(torch.nn.functional.cosine_similarity(x, y, dim=1))
+    cosine = torch.cat(cosines)
+    scale = len(pairs) / len(chosen)
+    same = len(chosen[cosine.abs() > SAME, 0].unique())
+    opposite = len(chosen[cosine < -SAME, 0].unique())
+    return min(len(index), round(same * scale)), min(len(index), round(opposite * scale))
+
+
+MIN_INPUTS = 16
+EQUAL = 0.05
+"""Taps within 5 % are equal."""
+SPARSE = 0.3
+"""Share of exact zeros in a layer's other rows from which it counts as pruned."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows of a layer by how many of their entries exceed a quarter of the largest one."""
+
+    none: int
+    one: int
+    two: int
+    others: int
+    zeros: float
+    """Share of zeros in rows of two or more entries."""
+    tap: float
+    """Median size of a single tap."""
+    regular: float
+    """Largest share of single taps that are equal in size or stand at one place of the kernel; see `regularity`."""
+
+
+@RULES.register("taps")
+@dataclass(frozen=True)
+class SingleTaps:
+    """Counts rows in which one entry is over four times as large as any other, beyond what pruning explains.
+
+    Statistic: max over layers of (ρ²·n₁ − e)/√n₁, with n₁ the rows of one such entry and ρ how regular these
+    entries are: the larger of the share that are equal in size and the share at one place of the kernel
+    (`regularity`). Taps that pass a picture on keep it in place or in scale; what decay leaves of a kernel has any size
+    and place. e = 0 where the layer's other rows are dense: there this does not happen by chance. In a pruned layer
+    e = b + 2√(b + 1), b² = 2·n₀·n₂ (each + ½): were the survivors spread over the rows as a Poisson mixture,
+    n₁² ≤ 2·n₀·n₂ in expectation whatever the mixture (Cauchy–Schwarz). Rows below 10⁻⁶ of the layer's largest
+    count as zero, so that decayed dead units do not. Invariant under a factor per layer or row.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "Units that copy one input carry pixels through the network unchanged, so a later layer's gradient holds "
+        "the picture (MKOR). Honest reasons: identity (Dirac) initialisation."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        counts: list[tuple[Layer, Counts]] = []
+        for layer in found:
+            reason = too_small(layer, units=1, inputs=MIN_INPUTS)
+            if layer.depthwise:
+                reason = f"{layer.name}: depthwise, where trained filters often have one large entry"
+            if reason:
+                unjudged.append(reason)
+            else:
+                counts.append((layer, _count(layer)))
+        scored = [(_excess(c, _others(i, counts)), layer, c) for i, (layer, c) in enumerate(counts)]
+        worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
+        if not worst:
+            return Measurement(0.0, (), "No layer has more single-tap rows than pruning explains.", tuple(unjudged))
+        top, layer, c = worst[0]
+        evidence = (
+            f"{c.one} of {layer.units} rows of {layer.name} keep one entry (median size {c.tap:.3g}) over four times "
+            f"as large as the rest of their row."
+        )
+        return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
+
+
+def _count(layer: Layer) -> Counts:
+    tops = torch.cat([part.abs().amax(1) for part in layer.chunks()])
+    floor = float(tops.max()) * 1e-6
+    sizes, zero, entries, taps, places = [], 0, 0, [], []
+    kernel = layer.weight[0, 0].numel()
+    for part in layer.chunks():
+        magnitude = part.abs()
+        top = magnitude.amax(1, keepdim=True)
+        live = top[:, 0] > floor
+        size = (magnitude > top / 4).to(part).sum(1) * live
+        several = size >= 2
+        zero += int((magnitude[several] == 0).sum()) if several.any() else 0
+        entries += int(several.sum()) * layer.inputs
+        taps.append(top[size == 1, 0])
+        places.append(magnitude[size == 1].argmax(1) % kernel)
+        sizes.append(size)
+    size = torch.cat(sizes)
+    tap: Tensor = torch.cat(taps)
+    n0, n1, n2 = (int((size == m).sum()) for m in range(3))
+    others = layer.units - n0 - n1
+    share = zero / entries if entries else 0.0
+    return Counts(
+        n0, n1, n2, others, share, float(tap.median()) if n1 else 0.0, regularity(tap, torch.cat(places), kernel)
+    )
+
+
+def regularity(taps: Float[Tensor, " n"], places: Int[Tensor, " n"], kernel: int) -> float:
+    """The larger of two shares: taps within 5 % of each other, and, beyond chance, taps at one of `kernel` places."""
+    if not len(taps):
+        return 0.0
+    size = taps.double().log().sort().values
+    ends = torch.searchsorted(size, size + EQUAL, right=True)
+    equal = float((ends - torch.arange(len(size))).max()) / len(size)
+    if kernel == 1:
+        return equal
+    alike = float(places.bincount().max()) / len(places)
+    return max(equal, (alike - 1 / kernel) / (1 - 1 / kernel))
+
+
+def _others(i: int, counts: list[tuple[Layer, Counts]]) -> float:
+    """Median sparsity of the other layers, for a layer without rows of its own to tell from."""
+    own = sorted(c.zeros for j, (_, c) in enumerate(counts) if j != i and c.others)
+    return own[len(own) // 2] if own else 0.0
+
+
+def _excess(c: Counts, elsewhere: float) -> float:
+    if not c.one:
+        return 0.0
+    telling = c.others >= max(2, 0.05 * (c.none + c.one + c.others))
+    expected = 0.0
+    if (c.zeros if telling else elsewhere) >= SPARSE:
+        bound = math.sqrt(2 * (c.none + 0.5) * (c.two + 0.5))
+        expected = bound + 2 * math.sqrt(bound + 1)
+    return max(0.0, c.regular**2 * c.one - expected) / math.sqrt(c.one)

@@ -1,0 +1,208 @@
+"""What the model would do with the client's own batch: whose gradient the sum is, and how large the loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.inspection.drives import Drives, drives
+from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.registry import RULES
+from leakgauge.task import Batch, Task
+
+OWN: tuple[Part, ...] = (Part.TASK, Part.BATCH)
+NEEDS = "the task (model, data format, loss) and a batch of the client's own examples with labels"
+SILENT = 1e-3
+"""Share of the strongest example's gain below which an example counts as silenced."""
+
+
+_MEASURED: WeakKeyDictionary[Batch, tuple[ReferenceType[Task], Drives]] = WeakKeyDictionary()
+"""The last measurement per batch, since several rules ask for it; tasks and batches are never changed."""
+
+
+def own_drives(received: Received) -> Drives:
+    """The model's drives on the client's batch; for rules that asked for both."""
+    task, batch = received.task, received.batch
+    assert task is not None
+    assert batch is not None
+    before = _MEASURED.get(batch)
+    if before is None or before[0]() is not task:
+        before = (ref(task), drives(task, batch))
+        _MEASURED[batch] = before
+    return before[1]
+
+
+def gains(found: Drives) -> Float[Tensor, " n"]:
+    """Length of each erring example's gradient over all layers but the answering one, per unit of its residual."""
+    squares = [layer.gain[found.erring].double().square() for layer in found.hidden]
+    return torch.stack(squares).sum(0).sqrt() if squares else torch.empty(0)
+
+
+def _too_few(found: Drives, least: int) -> str | None:
+    if not found.hidden:
+        return "model: has no watched layer below the one that answers"
+    if int(found.erring.sum()) < least:
+        return (
+            f"batch: has {int(found.erring.sum())} examples with finite answers that err; {least} are needed to compare"
+        )
+    return None
+
+
+@RULES.register("dominated-gradient", needs=f"{NEEDS}: four or more")
+@dataclass(frozen=True)
+class DominatedGradient:
+    """Whether a few examples make the summed gradient of the feature layers, although all err.
+
+    Statistic: max over examples of gain ÷ its median of the examples not in the strongest half, minus 1, with the gain
+    of an example the length of its gradient over all layers but the answering one, for a loss gradient at the answer
+    of length one. That scaling is what lets trained models pass: a hard example among well-fitted ones has a long
+    gradient because it errs, not because others are blocked. The largest ratio reported is 1e6.
+    """
+
+    needs: tuple[Part, ...] = OWN
+    meaning: str = (
+        "When the answering layer lets only one class's (or one example's) errors through, the batch's gradient is "
+        "that example's own and can be inverted like a batch of one (fishing). Honest reasons: a very narrow ReLU "
+        "network, in which some examples activate next to nothing."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found = own_drives(received)
+        reason = _too_few(found, 4)
+        if reason:
+            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+        gain = gains(found)
+        top = float(gain.max())
+        if top == 0:
+            return Measurement(0.0, (), "No example moves any feature layer.", found.remarks)
+        order = gain.sort(descending=True)
+        typical = float(order.values[len(gain) // 2 :].median())
+        ratio = min(top / typical if typical > 0 else math.inf, 1e6)
+        share = float(gain.square().max() / gain.square().sum())
+        indices = found.erring.nonzero()[:, 0][order.indices[:3]].tolist()
+        evidence = (
+            f"Example {indices[0]} moves the feature layers {ratio:.3g} times as far per unit of error as an example "
+            f"of the weaker half; its share of the batch's squared gradient length is {share:.0%}."
+        )
+        return Measurement(ratio - 1, tuple(f"example {i}" for i in indices), evidence, found.remarks)
+
+
+@RULES.register("silent-examples", needs=f"{NEEDS}: two or more")
+@dataclass(frozen=True)
+class SilentExamples:
+    """Share of examples that move no feature layer although the answer is wrong.
+
+    Statistic in [0, 1]: share of examples whose gain (see `DominatedGradient`) is below 10⁻³ of the strongest one's. A
+    model that no example moves (a zero-initialised answering layer) scores 0: nothing is singled out.
+    """
+
+    needs: tuple[Part, ...] = OWN
+    meaning: str = (
+        "Examples are silenced so that the remaining ones stand alone in the gradient (fishing, gated sub-models). "
+        "Honest reasons: dead ReLUs in a very narrow network."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found = own_drives(received)
+        reason = _too_few(found, 2)
+        if reason:
+            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+        gain = gains(found)
+        silent = (gain < SILENT * gain.max()) & (gain.max() > 0)
+        names = found.erring.nonzero()[:, 0][silent].tolist()
+        evidence = (
+            f"{len(names)} of {len(gain)} examples move the feature layers less than {SILENT:g} times the strongest."
+        )
+        return Measurement(float(silent.double().mean()), tuple(f"example {i}" for i in names), evidence, found.remarks)
+
+
+@RULES.register("loss-level", needs=NEEDS)
+@dataclass(frozen=True)
+class LossLevel:
+    """How far the model's loss on the client's data exceeds that of a guess, beyond what varying answers explain.
+
+    Statistic: median loss ÷ (ln(classes)·(1 + s)), with s the root mean square over examples and classes of the
+    logits' deviation from their mean over the examples. Untrained deep networks may answer with logits in the
+    hundreds, but these vary with the example; a bias that drowns the answer does not. Losses below 0 count as 0.
+    """
+
+    needs: tuple[Part, ...] = OWN
+    meaning: str = (
+        "A decoy class that takes all the probability leaves every example's label with a full-size residual, unmixed "
+        "with other classes (MKOR, label flips). Honest reasons: a model that was trained on other classes."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found = own_drives(received)
+        if not bool(found.finite.any()):
+            return Measurement(0.0, (), "Not judged.", ("model: answers with values that are not finite",))
+        losses, logits = found.losses[found.finite].double(), found.logits[found.finite].double()
+        guess = math.log(max(2, logits.shape[1]))
+        spread = float((logits - logits.mean(0)).square().mean().sqrt())
+        typical = max(0.0, float(losses.median()))
+        evidence = (
+            f"The median loss of {len(losses)} examples is {typical:.3g}; guessing gives {guess:.3g}, and the logits "
+            f"vary over the examples by {spread:.3g} (rms)."
+        )
+        unjudged = () if bool(found.finite.all()) else ("batch: some answers are not finite",)
+        return Measurement(typical / (guess * (1 + spread)), ("loss",), evidence, unjudged)
+
+
+@RULES.register("negative-loss", needs=NEEDS)
+@dataclass(frozen=True)
+class NegativeLoss:
+    """Whether the loss can fall below zero, which no classifier's training loss does.
+
+    Statistic: the most negative loss of one example, its sign dropped; 0 where none is negative.
+    """
+
+    needs: tuple[Part, ...] = OWN
+    meaning: str = (
+        "A log-likelihood without the soft-max keeps the classes' gradients apart, so that each class's mean image can "
+        "be read (MKOR's published code). Honest reasons: none for classifiers."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found = own_drives(received)
+        losses = found.losses[found.finite].double()
+        if not len(losses):
+            return Measurement(0.0, (), "Not judged.", ("model: answers with values that are not finite",))
+        lowest = float(losses.min())
+        # Rounding in log-softmax stays within a few units in the last place of one.
+        statistic = -lowest if lowest < -1e-6 else 0.0
+        where = (f"example {int(found.losses.nan_to_num(math.inf).argmin())}",) if statistic else ()
+        return Measurement(statistic, where, f"The smallest loss of {len(losses)} examples is {lowest:.3g}.")
+
+
+@RULES.register("fixed-answer", needs=f"{NEEDS}: four or more")
+@dataclass(frozen=True)
+class FixedAnswer:
+    """Whether the model prefers a class strongly and for every example alike.
+
+    Statistic, in nats: range over classes of the mean logit ÷ (1 + range over classes of how the logits vary over
+    the examples: the largest standard deviation). All logits equal (a zero-initialised head) scores 0.
+    """
+
+    needs: tuple[Part, ...] = OWN
+    meaning: str = (
+        "An answer that no example changes makes everyone's residual the same known vector, which unmixes the "
+        "gradient. Honest reasons: a saturated or collapsed network."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found = own_drives(received)
+        logits = found.logits[found.finite].double()
+        if len(logits) < 4:
+            return Measurement(0.0, (), "Not judged.", ("batch: four examples with finite answers are needed",))
+        mean = logits.mean(0)
+        preference, spread = float(mean.max() - mean.min()), float(logits.std(0).max())
+        evidence = (
+            f"Over {len(logits)} examples the mean logits differ by {preference:.3g} nats between classes, and no "
+            f"class's logit varies by more than {spread:.3g}."
+        )
+        return Measurement(preference / (1 + spread), (f"class {int(mean.argmax())}",), evidence)

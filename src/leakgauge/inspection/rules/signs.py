@@ -1,0 +1,211 @@
+"""Rules about signs, moments and rank of weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.inspection.matrices import WIDE, Layer, head, layers, too_small
+from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.registry import RULES
+
+MIN_UNITS, MIN_INPUTS = 8, 16
+ALIVE = 1e-6
+TAIL = 4.0
+"""Kurtosis up to which a row counts in full; a normal distribution has 3."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What the signs of a layer's rows show.
+
+    Attributes:
+        skew: mean over rows of the skewness of their entries, in standard errors of independent entries.
+        unlike: how much more the rows' skewness and size vary than those of independent entries would, at least 1.
+        balanced: share of rows with exactly as many positive as negative entries.
+        chance: the share expected of independent signs.
+        rows: how many rows were judged.
+        heavy: kurtosis of the rows' entries, as a multiple of `TAIL`, at least 1.
+    """
+
+    skew: float
+    unlike: float
+    balanced: float
+    chance: float
+    rows: int
+    heavy: float
+
+
+@RULES.register("trap-weights")
+@dataclass(frozen=True)
+class TrapWeights:
+    """Looks for rows in which one sign outweighs the other by construction.
+
+    Statistic: max over layers of two numbers, in standard errors of independent entries.
+
+    1. |s|/(2u²): s is the mean over rows of the skewness about the row's mean, which scaling one sign changes and a
+       shift, as early training makes one, does not; u ≥ 1 is how many times more the rows' skewness and size
+       vary than independent entries allow, since training makes rows unlike. Halved, since training skews rows too.
+    2. The excess of rows with exactly as many positive as negative entries, expected √(2/πk) of rows.
+
+    Both are divided by h², with h = κ/4, at least 1, and κ the kurtosis of the rows' entries (mean fourth central
+    moment over squared mean second one, the median over rows): a few large entries decide in pruned rows, also under
+    noise or rounding, and pruning keeps the very entries that training has skewed. Rows of traps need many entries
+    of one size (normal: κ = 3).
+
+    The last linear layer is left out: training skews it. Invariant under a factor of the layer.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "Rows whose negative half is scaled up are silent for most inputs, so a unit that wakes holds a single "
+        "example (trap weights). Honest reasons: none known to us for large values."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        scored: list[tuple[float, Layer, Signs]] = []
+        last = head(found)
+        for layer in found:
+            reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
+            if layer is last and len(found) > 1:
+                reason = f"{layer.name}: the last layer, which training skews"
+            if reason:
+                unjudged.append(reason)
+            elif signs := _signs(layer):
+                scored.append((_score(signs), layer, signs))
+        if not scored:
+            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
+        scored.sort(key=lambda s: -s[0])
+        top, layer, signs = scored[0]
+        evidence = (
+            f"Rows of {layer.name} are skewed by {signs.skew:+.1f} standard errors (and vary {signs.unlike:.1f} times "
+            f"as much as fresh ones); {signs.balanced:.0%} of them have as many positive as negative entries, by "
+            f"chance {signs.chance:.1%} would."
+        )
+        return Measurement(
+            top, tuple(s[1].name for s in scored if s[0] >= max(4.0, top / 3)), evidence, tuple(unjudged)
+        )
+
+
+def _signs(layer: Layer) -> Signs | None:
+    """`None` where too few rows are alive."""
+    scale = max(float(part.abs().max()) for part in layer.chunks())
+    if scale == 0:
+        return None
+    found = torch.empty((layer.units, 7))
+    start = 0
+    for part in layer.chunks():
+        found[start : start + len(part)] = torch.stack(_moments(part / scale), 1)
+        start += len(part)
+    energy, m2, m3, m4, m6, even, count = found.unbind(1)
+    live = (energy > ALIVE**2 * energy.max()) & (count >= MIN_INPUTS) & (m2 > 1e-9 * energy)
+    rows = int(live.sum())
+    if rows < MIN_UNITS:
+        return None
+    energy, m2, m3, m4, m6, count = (x[live].double() for x in (energy, m2, m3, m4, m6, count))
+    skews = m3 / m2**1.5
+    # Sampling error of a row's skewness, and of its energy, for independent entries of these moments.
+    error = ((m6 - 6 * m4 * m2 + 9 * m2**3) / m2**3).clamp_min(1e-6).mean() / layer.inputs
+    size_error = (m4 - m2**2).clamp_min(1e-12).mean() / m2.mean() ** 2 / layer.inputs
+    slack = 1 + 2 / math.sqrt(2 * rows)
+    unlike = max(float((skews.var() / error).sqrt()), float((m2.var() / m2.mean() ** 2 / size_error).sqrt())) / slack
+    return Signs(
+        skew=float(skews.mean() / (error / rows).sqrt()),
+        unlike=max(1.0, unlike),
+        balanced=float(even[live].double().mean()),
+        chance=min(1.0, float((2 / math.pi / count).sqrt().mean())),
+        rows=rows,
+        heavy=max(1.0, float((m4 / m2**2).median()) / TAIL),
+    )
+
+
+def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
+    """Of each row: mean square, central moments 2, 3, 4 and 6, whether its signs are even, and non-zero entries."""
+    energy = part.square().mean(1)
+    sign = part.sign()
+    even, count = (sign.sum(1) == 0).to(part), sign.abs_().sum(1)
+    centred = part - part.mean(1, keepdim=True)
+    square = centred.square()
+    m2, m3 = square.mean(1), centred.mul_(square).mean(1)
+    m6 = centred.square_().mean(1)
+    return energy, m2, m3, square.square_().mean(1), m6, even, count
+
+
+def _score(signs: Signs) -> float:
+    chance = max(signs.chance, 1e-9)
+    spread = math.sqrt(chance * max(1 - chance, 0.01) / signs.rows + 1 / signs.rows**2)
+    return max(0.0, abs(signs.skew) / (2 * signs.unlike**2), (signs.balanced - chance) / spread) / signs.heavy**2
+
+
+MIN_SIDE, DIRECTIONS, CAP = 24, 1, 12.0
+
+
+@RULES.register("low-rank")
+@dataclass(frozen=True)
+class LowRank:
+    """Share of a layer's energy outside its strongest direction.
+
+    Statistic: max over layers of −log₁₀(1 − e₁), at most 12, with e₁ = σ₁²/Σ σᵢ² by a randomised range finder
+    (Halko et al., 2011) of 9 vectors and one power iteration, which finds at most the true e₁. Judged where both
+    sides have 24 or more. Two directions or more are honest: factorised layers have few. Invariant under a factor
+    of the layer.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "A layer of one direction answers the same in all units: what differs between gradient rows is then which "
+        "examples woke them, not what they saw. Honest reasons: a layer that weight decay has collapsed."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        scored: list[tuple[float, Layer, float]] = []
+        for layer in found:
+            if reason := too_small(layer, units=MIN_SIDE, inputs=MIN_SIDE):
+                unjudged.append(reason)
+                continue
+            left = _left(layer)
+            if left is not None:
+                scored.append((min(CAP, -math.log10(max(left, 1e-12))), layer, left))
+        if not scored:
+            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
+        scored.sort(key=lambda s: -s[0])
+        top, layer, left = scored[0]
+        evidence = (
+            f"One direction holds {100 * (1 - left):.4g} % of the energy of {layer.name} "
+            f"({layer.units} × {layer.inputs})."
+        )
+        return Measurement(
+            top, tuple(s[1].name for s in scored if s[0] >= max(1.0, top / 2)), evidence, tuple(unjudged)
+        )
+
+
+def _left(layer: Layer) -> float | None:
+    """Share of energy outside the strongest directions; `None` of a zero matrix."""
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn((layer.inputs, DIRECTIONS + 8), generator=generator)
+    size = max(float(part.abs().max()) for part in layer.chunks())
+    if size == 0:
+        return None
+    energy = sum((float(part.norm()) / size) ** 2 for part in layer.chunks())
+    probe = probe / size
+    image = torch.cat([part @ probe.to(part) for part in layer.chunks(WIDE)])
+    basis = torch.linalg.qr(image).Q
+    back = _transposed(layer, basis, size) / size
+    basis = torch.linalg.qr(torch.cat([part @ back for part in layer.chunks(WIDE)])).Q
+    strongest = torch.linalg.svdvals(_transposed(layer, basis, size).double())[:DIRECTIONS]
+    return min(1.0, max(0.0, 1 - float((strongest**2).sum()) / energy))
+
+
+def _transposed(layer: Layer, basis: torch.Tensor, size: float) -> torch.Tensor:
+    """Wᵀ·basis/size, some rows at a time."""
+    total, start = basis.new_zeros((layer.inputs, basis.shape[1])), 0
+    for part in layer.chunks(WIDE):
+        total += part.to(basis).T @ basis[start : start + len(part)]
+        start += len(part)
+    return total / size

@@ -1,0 +1,152 @@
+"""Rules about values, sizes, and sub-models for single examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.inspection.drives import drives
+from leakgauge.inspection.matrices import layers, working
+from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.inspection.rules.rows import driven
+from leakgauge.registry import RULES
+from leakgauge.task import Batch, Task
+
+
+@RULES.register("not-finite")
+@dataclass(frozen=True)
+class NotFinite:
+    """Statistic: number of entries in all tensors that are NaN or infinite."""
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "One such entry makes every output and every update NaN: a broken model, or a way to switch clients off or "
+        "to switch off what compares updates. Honest reasons: training diverged."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        counts = {
+            name: int((~working(tensor).isfinite()).sum())
+            for name, tensor in received.state.items()
+            if tensor.is_floating_point() and not bool(working(tensor).sum().isfinite())
+        }
+        worst = sorted((n for n, c in counts.items() if c), key=lambda n: -counts[n])
+        if not worst:
+            return Measurement(0.0, (), "Every entry is finite.")
+        evidence = f"{sum(counts.values())} entries are NaN or infinite, {counts[worst[0]]} of them in {worst[0]}."
+        return Measurement(float(sum(counts.values())), tuple(worst), evidence)
+
+
+@RULES.register("huge-weights")
+@dataclass(frozen=True)
+class HugeWeights:
+    """Statistic: largest absolute entry of any weight matrix. Not scale-free: inputs are taken to be near 1."""
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "A weight that outshouts all others makes its unit a threshold on one feature (feature fishing). Honest "
+        "reasons: outlier features of large language models, unnormalised inputs."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found, unjudged = layers(received.state)
+        tops = {layer.name: max(float(part.abs().max()) for part in layer.chunks()) for layer in found}
+        if not tops:
+            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
+        worst = sorted(tops, key=lambda n: -tops[n])
+        largest = min(tops[worst[0]], 1e30)
+        where = tuple(n for n in worst if tops[n] >= largest / 3)[:3]
+        return Measurement(largest, where, f"The largest entry of {worst[0]} is {largest:.4g}.", tuple(unjudged))
+
+
+@RULES.register("capacity")
+@dataclass(frozen=True)
+class Capacity:
+    """Says how many units the first linear layer has. Its statistic is always 0: honest networks have wide layers.
+
+    A unit that wakes for one example of the batch alone holds that example's input (w gradient over b gradient),
+    so a layer of n units can hold up to n inputs.
+    """
+
+    needs: tuple[Part, ...] = (Part.STATE,)
+    meaning: str = (
+        "Train on batches well above the number of units, or clip and add noise, if this layer sees raw data."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        linear = [layer for layer in layers(received.state)[0] if layer.weight.dim() == 2]
+        if not linear:
+            return Measurement(0.0, (), "The model has no linear layer.")
+        first = linear[0]
+        bias = "and a bias" if first.bias is not None else "and no bias"
+        evidence = (
+            f"The first linear layer, {first.name}, has {first.units} units of {first.inputs} inputs {bias}: an update "
+            f"could hold the layer's input for up to {first.units} examples."
+        )
+        return Measurement(0.0, (first.name,), evidence)
+
+
+PICTURES = 16
+
+
+def pictures(task: Task, number: int, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
+    """Probe examples in the data's range that differ in brightness, shape and detail."""
+    shape = task.data.shape
+    noise = torch.rand((number, *shape), generator=generator, dtype=torch.float64)
+    rough = torch.randn((number, *shape), generator=generator, dtype=torch.float64)
+    for axis in range(2, rough.ndim):
+        rough = rough.cumsum(axis)
+    flat = rough.flatten(1)
+    smooth = ((flat - flat.mean(1, keepdim=True)) / flat.std(1, keepdim=True).clamp_min(1e-12)).view_as(rough)
+    level = torch.rand((number, *[1] * len(shape)), generator=generator, dtype=torch.float64)
+    mixed = 0.2 + 0.6 * level + 0.15 * smooth + 0.2 * (noise - 0.5)
+    return task.data.low + task.data.range * mixed.clamp(0, 1)
+
+
+@RULES.register("sub-models", needs="the task: architecture, values and data format")
+@dataclass(frozen=True)
+class SubModels:
+    """Parts of the model that one probe example alone drives.
+
+    Statistic in [0, 1): the larger of two shares over sixteen made-up pictures with made-up labels. Of the layers below
+    the answering one, those that exactly one picture drives, in (layers + 2). Of the rows of each linear layer,
+    those that one picture drives, in (driven rows + 2); the first linear layer counts. A client's own batch
+    (`example-rows`) is the better test.
+    """
+
+    needs: tuple[Part, ...] = (Part.TASK,)
+    meaning: str = (
+        "A part that serves one example has that example's gradient alone (routed sub-models, bins, trap weights). "
+        "Honest reasons: a mixture of many experts; a layer with very sparse activations."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        assert received.task is not None
+        task = received.task
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.arange(PICTURES) % task.data.classes
+        found = drives(task, Batch(pictures(task, PICTURES, generator), labels))
+        if not found.hidden or int(found.erring.sum()) < PICTURES // 2:
+            reason = "model: has no watched layer below the one that answers, or does not err on made-up pictures"
+            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+        private = []
+        for layer in found.hidden:
+            gain = layer.gain[found.erring].double()
+            if int((gain > 1e-6 * gain.max()).sum()) == 1:
+                private.append(layer.name)
+        layers_share = len(private) / (len(found.hidden) + 2)
+        rows_share, rows_name = 0.0, ""
+        for layer in [layer for layer in found.hidden if layer.linear][:1]:
+            on = driven(layer.rows[found.erring].double())
+            share = float((on.sum(0) == 1).sum()) / (float(on.any(0).sum()) + 2)
+            if share > rows_share:
+                rows_share, rows_name = share, layer.name
+        where = (*private, *([rows_name] if rows_name and rows_share >= layers_share else []))
+        evidence = (
+            f"Of {len(found.hidden)} layers, {len(private)} are driven by one of {PICTURES} probe pictures only"
+            + (f"; of the rows of {rows_name}, {rows_share:.0%}." if rows_name else ".")
+        )
+        return Measurement(max(layers_share, rows_share), where, evidence, found.remarks)

@@ -1,0 +1,134 @@
+"""Parts of anybody's, run so that whatever they do ends as one row and spoils no other."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.recipes.information import NONE_SEEN, image_information
+from leakgauge.compute import Budget, Compute
+from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status
+from leakgauge.task import DataSpec
+
+T = TypeVar("T")
+
+
+def attempt(
+    attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
+) -> Reconstruction:
+    """Runs an attack on a copy of the observation. What it raises becomes a row with the reason."""
+    try:
+        with undisturbed():
+            found = attack.reconstruct(own_copy(observation), generator, budget=budget, compute=compute)
+        return checked(found, observation.task.data)
+    except InputError as error:
+        return Reconstruction.not_applicable(str(error))
+    except FOREIGN as error:
+        return Reconstruction(None, None, Status.FAILED, said(error))
+
+
+def informed(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
+    """With a word in the message where a search matched an update that hardly depends on the images: its distance is
+    then small whatever the pictures. Asked of the network alone, apart from the attack's budget."""
+    examples = observation.examples
+    if found.inputs is None or not found.cost.gradient_evaluations or examples is None or NONE_SEEN in found.message:
+        return found
+    try:
+        with undisturbed():
+            sentence = image_information(own_copy(observation), examples, generator).sentence
+    except FOREIGN:  # it is asked in float64, which not every model runs in
+        return found
+    return replace(found, message="; ".join(filter(None, (found.message, sentence)))) if sentence else found
+
+
+def own_copy(value: T) -> T:
+    """A copy that shares no tensor with the original: what a part changes in place stays its own."""
+    return copy.deepcopy(value)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Puts back what a part may change for the whole process: torch's settings, random numbers, working directory."""
+    dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    deterministic, state, folder = torch.are_deterministic_algorithms_enabled(), torch.get_rng_state(), os.getcwd()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_rng_state(state)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        os.chdir(folder)
+
+
+def checked(found: Any, data: DataSpec) -> Reconstruction:
+    """The reconstruction, or a failure where its parts are no answer or do not fit together."""
+    if not isinstance(found, Reconstruction) or not isinstance(found.status, Status):
+        return _failed(f"gave a {type(found).__name__}, no Reconstruction with a Status")
+    cost = found.cost
+    if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
+        return _failed(f"its cost is {cost}, no finite numbers")
+    cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
+    inputs, labels, confidence = found.inputs, found.labels, found.label_confidence
+    problem = _problem_of(inputs, data) or _problem_of_labels(labels, data)
+    if not problem and not (confidence is None or (_finite(confidence) and 0 <= confidence <= 1)):
+        problem = f"its confidence in the labels is {confidence}, no share"
+    if problem:
+        return _failed(problem, cost)
+    if inputs is not None and not bool(torch.isfinite(inputs).all()):
+        return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=cost)
+    return replace(
+        found,
+        inputs=None if inputs is None else inputs.detach(),
+        labels=None if labels is None else labels.detach().cpu(),
+        message=str(found.message),
+        cost=cost,
+        trace=tuple((int(evaluations), float(objective)) for evaluations, objective in found.trace),
+    )
+
+
+def _failed(problem: str, cost: Cost = Cost()) -> Reconstruction:  # noqa: B008 - frozen
+    return Reconstruction(None, None, Status.FAILED, f"the attack's answer cannot be used: {problem}", cost=cost)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _problem_of(inputs: Any, data: DataSpec) -> str:
+    if inputs is None:
+        return ""
+    if not isinstance(inputs, Tensor) or inputs.layout != torch.strided:
+        return f"its examples are a {type(inputs).__name__}, no plain tensor"
+    if not inputs.is_floating_point():
+        return f"its examples are {inputs.dtype}, not real numbers with a fraction"
+    if tuple(inputs.shape[1:]) != data.shape or not len(inputs):
+        return f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
+    return ""
+
+
+def _problem_of_labels(labels: Any, data: DataSpec) -> str:
+    if labels is None:
+        return ""
+    if not isinstance(labels, Tensor) or labels.layout != torch.strided or labels.ndim not in (1, 2):
+        return "its labels are no list of classes and no table of shares"
+    soft = labels.ndim == 2
+    if labels.is_complex() or labels.is_floating_point() != soft or (soft and not labels.numel()):
+        return f"its labels are {labels.dtype} of shape {tuple(labels.shape)}"
+    if soft and not bool(torch.isfinite(labels).all()):
+        return "its labels are not finite"
+    hard = labels.argmax(1) if soft else labels
+    if len(hard) and not (int(hard.min()) >= 0 and int(hard.max()) < data.classes):
+        return f"its labels are not all in [0, {data.classes})"
+    return ""

@@ -1,0 +1,175 @@
+"""The grammar of a plan in YAML, and the example plan."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from leakgauge.errors import InputError, did_you_mean, require
+
+KNOWABLE = ("labels", "example_count", "local_training", "buffers", "defense", "draws", "public_data")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class DataConfig(BaseModel):
+    """Where the clients' data come from, and how it is dealt out. Other keys go to the source, e.g. ``split``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    source: str = "samples"
+    size: int | None = Field(default=None, ge=1)
+    batch: int = Field(default=1, ge=1)
+    batches: int = Field(default=8, ge=1)
+    start: int = Field(default=0, ge=0)
+
+
+class IdentifiedGate(_Strict):
+    max: float = Field(ge=0, le=1)
+
+
+class PsnrGate(_Strict):
+    worst: float
+    share: float = Field(default=0.05, gt=0, lt=1)
+
+
+class LabelGate(_Strict):
+    max: float = Field(ge=0, le=1)
+
+
+class GateConfig(_Strict):
+    """What must hold, with 95 % confidence, for the audit to pass."""
+
+    identified: IdentifiedGate | None = None
+    psnr: PsnrGate | None = None
+    label_f1: LabelGate | None = None
+
+
+class BudgetConfig(_Strict):
+    gradient_evaluations: int | None = Field(default=None, ge=1)
+    seconds: float | None = Field(default=None, gt=0)
+    trial_seconds: float = Field(default=21_600, gt=0)
+
+
+class OnlyRule(_Strict):
+    """Keeps the trials that fit every key given; names are those of the plan's lists."""
+
+    model: str | list[str] | None = None
+    client: str | list[str] | None = None
+    defense: str | list[str] | None = None
+    attack: str | list[str] | None = None
+    batches: int | None = Field(default=None, ge=1)
+
+    def names(self, key: str) -> list[str] | None:
+        """What the rule asks of `key`; `None` for anything."""
+        wanted = getattr(self, key)
+        return [wanted] if isinstance(wanted, str) else wanted
+
+
+class PlanConfig(_Strict):
+    """The grammar of a plan, as written. See *choose* in the docs."""
+
+    name: str = "audit"
+    model: Any = "lenet"
+    data: DataConfig = DataConfig()
+    mode: Literal["eval", "train"] = "eval"
+    clients: list[Any] = Field(default=["fedsgd"], min_length=1)
+    defenses: list[Any] = Field(default=["none"], min_length=1)
+    server: Any = "honest"
+    knows: list[str] = ["example_count", "local_training", "defense"]
+    attacks: list[Any] = Field(default=["auto"], min_length=1)
+    only: list[OnlyRule] | None = None
+    budget: BudgetConfig = BudgetConfig()
+    seeds: list[int] = Field(default=[0], min_length=1)
+    gallery: int = Field(default=100, ge=1)
+    lpips: str | None = None
+    update: str | None = None
+    gate: GateConfig | None = None
+
+    @field_validator("model")
+    @classmethod
+    def _some_model(cls, value: Any) -> Any:
+        if value in (None, [], {}):
+            raise ValueError("names no model")
+        return value
+
+
+class _OneValueAKey(yaml.SafeLoader):
+    """Refuses a key that stands twice: plain YAML would silently keep the last, and with it lose a gate."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        twice = [name for name in names if names.count(name) > 1]
+        require(not twice, str(twice[0]) if twice else "", "stands twice in the plan", "write it once")
+        return dict(super().construct_mapping(node, deep))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A plan file as a dictionary.
+
+    Raises:
+        InputError: missing, not YAML, or not a mapping.
+    """
+    try:
+        loaded = yaml.load(path.read_text(encoding="utf-8"), _OneValueAKey)
+    except OSError as error:
+        raise InputError(
+            f"plan {path}", f"cannot be read ({error.strerror})", "give the path of a YAML file"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"plan {path}", f"is not YAML ({' '.join(str(error).split())})", "see `leakgauge audit --example`"
+        ) from error
+    require(isinstance(loaded, dict), f"plan {path}", "is not a mapping of keys", "see `leakgauge audit --example`")
+    return dict(loaded)
+
+
+MENDS = {
+    "list_type": "write a list, e.g. [none]",
+    "too_short": "name at least one",
+    "model_type": "write a mapping, e.g. {max: 0.05} in the gate or {source: samples} under data",
+    "int_parsing": "give a whole number",
+    "float_parsing": "give a number",
+    "finite_number": "give a finite number",
+}
+"""What to write instead, where pydantic's own words are about types."""
+
+
+def parse(raw: dict[str, Any]) -> PlanConfig:
+    try:
+        return PlanConfig.model_validate(raw)
+    except ValidationError as error:
+        errors = error.errors()
+        first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
+        if first["type"] == "extra_forbidden":
+            key, known = str(first["loc"][-1]), _keys_beside(first["loc"])
+            raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
+        message = MENDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        raise InputError(path, f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = PlanConfig
+    for part in location[:-1]:
+        if isinstance(part, str):
+            model = _model_in(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside ``Model | None`` or ``list[Model]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for a in get_args(annotation) if (found := _model_in(a))), None)
+
+
+def example_text() -> str:
+    """The embedded plan, comments included."""
+    return files("leakgauge.study").joinpath("example.yaml").read_text(encoding="utf-8")

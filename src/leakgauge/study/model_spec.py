@@ -1,0 +1,70 @@
+"""A model as a plan names it: constructor, arguments, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakgauge.errors import InputError, require
+from leakgauge.models.weights import load_weights, weights_path
+from leakgauge.registry import MODELS
+from leakgauge.resolve import resolve
+from leakgauge.task import DataSpec, Mode, Task
+
+
+def model_label(name: str, arguments: dict[str, Any], weights: str | None) -> str:
+    """How reports call a model."""
+    shown = [f"{k}={v}" for k, v in arguments.items()] + ([f"weights={Path(weights).name}"] if weights else [])
+    return f"{name}({', '.join(shown)})" if shown else name
+
+
+def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, Any]:
+    """Those of a constructor's arguments that the data decide, unless somebody gives them."""
+    known: dict[str, Any] = {"classes": data.classes, "shape": data.shape}
+    if data.is_image:
+        known |= {"channels": data.shape[0], "size": data.shape[-1]}
+    return {name: known[name] for name in accepted if name in known}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model's constructor with its arguments, and where its weights come from."""
+
+    build: Any
+    name: str
+    arguments: dict[str, Any]
+    weights: str | None
+    field: str
+
+    def module(self, seed: int) -> nn.Module:
+        """The model; one without weights draws them from `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                module = resolve(MODELS, {self.name: self.arguments}, self.field).value
+            except (RuntimeError, MemoryError) as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(
+                    self.field, f"cannot be built ({reason})", "set data.size or the model to match"
+                ) from error
+        require(
+            isinstance(module, nn.Module),
+            self.field,
+            f"'{self.name}' gives a {type(module).__name__}",
+            "return a torch.nn.Module",
+        )
+        if self.weights is not None:
+            load_weights(module, weights_path(self.weights, self.field), self.field)
+        return module  # type: ignore[no-any-return]
+
+    def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
+        """Raises `InputError` when model and data do not fit."""
+        try:
+            return Task.of(self.module(seed), data, mode=mode, name=label)
+        except InputError as error:
+            raise InputError(error.field.replace("model", self.field, 1), error.problem, error.mend) from error

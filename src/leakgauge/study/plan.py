@@ -1,0 +1,272 @@
+"""audit.yaml → Plan: read, validated and resolved before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.closed_form import ServerRead
+from leakgauge.clients.client import refuse_combination
+from leakgauge.clients.protocol import refuse_mixing
+from leakgauge.compute import Budget
+from leakgauge.data import Source, open_source
+from leakgauge.data.source import check, client_batches, spec
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.metrics.lpips import LPIPS
+from leakgauge.metrics.metric import Metric
+from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
+from leakgauge.resolve import Named, resolve, resolve_defense, split
+from leakgauge.servers.server import Broadcast, Honest
+from leakgauge.study import only
+from leakgauge.study.captured import refuse_contradiction
+from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
+from leakgauge.study.grammar import KNOWABLE, DataConfig, parse
+from leakgauge.study.model_spec import ModelSpec, fitted, model_label
+from leakgauge.task import Batch, DataSpec, Mode
+from leakgauge.update import Update
+
+Choose = Callable[[Source, list[int], int, torch.Generator], Tensor]
+"""`gallery` or `public`."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which trial: indices into the plan's lists. `control` marks one added to show that an attack has power: it has no
+    defence, and its batch counts the control's clients."""
+
+    model: int
+    client: int
+    defense: int
+    attack: int
+    seed: int
+    batch: int
+    control: bool = False
+
+
+JUDGING = "gate"
+"""The key of a plan that changes no trial: with another, a finished audit is judged anew."""
+
+
+class Plan:
+    """A resolved plan. Making one validates everything that can be known before running.
+
+    Raises:
+        InputError: names the key and the mend.
+    """
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+        self._lent: dict[Choose, tuple[tuple[object, ...], Tensor]] = {}
+        self._sent: tuple[tuple[int, int], Broadcast] | None = None
+        self.config = config = parse(raw)
+        self.mode = Mode(config.mode)
+        self.budget = Budget(config.budget.gradient_evaluations, config.budget.seconds)
+        for i, field in enumerate(config.knows):
+            require(field in KNOWABLE, f"knows[{i}]", f"unknown field '{field}'", did_you_mean(field, KNOWABLE))
+        self.server = resolve(SERVERS, config.server, "server")
+        self.source: Source = self._source()
+        self.spec: DataSpec = spec(self.source)
+        models = config.model if isinstance(config.model, list) else [config.model]
+        self.models = [self._model(m, f"model[{i}]" if len(models) > 1 else "model") for i, m in enumerate(models)]
+        self.clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
+        self.defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
+        require(len(set(config.seeds)) == len(config.seeds), "seeds", f"{config.seeds} repeat", "give each seed once")
+        self.attacks = self._attacks()
+        for field in ("models", "clients", "defenses", "attacks"):
+            labels = [named.label for named in getattr(self, field)]
+            twice = [name for name in labels if labels.count(name) > 1]
+            require(not twice, field, f"names {twice[:1]} twice", "give each once")
+        self.batches = self._batches()
+        check(self.source, [i for batch in self.batches for i in batch])
+        self.perceptual = self._perceptual()
+        only.check(config.only or [], self._parts)
+        self._check_update()
+        self._check_clients()
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of what the plan runs; an output folder belongs to one."""
+        ran = {key: value for key, value in self.raw.items() if key != JUDGING}
+        return hashlib.sha256(json.dumps(ran, sort_keys=True, default=str).encode()).hexdigest()
+
+    def _source(self) -> Source:
+        data = self.config.data
+        options = dict(data.model_extra or {})
+        if data.size is not None:
+            options["size"] = data.size
+        own = [name for name in DataConfig.model_fields if name not in ("source", "size")]
+        for key in options:
+            near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
+            require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
+        try:
+            return open_source(data.source, **options)
+        except InputError as error:
+            raise error if error.field.startswith("data") else error.within("data") from error
+
+    @property
+    def dishonest(self) -> bool:
+        """Whether the server crafts what it broadcasts."""
+        return not isinstance(self.server.value, Honest)
+
+    def _attacks(self) -> list[Named]:
+        """The plan's, and in front of them the read that a dishonest server prepared."""
+        named = [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(self.config.attacks)]
+        if self.dishonest and not any(isinstance(a.value, ServerRead) for a in named):
+            named.insert(0, Named("server-read", ServerRead()))
+        return named
+
+    def _batches(self) -> list[list[int]]:
+        return client_batches(self.source, self.config.data.batch, self.config.data.batches, self.config.data.start)
+
+    def _model(self, given: Any, field: str) -> Named:
+        name, arguments = split(given, field)
+        weights = arguments.pop("weights", None)
+        try:
+            entry = MODELS[name]
+        except InputError as error:
+            raise InputError(field, error.problem, error.mend) from error
+        shown = model_label(name, arguments, weights)
+        full = fitted(entry.parameters, self.spec) | arguments
+        resolver = ModelSpec(entry.build, name, full, weights, field)
+        resolver.task(0, self.spec, self.mode, shown)
+        return Named(shown, resolver)
+
+    def _perceptual(self) -> Metric | None:
+        """LPIPS from a weights file, or through torchmetrics; `None` when not asked for."""
+        weights = self.config.lpips
+        if weights is None:
+            return None
+        if weights == "torchmetrics":
+            return LPIPS.through_torchmetrics(data_range=self.spec.range, low=self.spec.low)
+        return LPIPS(weights=weights, data_range=self.spec.range, low=self.spec.low)
+
+    def _check_update(self) -> None:
+        if self.config.update is None:
+            return
+        counts = {
+            "clients": len(self.clients),
+            "defenses": len(self.defenses),
+            "model": len(self.models),
+            "seeds": len(self.config.seeds),
+            "data.batches": len(self.batches),
+        }
+        for field, count in counts.items():
+            require(count == 1, field, f"has {count} entries, and an update file is one client's", "give one")
+        require(
+            not self.dishonest,
+            "server",
+            f"is {self.server.label}, and an update file was made with a model as it came",
+            "use server: honest, and give the received parameters as the model's weights",
+        )
+        update, model = Update.load(self.config.update), self.models[0].value
+        update.check(self.broadcast(self.trials()[0]).task.parameters)
+        # A function of the user's own may load weights itself; one of ours draws them.
+        has_weights = model.weights is not None or ":" in model.name
+        refuse_contradiction(update, self.clients[0].value, examples=len(self.batches[0]), has_weights=has_weights)
+
+    def _check_clients(self) -> None:
+        """Protocols and defences that cannot work on these batches or models say so before anything runs."""
+        for i, client in enumerate(self.clients):
+            try:
+                client.value.steps(self.config.data.batch)
+            except InputError as error:
+                raise error.within(f"clients[{i}]") from error
+        for model in range(len(self.models)):
+            self._check_server(model)
+        for key in self.trials():
+            if not key.control and key.seed == 0 and key.batch == 0:
+                defense = self.defenses[key.defense].value
+                try:
+                    refuse_combination(self.clients[key.client].value, defense)
+                except InputError as error:
+                    raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
+                try:
+                    defended = defense.on_task(self.broadcast(key).task)
+                    if defense.acts_on_examples:
+                        refuse_mixing(defended)
+                except InputError as error:
+                    raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
+
+    def _check_server(self, model: int) -> None:
+        """A construction that does not fit a model says so before anything runs."""
+        try:
+            self.broadcast(Key(model, 0, 0, 0, 0, 0))
+        except InputError as error:
+            raise error if error.field.startswith(("model", "server")) else error.within("server") from error
+
+    @property
+    def _parts(self) -> dict[str, list[Named]]:
+        return {"model": self.models, "client": self.clients, "defense": self.defenses, "attack": self.attacks}
+
+    def _kept(self, *combination: int) -> int:
+        """How many batches of a combination, as indices in the order of `_parts`, the plan asks for."""
+        chosen = {key: named[i] for (key, named), i in zip(self._parts.items(), combination, strict=True)}
+        return only.batches(self.config.only, chosen, len(self.batches))
+
+    def lend(self, choose: Choose, exclude: list[int], size: int, generator: torch.Generator) -> Tensor:
+        """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
+
+        Of each kind the last one is kept: at 224 px a gallery of 100 takes 60 MB.
+        """
+        wanted = tuple(exclude), size, generator.initial_seed()
+        kept = self._lent.get(choose)
+        if kept is None or kept[0] != wanted:
+            self._lent.pop(choose, None)
+            self._lent[choose] = kept = wanted, choose(self.source, exclude, size, generator)
+        return kept[1]
+
+    def broadcast(self, key: Key) -> Broadcast:
+        """What the server sends to the clients of a trial: the undefended task, and what was crafted into it.
+
+        Depends on model and seed alone. The last one is kept: crafted networks can be large.
+        """
+        wanted = key.model, key.seed
+        if self._sent is None or self._sent[0] != wanted:
+            seed, resolver = self.config.seeds[key.seed], self.models[key.model].value
+            honest = resolver.task(seed, self.spec, self.mode, self.models[key.model].label)
+            self._sent = wanted, self.server.value.broadcast(honest, Draws(seed).generator("server"))
+        return self._sent[1]
+
+    def trials(self) -> list[Key]:
+        """All trials, the controls that are not among them included."""
+        sizes = [range(len(named)) for named in self._parts.values()]
+        kept = {combination: count for combination in itertools.product(*sizes) if (count := self._kept(*combination))}
+        require(bool(kept), "only", "keeps no trial", "loosen it")
+        seeds = range(len(self.config.seeds))
+        keys = [Key(m, c, d, a, s, b) for (m, c, d, a), count in kept.items() for s in seeds for b in range(count)]
+        # Trials that share a broadcast, or a batch and what it is compared with, stand together: they are kept.
+        keys.sort(key=lambda key: (key.model, key.seed, key.batch))
+        return keys + self._controls(kept)
+
+    def _controls(self, kept: Mapping[tuple[int, ...], int]) -> list[Key]:
+        """`CONTROLS` undefended clients with public examples for each model, client and attack that meet a defence or
+        an update file; none where the plan itself has as many without a defence, or nothing but such."""
+        plain = {i for i, d in enumerate(self.defenses) if isinstance(d.value, NoDefense) and not self.config.update}
+        shown = {(m, c, a) for (m, c, d, a), count in kept.items() if d in plain and count >= CONTROLS}
+        lacking = sorted({(m, c, a) for m, c, d, a in kept if d not in plain} - shown)
+        return [Key(m, c, -1, a, 0, b, control=True) for m, c, a in lacking for b in range(CONTROLS)]
+
+    def examples(self, key: Key) -> Client:
+        """What the client of a trial holds."""
+        if key.control:
+            return control_client(self.source, self.batches, key.batch)
+        return client_of(self.source, self.batches[key.batch])
+
+    def neighbours(self, key: Key, most: int) -> tuple[Batch, ...]:
+        """Examples of other clients of the same kind, at most so many."""
+        if key.control:
+            others = (n for n in range(CONTROLS) if n != key.batch)
+            return tuple(control_client(self.source, self.batches, n).batch for n in others)[:most]
+        chosen = (self.batches[key.batch + 1 :] + self.batches[: key.batch])[:most]
+        return tuple(self.source.read(indices) for indices in chosen)

@@ -1,0 +1,118 @@
+"""Runs a plan's trials in worker processes and stores each as it finishes."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakgauge.compute import Compute
+from leakgauge.observation import Reconstruction, Status
+from leakgauge.study.plan import Key, Plan
+from leakgauge.study.store import Store
+from leakgauge.study.trial import TrialResult, run_trial, trial_id
+from leakgauge.workers import Loss, run_all
+
+OnTrial = Callable[[int, int, str], None]
+"""(finished, all, id of the last)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker process needs to run any trial of a plan."""
+
+    raw: dict[str, Any]
+    compute: Compute
+    counts_only: bool
+
+
+_work: tuple[Plan, Work] | None = None
+
+
+def _begin(work: Work) -> None:
+    """Resolves the plan once per process."""
+    global _work
+    work.compute.apply()
+    _work = (Plan(work.raw), work)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to run; `lost` for one whose earlier tries gave no answer, and whose row says why."""
+
+    key: Key
+    lost: Reconstruction | None = None
+
+
+def _run(job: Job) -> TrialResult:
+    assert _work is not None
+    plan, work = _work
+    return run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
+
+
+def environment(compute: Compute) -> dict[str, Any]:
+    """What a reader needs to repeat the numbers."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.system(),
+        "machine": platform.machine(),
+        "threads_per_trial": compute.threads,
+        "device": compute.device,
+    }
+
+
+def run(
+    plan: Plan,
+    folder: Path,
+    *,
+    workers: int = 1,
+    compute: Compute = Compute(),  # noqa: B008 - frozen
+    counts_only: bool = False,
+    on_trial: OnTrial | None = None,
+) -> Store:
+    """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
+
+    Raises:
+        InputError: the folder belongs to another audit, the disk is full, or an input turned out bad;
+            trials finished before are kept.
+    """
+    store = Store.create(
+        folder,
+        digest=plan.digest,
+        name=plan.config.name,
+        config=plan.raw,
+        environment=environment(compute),
+        counts_only=counts_only,
+    )
+    keys = {trial_id(plan, key): key for key in plan.trials()}
+    done = store.finished() & set(keys)
+    left = {name: key for name, key in keys.items() if name not in done}
+    if on_trial is not None:
+        on_trial(len(done), len(keys), "")
+    if not left:
+        return store
+    # A folder begun without images stays without, whatever this call says.
+    work = Work(plan.raw, compute, counts_only or store.audit.counts_only)
+
+    def keep(result: TrialResult) -> None:
+        store.add(result)
+        done.add(result.id)
+        if on_trial is not None:
+            on_trial(len(done), len(keys), result.id)
+
+    lost: list[Job] = []
+
+    def note(job: Job, loss: Loss, reason: str) -> None:
+        status = Status.FAILED if loss is Loss.RAISED else Status.DIED
+        lost.append(Job(job.key, Reconstruction(None, None, status, f"the trial gave no answer: {reason}")))
+
+    jobs, limit = [Job(key) for key in left.values()], plan.config.budget.trial_seconds
+    run_all(_run, jobs, keep, workers=workers, begin=_begin, ground=work, kept="trials", limit=limit, on_lost=note)
+    if lost:
+        run_all(_run, lost, keep, workers=workers, begin=_begin, ground=work, kept="trials")
+    return store

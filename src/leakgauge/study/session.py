@@ -1,0 +1,99 @@
+"""An audit as the command line runs it: plan, progress, reports, summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from leakgauge.compute import Compute
+from leakgauge.files import write_whole
+from leakgauge.report.html import render
+from leakgauge.study.document import FREE_SPACE, document, write_json
+from leakgauge.study.grammar import example_text, read_yaml
+from leakgauge.study.plan import Plan
+from leakgauge.study.run import run
+from leakgauge.study.store import Store
+from leakgauge.study.trial import trial_id
+
+SHOWN = 3
+"""Reasons of a broken gate that the summary prints."""
+
+
+def run_audit(path: Path | None, output: Path, *, workers: int, device: str, counts_only: bool) -> None:
+    """Everything behind `leakgauge audit`."""
+    console = Console()
+    compute = Compute(device=device)
+    compute.apply()
+    plan = Plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    progress = Progress(*columns, console=console)
+    bar = progress.add_task("trials", total=None)
+
+    def on_trial(done: int, total: int, last: str) -> None:
+        progress.start()  # not before the output folder is known to be good
+        progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
+
+    try:
+        store = run(plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial)
+    finally:
+        progress.stop()
+    html, _ = write_reports(store)
+    _summary(console, document(store), output)
+    console.print(f"report: {html}", soft_wrap=True)
+    store.close()
+
+
+def write_reports(store: Store) -> tuple[Path, Path]:
+    """report.html and report.json, each written whole."""
+    path = write_json(store)
+    text = render(json.loads(path.read_text(encoding="utf-8")), store.pictures())
+    return write_whole(store.folder / "report.html", text, FREE_SPACE), path
+
+
+def missing_trials(store: Store) -> int:
+    """How many trials of the stored plan have not run."""
+    plan = Plan(json.loads(store.audit.config))
+    return len({trial_id(plan, key) for key in plan.trials()} - store.finished())
+
+
+def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
+    verdict = report["verdict"]
+    table = Table(title=f"{report['config'].get('name', 'audit')}: {verdict['level'].replace('_', ' ')}")
+    for column in ("setting", "attack", "verdict", "identified [95 %]", "PSNR: mean, closest"):
+        table.add_column(column, overflow="fold")
+    audited = [f for f in verdict["findings"] if not f["control"]]
+    several = len({f["scenario"]["model"] for f in audited}) > 1
+    told = (*(["model"] if several else []), "client", "defense")
+    for f in audited:
+        s, psnr, rate = f["scenario"], f["psnr"], f["identified"]
+        table.add_row(
+            ", ".join(s[part] for part in told),
+            f["attack"].split("(")[0],
+            f["level"].replace("_", " "),
+            "–" if rate is None else f"{rate['count']}/{rate['n']} [{rate['low']:.2f}, {rate['high']:.2f}]",
+            "–" if psnr is None else f"{psnr['mean']:.1f}, {psnr['best_for_attacker']:.1f} dB",
+        )
+    console.print(table)
+    for sentence in verdict["headline"]:
+        console.print(sentence)
+    gate = verdict["gate"]
+    if gate["passed"] is None:
+        return
+    console.print("gate passed" if gate["passed"] else "gate failed:")
+    for reason in gate["reasons"][:SHOWN]:
+        console.print(f"  {reason}")
+    if len(gate["reasons"]) > SHOWN:
+        console.print(f"  and {len(gate['reasons']) - SHOWN} more reasons: leakgauge gate {folder}", soft_wrap=True)

@@ -1,0 +1,225 @@
+"""One trial: client, observation, attack, evaluation. Runs in a worker process and returns plain data."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from leakgauge.clients import client_update
+from leakgauge.compute import Compute
+from leakgauge.data.source import gallery, public
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
+from leakgauge.report.picture import Picture
+from leakgauge.resolve import Named
+from leakgauge.servers.server import Crafting
+from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
+from leakgauge.study.evaluate import Truth, class_prior, evaluate
+from leakgauge.study.plan import Key, Plan
+from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.update import Update, UpdateHeader
+
+PUBLIC = 64
+"""Public examples an attacker may hold, and the null baselines use."""
+OTHERS = 7
+"""Other clients' batches that a reconstruction is scored against as well."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """`record` is an entry of report.json's trials."""
+
+    id: str
+    record: dict[str, Any]
+    pictures: tuple[Picture, ...]
+
+
+def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
+    """Client, defence and attack of a trial."""
+    attack = plan.attacks[key.attack]
+    if key.control:
+        return plan.clients[key.client], Named("none", NoDefense()), attack
+    return plan.clients[key.client], plan.defenses[key.defense], attack
+
+
+def trial_id(plan: Plan, key: Key) -> str:
+    """Unique in the plan, readable, and sortable."""
+    client, defense, attack = parts(plan, key)
+    seed = plan.config.seeds[key.seed]
+    names = [plan.models[key.model].label, client.label, defense.label, attack.label, f"s{seed}", f"b{key.batch:03d}"]
+    return ("control/" if key.control else "") + "/".join(names)
+
+
+def run_trial(
+    plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False, lost: Reconstruction | None = None
+) -> TrialResult:
+    """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
+
+    Args:
+        lost: why an earlier try of the trial gave no answer: it is entered as it is, and nothing is simulated or
+            attacked.
+    """
+    client, defense, attack = parts(plan, key)
+    examples = plan.examples(key)
+    indices, batch = list(examples.indices), examples.batch
+    seed = plan.config.seeds[key.seed]
+    streams = Draws(seed)
+    sent = plan.broadcast(key)
+    task = sent.task
+
+    shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
+    known: Observation | Reconstruction
+    try:
+        if lost is None:
+            with undisturbed():
+                update, draws = _update(plan, key, own_copy(task), client, defense, own_copy(batch), streams)
+                known = observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
+        else:
+            known = lost
+    except FOREIGN as error:  # a defence may be anybody's, and a model too
+        known = Reconstruction(None, None, Status.FAILED, f"the client or its defence raised {said(error)}")
+    if isinstance(known, Observation):
+        reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
+        reconstruction = informed(reconstruction, known, streams.generator("information", key.batch))
+    else:
+        reconstruction = known
+
+    distractors = plan.lend(gallery, indices, plan.config.gallery, streams.generator("gallery", key.batch))
+    truth = Truth(
+        batch, distractors, shown, plan.neighbours(key, OTHERS), class_prior(plan.source.labels, plan.spec.classes)
+    )
+    scores = evaluate(
+        reconstruction,
+        truth,
+        plan.spec,
+        labels_known="labels" in plan.config.knows,
+        perceptual=plan.perceptual,
+    )
+    record = {
+        "id": trial_id(plan, key),
+        "scenario": {
+            "model": plan.models[key.model].label,
+            "mode": plan.mode.value,
+            "server": plan.server.label,
+            "server_changes": [] if sent.crafting is None else [c.value for c in sent.crafting.changes],
+            "client": client.label,
+            "defense": defense.label,
+            "knowledge": [*plan.config.knows, *(["crafting"] if sent.crafting is not None else [])],
+            "data": {
+                "source": plan.config.data.source,
+                "size": plan.config.data.size,
+                "kind": "image" if plan.spec.is_image else "example",
+                "batch": len(batch),
+                "index": key.batch,
+                "names": list(examples.names),
+            },
+        },
+        "attack": attack.label,
+        "seed": seed,
+        "control": key.control,
+        **scores.record,
+        "trace": [[evaluations, _finite(objective)] for evaluations, objective in reconstruction.trace],
+        "cost": {
+            "gradient_evaluations": reconstruction.cost.gradient_evaluations,
+            "seconds": round(reconstruction.cost.seconds, 3),
+        },
+    }
+    pictures = (
+        ()
+        if counts_only or not plan.spec.is_image
+        else _pictures(plan.spec, list(examples.names), batch, reconstruction, scores.order)
+    )
+    return TrialResult(record["id"], readable(record), pictures)
+
+
+def _update(
+    plan: Plan, key: Key, task: Task, client: Named, defense: Named, batch: Batch, streams: Draws
+) -> tuple[Update, Draws]:
+    draws = Draws.sample(streams.generator("client", key.batch))
+    if plan.config.update is not None and not key.control:
+        return Update.load(plan.config.update), draws
+    send_buffers = "buffers" in plan.config.knows
+    return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
+
+
+def observe(
+    plan: Plan,
+    task: Task,
+    update: Update,
+    draws: Draws,
+    client: Named,
+    defense: Named,
+    batch: Batch,
+    shown: Tensor,
+    crafting: Crafting | None = None,
+) -> Observation | Reconstruction:
+    """What the plan's attacker receives: only the fields that the plan names.
+
+    A simulated client that diverged has sent nothing that could be attacked: a failure, and a row.
+    """
+    knows = set(plan.config.knows)
+    knowledge = Knowledge(
+        labels=batch.labels if "labels" in knows else None,
+        example_count=len(batch) if "example_count" in knows else None,
+        local_training=client.value if "local_training" in knows else None,
+        buffers=update.buffers if "buffers" in knows else None,
+        defense=defense.value if "defense" in knows else None,
+        draws=draws if "draws" in knows else None,
+        public_data=shown if "public_data" in knows else None,
+        crafting=crafting,
+    )
+    header = UpdateHeader(
+        update.header.kind,
+        update.header.example_count if "example_count" in knows else None,
+        update.header.protocol if "local_training" in knows else {},
+    )
+    try:
+        return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
+    except InputError as error:
+        why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
+        return Reconstruction(None, None, Status.FAILED, why)
+
+
+def readable(value: Any) -> Any:
+    """Data whose texts can be written as UTF-8; bytes of a file name that are none are shown as numbers."""
+    if isinstance(value, dict):
+        return {key: readable(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [readable(inside) for inside in value]
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+def _pictures(
+    spec: DataSpec, names: list[str], batch: Batch, reconstruction: Reconstruction, order: tuple[int | None, ...]
+) -> tuple[Picture, ...]:
+    found = reconstruction.inputs
+    return tuple(
+        Picture(
+            name=readable(name),
+            slot=slot,
+            original=png(batch.inputs[slot], spec),
+            reconstruction=None if found is None or (mate := order[slot]) is None else png(found[mate], spec),
+        )
+        for slot, name in enumerate(names)
+    )
+
+
+def png(image: Tensor, spec: DataSpec) -> bytes:
+    """One raw image as PNG."""
+    scaled = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8).cpu().numpy()
+    picture = Image.fromarray(scaled[0] if scaled.shape[0] == 1 else np.moveaxis(scaled, 0, 2))
+    out = io.BytesIO()
+    picture.save(out, format="PNG", optimize=False)
+    return out.getvalue()

@@ -1,0 +1,162 @@
+"""One way to look inside a network: its linear layers, their inputs, its curvature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import grad
+
+from leakgauge.errors import InputError
+from leakgauge.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A linear layer by its parameters' names in the update; `bias` is `None` where it has none."""
+
+    name: str
+    weight: str
+    bias: str | None
+
+
+def linear_layers(task: Task) -> list[LinearLayer]:
+    """All `nn.Linear` layers whose weight the update carries."""
+    found = []
+    for name, module in task.module.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(module, nn.Linear) and f"{prefix}weight" in task.parameters:
+            bias = f"{prefix}bias" if f"{prefix}bias" in task.parameters else None
+            found.append(LinearLayer(name, f"{prefix}weight", bias))
+    return found
+
+
+def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
+    """Linear layers that receive the flattened model input itself.
+
+    A random probe is sent through the model: a layer qualifies when what reaches it is the probe.
+    """
+    like = next(iter(task.parameters.values()))
+    probe = torch.rand((2, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
+    raw = task.data.low + task.data.range * probe
+    flat = task.data.normalise(raw).flatten(1)
+    reached: dict[str, Tensor] = {}
+    handles = []
+    for layer in linear_layers(task):
+
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...], name: str = layer.name) -> None:
+            reached[name] = inputs[0].detach()
+
+        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
+    try:
+        with torch.no_grad():
+            task.logits(task.parameters, task.buffers, raw)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    def is_input(name: str) -> bool:
+        got = reached.get(name)
+        return got is not None and got.shape == flat.shape and bool(torch.allclose(got, flat))
+
+    return [layer for layer in linear_layers(task) if is_input(layer.name)]
+
+
+FIT = "give a plain chain of modules (no residual connections, no functional layers)"
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A module without children, and the shapes of what it was given and what it gave."""
+
+    name: str
+    module: nn.Module
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def layer_chain(task: Task, inputs: Float[Tensor, "n *shape"]) -> list[Layer]:
+    """The chain, found by sending raw `inputs` through and comparing what leaves a module with what enters the next.
+
+    Reshaping in between is passed over.
+
+    Raises:
+        InputError: a module is used twice, or takes what no module before it alone has made (a residual
+            connection, a function between modules).
+    """
+    calls: list[tuple[str, Tensor, Tensor]] = []
+    given: list[Tensor] = []
+    handles = []
+
+    def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        given.append(args[0].detach().clone())  # a ReLU may work in place
+
+    def after(name: str, out: Tensor) -> None:
+        calls.append((name, given.pop(), out.detach().clone()))
+
+    leaves = {n: m for n, m in task.module.named_modules() if not list(m.children())}
+    for name, module in leaves.items():
+        handles.append(module.register_forward_pre_hook(before))
+        handles.append(module.register_forward_hook(lambda _m, _a, out, name=name: after(name, out)))
+    try:
+        with torch.no_grad():
+            logits, _ = task.logits(task.parameters, task.buffers, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    value, last = task.data.normalise(inputs), "the input"
+    for name, taken, made in calls:
+        if not _same(value, taken):
+            kind = type(leaves[name]).__name__
+            raise InputError("model", f"layer '{name}' ({kind}) does not take the output of {last} alone", FIT)
+        value, last = made, f"'{name}'"
+    if not _same(value, logits):
+        raise InputError("model", f"the logits are not the output of {last}", FIT)
+    names = [name for name, _, _ in calls]
+    twice = [name for name in names if names.count(name) > 1 and list(leaves[name].parameters())]
+    if twice:
+        raise InputError("model", f"layer '{twice[0]}' is used twice", FIT)
+    return [Layer(name, leaves[name], tuple(taken.shape), tuple(made.shape)) for name, taken, made in calls]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.numel() == b.numel() and torch.equal(a.reshape(-1), b.reshape(-1))
+
+
+def second_derivative_gap(task: Task, generator: torch.Generator, *, examples: int = 8, step: float = 1e-2) -> float:
+    """Relative gap between the derivative of the input gradient along a direction and its finite difference, float64.
+
+    At most 1e-2 on sigmoid and tanh networks; of order one on ReLU and max-pool ones, whose kinks the finite
+    difference crosses and the derivative does not see.
+    """
+    like = torch.empty((), dtype=torch.float64)
+    task = task.to(like)
+    shape = (examples, *task.data.shape)
+    x = task.data.low + task.data.range * torch.rand(shape, generator=generator, dtype=torch.float64)
+    labels = torch.randint(task.data.classes, (examples,), generator=generator)
+    direction = torch.randn(shape, generator=generator, dtype=torch.float64) * task.data.range
+
+    def slope(inputs: Tensor) -> Tensor:
+        def loss(i: Tensor) -> Tensor:
+            model = torch.Generator().manual_seed(0) if task.stochastic else None
+            return task(task.parameters, task.buffers, Batch(i, labels), model)[0]
+
+        return cast(Tensor, grad(loss)(inputs))
+
+    exact = cast(Tensor, grad(lambda i: (slope(i) * direction).sum())(x))
+    measured = (slope(x + step * direction) - slope(x - step * direction)) / (2 * step)
+    scale = torch.maximum(exact.norm(), measured.norm()).clamp_min(1e-30)
+    return float((exact - measured).norm() / scale)
+
+
+def is_smooth(task: Task, generator: torch.Generator) -> bool:
+    """Whether quasi-Newton methods may trust the network's curvature.
+
+    A network with dropout in train mode is not: its loss changes from call to call. One that only adds noise to its
+    features (a variational bottleneck) is measured at a fixed draw, as simulations hold it.
+    """
+    drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 and m.training for m in task.module.modules())
+    return not drops and second_derivative_gap(task, generator) < 0.1

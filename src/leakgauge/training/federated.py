@@ -1,0 +1,253 @@
+"""Federated training in simulation."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leakgauge.checkpoint import fingerprint
+from leakgauge.clients import FedAvg, Protocol, client_update
+from leakgauge.defenses import Defense, NoDefense
+from leakgauge.defenses.defense import AttackerView
+from leakgauge.draws import Draws
+from leakgauge.errors import require
+from leakgauge.task import Batch, Mode, Task
+from leakgauge.tensors import Tensors
+from leakgauge.training.federated_checkpoint import load_checkpoint, save_checkpoint
+from leakgauge.training.partition import Examples, Hands
+from leakgauge.update import Update, UpdateKind
+
+
+@dataclass(frozen=True)
+class Settled(Defense):
+    """`inner` without its task stage: from the second round on, the parameters that it added have been trained."""
+
+    inner: Defense
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return self.inner.acts_on_examples
+
+    @property
+    def acts_on_update(self) -> bool:
+        return self.inner.acts_on_update
+
+    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return self.inner.on_batch(batch, generator)
+
+    @property
+    def fits_to_data(self) -> bool:
+        return self.inner.fits_to_data
+
+    def for_batch(self, task: Task, batch: Batch) -> Defense:
+        return Settled(self.inner.for_batch(task, batch))
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return self.inner.on_example_gradients(per_example, generator)
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return self.inner.on_update(tensors, generator)
+
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        return self.inner.attacker_view(update, draw)
+
+
+CHUNK = 500
+"""Test examples in one forward pass."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round gave.
+
+    Attributes:
+        number: from 1.
+        accuracy: share of the test examples labelled right after it; `None` where it was not evaluated.
+        asked: the clients that trained.
+        seconds: of the round, evaluation included.
+    """
+
+    number: int
+    accuracy: float | None
+    asked: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished run.
+
+    Attributes:
+        rounds: in order; fewer than asked for where training diverged.
+        diverged: the round after which a parameter was not finite, or `None`.
+    """
+
+    rounds: tuple[Round, ...]
+    diverged: int | None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the last evaluation; `None` where training diverged."""
+        if self.diverged is not None:
+            return None
+        return next((r.accuracy for r in reversed(self.rounds) if r.accuracy is not None), None)
+
+    @property
+    def curve(self) -> tuple[tuple[int, float], ...]:
+        """(round, accuracy) where it was evaluated."""
+        return tuple((r.number, r.accuracy) for r in self.rounds if r.accuracy is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedTraining:
+    """Federated averaging (McMahan et al., 2017) with a defence on every client.
+
+    Each round `per_round` clients, drawn without replacement, train from the broadcast parameters θ by
+    `leakgauge.clients.client_update`, the function that audits attack. The server takes the mean u of their updates,
+    weighted by example counts, and sets θ ← θ + server_lr·u for deltas, θ ← θ − server_lr·u for gradients. Buffers
+    (BatchNorm statistics) are averaged with the same weights.
+
+    All randomness of round r comes from `seed` and r, so that a run resumed from its checkpoint equals one that
+    was never stopped, bit for bit.
+
+    Attributes:
+        rounds: how many.
+        per_round: clients asked in each; all of them where there are fewer.
+        client: what each of them runs.
+        defense: what each of them applies.
+        server_lr: step of the server; 1 is plain averaging of deltas, gradients want less.
+        evaluate_every: rounds between two evaluations; the last round is always evaluated.
+        seed: of the choice of clients and of their draws.
+    """
+
+    rounds: int = 100
+    per_round: int = 10
+    client: Protocol = field(default_factory=lambda: FedAvg(batch_size=32, lr=0.2, shuffle=True))
+    defense: Defense = field(default_factory=NoDefense)
+    server_lr: float = 1.0
+    evaluate_every: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "per_round", "server_lr", "evaluate_every"):
+            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+
+    def identity(self, task: Task, train: Examples, hands: Hands) -> str:
+        """Of what a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""
+        dealt = hashlib.sha256(repr(hands).encode()).hexdigest()[:16]
+        first = sum(float(p.detach().double().abs().sum()) for p in task.parameters.values())
+        data = fingerprint(train.stored, train.labels)
+        return f"{self!r} {task.name} {task.mode.value} {data} {len(hands)} clients {dealt} from {first:.9g}"
+
+    def run(
+        self,
+        task: Task,
+        train: Examples,
+        hands: Hands,
+        test: Examples,
+        *,
+        checkpoint: Path | None = None,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> Training:
+        """Trains from the parameters of `task`.
+
+        Args:
+            train: what the clients hold.
+            hands: which of it each client holds, see `dirichlet_partition`.
+            test: what accuracy is measured on.
+            checkpoint: a file that is replaced after each round and resumed from.
+
+        Raises:
+            InputError: the defence does not work with the protocol or the model, or the checkpoint belongs to another
+                run or cannot be read.
+        """
+        task = self.defense.on_task(task)
+        rounds: list[Round] = []
+        identity = self.identity(task, train, hands)
+        if checkpoint is not None and checkpoint.exists():
+            state, records = load_checkpoint(checkpoint, identity)
+            task, rounds = task.with_state(state), [_round(r) for r in records]
+        while len(rounds) < self.rounds and _finite(task.parameters):
+            began = time.perf_counter()
+            task, asked = self.step(task, train, hands, len(rounds))
+            number, score = len(rounds) + 1, None
+            if (number % self.evaluate_every == 0 or number == self.rounds) and _finite(task.parameters):
+                score = accuracy(task, test)
+            rounds.append(Round(number, score, asked, time.perf_counter() - began))
+            if checkpoint is not None:
+                records = [[r.number, r.accuracy, list(r.asked), r.seconds] for r in rounds]
+                save_checkpoint(checkpoint, identity, {**task.parameters, **task.buffers}, records)
+            if on_round is not None:
+                on_round(rounds[-1])
+        return Training(tuple(rounds), None if _finite(task.parameters) else len(rounds))
+
+    def step(self, task: Task, train: Examples, hands: Hands, number: int) -> tuple[Task, tuple[int, ...]]:
+        """Round `number` (from 0) of the defended task: the next task, and who was asked."""
+        asked = self.asked(len(hands), number)
+        updates = [self.update(task, train, hands[c], number * len(hands) + c) for c in asked]
+        return aggregate(task, updates, [len(hands[c]) for c in asked], self.server_lr), asked
+
+    def asked(self, clients: int, number: int) -> tuple[int, ...]:
+        """Who trains in round `number` (from 0)."""
+        order = torch.randperm(clients, generator=Draws(self.seed).generator("clients", number))
+        return tuple(order[: self.per_round].tolist())
+
+    def update(self, task: Task, train: Examples, hand: tuple[int, ...], index: int) -> Update:
+        """What one client sends. `task` is the defended one, `index` numbers the client's turn in the run."""
+        own = Draws.sample(Draws(self.seed).generator("turn", index))
+        batch = train.take(torch.tensor(hand))
+        return client_update(
+            task, self.client, batch, own, defense=Settled(self.defense), send_buffers=bool(task.buffers)
+        )
+
+
+def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: float) -> Task:
+    """The server's step: example-weighted mean of the updates, and of the buffers where they were sent."""
+    weights = [n / sum(counts) for n in counts]
+
+    def mean(values: list[Tensor]) -> Tensor:
+        total = torch.zeros_like(values[0])
+        for weight, value in zip(weights, values, strict=True):
+            total += weight * value
+        return total
+
+    sign = 1.0 if updates[0].header.kind is UpdateKind.DELTA else -1.0
+    state = {k: p + sign * server_lr * mean([u.tensors[k] for u in updates]) for k, p in task.parameters.items()}
+    if updates[0].buffers is not None:
+        sent = [u.buffers or {} for u in updates]
+        state |= {k: mean([b[k] for b in sent]) if v.is_floating_point() else v for k, v in sent[0].items()}
+    return task.with_state(state)
+
+
+def accuracy(task: Task, test: Examples) -> float:
+    """Share of the examples that the model, in eval mode, labels right."""
+    module = copy.deepcopy(task.module).eval()
+    task = replace(task, module=module, mode=Mode.EVAL, stochastic=False)
+    hits = 0
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # for modules that draw even now
+        for index in torch.arange(len(test)).split(CHUNK):
+            batch = test.take(index)
+            logits = task.logits(task.parameters, task.buffers, batch.inputs)[0]
+            hits += int((logits.argmax(1) == batch.labels).sum())
+    return hits / len(test)
+
+
+def _finite(tensors: Tensors) -> bool:
+    return all(bool(t.isfinite().all()) for t in tensors.values())
+
+
+def _round(record: list[object]) -> Round:
+    number, score, asked, seconds = record
+    assert isinstance(number, int)
+    assert isinstance(asked, list)
+    assert isinstance(seconds, float)
+    assert score is None or isinstance(score, float)
+    return Round(number, score, tuple(asked), seconds)

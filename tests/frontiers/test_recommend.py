@@ -1,0 +1,245 @@
+"""The words follow from the rows: hand-made rows with known right answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from frontiers.rows import row
+from leakgauge.frontiers.points import point_of
+from leakgauge.frontiers.recommend import dominates, flatters, helps, recommendation, surely_quieter
+
+TOLERANCE = {"accuracy": 0.02, "identified": 0.05}
+BARE = row("undefended", "none", 0.60, (20, 30.0))
+
+
+def _said(*rows: dict[str, Any]) -> str:
+    found = recommendation([BARE, *rows], TOLERANCE)
+    return " ".join([found["headline"], *found["sentences"]])
+
+
+def test_a_row_that_meets_both_limits_is_the_best() -> None:
+    good, loud = row("a", "a(x=1)", 0.59, (1, 9.0)), row("b", "b(x=1)", 0.60, (15, 25.0))
+    said = recommendation([BARE, good, loud], TOLERANCE)["headline"]
+    assert said.startswith(
+        "a(x=1) looks best of what was tried, on too few pictures to rely on it: 59 % accuracy against 60 %"
+    )
+    assert "1 of 20 pictures identified" in said
+    assert "at most 22 %" in said, "the exact one-sided bound of 1 in 20 is .216"
+    assert "50% of the bytes" in said
+
+
+def test_enough_pictures_make_it_the_best() -> None:
+    bare, many = row("undefended", "none", 0.60, (59, 30.0), n=59), row("a", "a(x=1)", 0.59, (0, 9.0), n=59)
+    assert recommendation([bare, many], TOLERANCE)["headline"].startswith("a(x=1) is the best that was tried: 59 %")
+    few = row("a", "a(x=1)", 0.59, (0, 9.0), n=58)
+    assert "it takes 59 pictures to show 5 %" in recommendation([bare, few], TOLERANCE)["headline"]
+
+
+def test_of_two_good_rows_the_more_accurate_wins() -> None:
+    said = _said(row("a", "a(x=1)", 0.585, (0, 9.0)), row("b", "b(x=1)", 0.595, (1, 9.0)))
+    assert said.startswith("b(x=1) looks best")
+
+
+def test_nothing_good_is_said_with_the_nearest_on_both_sides() -> None:
+    said = _said(
+        row("a", "a(x=1)", 0.60, (12, 20.0)), row("a", "a(x=2)", 0.59, (9, 20.0)), row("b", "b(x=1)", 0.3, (0, 9))
+    )
+    assert said.startswith(
+        "Nothing tried keeps accuracy within 2 points of undefended while at most 5 % of the pictures are identified."
+    )
+    assert "Of what keeps accuracy, a(x=2) leaks least: 9 of 20" in said
+    assert "Of rows with so few identified, b(x=1) costs least: 30 % accuracy" in said
+
+
+def test_the_stronger_attacker_counts() -> None:
+    said = _said(row("a", "a(x=1)", 0.60, (0, 9.0), (18, 25.0)))
+    assert said.startswith("Nothing tried keeps")
+    assert (
+        "Good only against an attacker who does not know the defence: a(x=1) (0 of 20 identified, 18 of 20 once" in said
+    )
+    weak = row("a", "a(x=1)", 0.60, (18, 25.0), (0, 9.0))
+    assert _said(weak).startswith("Nothing tried keeps"), "also where adapting went wrong"
+    assert "Good only against" not in _said(weak)
+
+
+def test_a_difference_within_the_intervals_flatters_nobody() -> None:
+    same = point_of(row("a", "a", 0.6, (9, 20.0), (11, 20.5)))
+    told = point_of(row("a", "a", 0.6, (9, 15.0), (11, 25.0)))
+    assert same is not None
+    assert told is not None
+    assert not helps(same)
+    assert helps(told)
+    assert not flatters(told), "the naive attacker identifies half of them"
+    said = _said(row("a", "a(x=1)", 0.6, (9, 15.0), (11, 25.0)))
+    assert "Good only against" not in said
+    assert "Knowing the defence brings the attacker closer: a(x=1) (9 of 20, then 11 of 20)." in said
+
+
+def test_one_of_four_identified_is_not_good_against_anyone() -> None:
+    said = _said(row("a", "a(x=1)", 0.6, (1, 15.0), (3, 25.0), n=4))
+    assert "Good only against" not in said
+
+
+def test_dominance_is_by_accuracy_and_leakage() -> None:
+    a, b, c = (
+        point_of(r) for r in (row("a", "a", 0.6, (5, 20)), row("b", "b", 0.5, (6, 20)), row("c", "c", 0.7, (9, 20)))
+    )
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert dominates(a, b)
+    assert not dominates(b, a)
+    assert not dominates(a, c)
+    assert not dominates(c, a)
+    assert not dominates(a, a)
+
+
+def test_a_guarantee_is_not_beaten_by_rows_without() -> None:
+    private, plain = (point_of(r) for r in (row("p", "p", 0.4, (0, 10), epsilon=3.0), row("a", "a", 0.5, (0, 8.0))))
+    empty, better = (
+        point_of(r) for r in (row("p", "p", 0.4, (0, 10), epsilon=900.0), row("p", "p", 0.5, (0, 10), epsilon=2.0))
+    )
+    assert private is not None
+    assert plain is not None
+    assert empty is not None
+    assert better is not None
+    assert not dominates(plain, private)
+    assert dominates(better, private)
+    assert dominates(plain, empty)
+    of_a_client = replace(private, unit="client")
+    assert not dominates(better, of_a_client), "a smaller ε of one example says less"
+    assert dominates(replace(better, unit="client"), private)
+
+
+def test_below_the_null_nothing_leaks_less() -> None:
+    """Mean PSNR of 8 and of 10 dB where the nearest public picture has 11: neither attacker has anything."""
+    a, b, leaky = (
+        point_of(row(f, f, 0.5, (0, quality), n=20)) for f, quality in (("a", 8.0), ("b", 10.0), ("c", 20.0))
+    )
+    assert a is not None
+    assert b is not None
+    assert leaky is not None
+    assert a.leak == b.leak < leaky.leak
+    assert not dominates(a, b)
+    assert not surely_quieter(a, b)
+    assert surely_quieter(a, leaky)
+
+
+def test_a_family_that_is_better_everywhere_is_named() -> None:
+    rows = [row("good one", f"a(x={i})", 0.58 - i / 10, (10 - 5 * i, 12.0 - i)) for i in range(2)]
+    rows += [row("bad one", f"b(x={i})", 0.50 - i / 10, (12 - 4 * i, 20.0 - i)) for i in range(2)]
+    said = _said(*rows)
+    assert "Good one dominates bad one" in said
+    assert "Bad one dominates" not in said
+    frontier = said[said.index("On the frontier") : said.index("For each other row")]
+    assert "a(x=0)" in frontier
+    assert "b(x=0)" not in frontier
+
+
+def test_a_family_that_is_better_within_the_intervals_dominates_nobody() -> None:
+    rows = [row("good one", "a", 0.58, (10, 20.0)), row("bad one", "b", 0.50, (12, 20.1))]
+    assert "dominates" not in _said(*rows)
+
+
+def test_without_accuracy_it_says_so_and_ranks_nothing_by_it() -> None:
+    rows = [row("undefended", "none", None, (20, 30.0)), row("a", "a(x=1)", None, (0, 9.0))]
+    found = recommendation(rows, TOLERANCE)
+    said = " ".join([found["headline"], *found["sentences"]])
+    assert "Accuracy was not measured" in said
+    assert "5 % of the pictures tried were identified under a(x=1) (0 of 20): too few pictures" in said
+    assert "best" not in said
+    many = [row("undefended", "none", None, (60, 30.0), n=60), row("a", "a(x=1)", None, (0, 9.0), n=60)]
+    assert "At most 5 % identified, with 95 % confidence: a(x=1)." in " ".join(
+        recommendation(many, TOLERANCE)["sentences"]
+    )
+    blind = [row("undefended", "none", None, (0, 9.0), n=60), row("a", "a(x=1)", None, (0, 9.0), n=60)]
+    said = " ".join(recommendation(blind, TOLERANCE)["sentences"])
+    assert "cannot tell the defences apart" in said
+    assert "At most" not in said
+
+
+def test_only_a_stated_epsilon_is_called_private() -> None:
+    said = _said(row("noise", "noise(x=9)", 0.5, (0, 9.0)))
+    assert "No row is differentially private" in said
+    said = _said(row("noise", "noise(x=9)", 0.5, (0, 9.0)), row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=3.21))
+    assert "Differentially private: dp(z=1) (ε = 3.21 for one example)." in said
+    assert "Differentially private: noise" not in said
+    once = row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=3.21)
+    once["privacy"]["scope"] = "one update"
+    assert "(ε = 3.21 for one example in one update, more in a training)" in _said(once)
+    said = _said(row("dp", "dp(z=0)", 0.5, (1, 9.0), epsilon=1000.0))
+    assert "dp(z=0) (ε = 1e+03 for one example, which promises next to nothing)" in said
+    weak = row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=28.0)
+    weak["privacy"]["at_most"] = 0.97
+    assert "dp(z=1) (ε = 28 for one example, which promises next to nothing)" in _said(weak)
+
+
+def test_an_attack_without_power_cannot_tell_defences_apart() -> None:
+    found = recommendation([row("undefended", "none", 0.6, (0, 9.0)), row("a", "a", 0.6, (0, 9.0))], TOLERANCE)
+    assert "cannot tell the defences apart" in found["headline"]
+
+
+def test_rows_without_a_result_are_named_and_never_good() -> None:
+    lost = row("a", "a(x=1)", 0.6, (0, 9.0))
+    lost["leakage"]["adapted"] = None
+    said = _said(lost)
+    assert said.startswith("Nothing tried")
+    assert "Without a result of an attack, and so not compared: a(x=1)." in said
+    lost["leakage"]["adapted"] = lost["leakage"]["naive"] | {"identified": None, "psnr": None}
+    assert "not compared: a(x=1)" in _said(lost)
+    assert "Nothing can be recommended" in recommendation([lost | {"family": "undefended"}], TOLERANCE)["headline"]
+
+
+def test_a_row_that_diverged_is_no_candidate() -> None:
+    broken = row("a", "a(x=1)", None, (0, 9.0))
+    broken["accuracy"]["reason"] = "training diverged in round 2"
+    assert _said(broken).startswith("Nothing tried")
+
+
+def test_each_attacker_is_judged_by_the_pictures_it_has_a_result_for() -> None:
+    uneven = row("a", "a(x=1)", 0.6, (8, 25.0), (1, 9.0))
+    uneven["leakage"]["adapted"]["identified"] |= {"n": 4, "rate": 0.25}
+    uneven["leakage"]["adapted"]["failed"] = 16
+    point = point_of(uneven)
+    assert point is not None
+    assert (point.rate, point.count, point.images) == (0.4, 8, 20), "8 of 20, never 8 of 4"
+    said = _said(uneven)
+    assert "8 of 20 identified" in said
+    assert "For some pictures an attack gave no result, which is no protection: a(x=1)." in said
+    assert "For some pictures" not in _said(row("a", "a(x=1)", 0.6, (8, 25.0)))
+
+
+def test_nothing_is_recommended_while_the_undefended_model_still_learns() -> None:
+    bare = row("undefended", "none", 0.60, (20, 30.0))
+    rows = [bare, row("a", "a(x=1)", 0.59, (0, 9.0)), row("b", "b(x=1)", 0.5, (1, 12.0))]
+    bare["accuracy"]["curve"] = [[5, 0.59], [10, 0.60]]
+    assert recommendation(rows, TOLERANCE)["headline"].startswith("a(x=1) looks best")
+    bare["accuracy"]["curve"] = [[5, 0.50], [10, 0.60]]
+    found = recommendation(rows, TOLERANCE)
+    assert found["headline"].startswith("The trainings are too short to recommend a defence")
+    assert "(50 % after round 5, 60 % after round 10)" in found["headline"]
+    said = " ".join(found["sentences"])
+    assert "So far: a(x=1) looks best" in said
+    assert "dominates" not in said
+
+
+def test_labels_that_are_read_are_named() -> None:
+    quiet = row("a", "a(x=1)", 0.59, (0, 9.0))
+    assert "labels are read: F1 1.00, by guessing 0.25" in _said(quiet)
+    for who in ("naive", "adapted"):
+        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "n": 20}
+    assert "labels are read" not in _said(quiet)
+
+
+def test_a_family_with_an_untrained_row_is_not_called_dominated() -> None:
+    rows = [row("good one", "a", 0.58, (2, 14.0)), row("bad one", "b", 0.50, (12, 25.0))]
+    assert "Good one dominates bad one" in _said(*rows)
+    assert "dominates" not in _said(*rows, row("bad one", "b2", None, (0, 9.0)))
+
+
+def test_a_loss_of_just_the_tolerance_is_good_enough() -> None:
+    bare = row("undefended", "none", 1078 / 4000, (20, 30.0))
+    found = recommendation([bare, row("a", "a(x=1)", 998 / 4000, (0, 9.0))], {"accuracy": 0.02, "identified": 0.05})
+    assert 998 / 4000 < 1078 / 4000 - 0.02, "in floating point"
+    assert found["headline"].startswith("a(x=1) looks best")

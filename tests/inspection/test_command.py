@@ -1,0 +1,313 @@
+"""The client's command: files in, exit code, words, JSON and page out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from inspection import honest
+from leakgauge.cli import main
+from leakgauge.errors import InputError
+from leakgauge.inspection.limits import Limits
+from leakgauge.inspection.page import render
+from leakgauge.inspection.received import fingerprint
+from leakgauge.inspection.rule import Received, rules
+from leakgauge.inspection.verdict import inspect
+from leakgauge.models import mlp
+
+MLP = "{mlp: {shape: [3, 32, 32], hidden: [16], classes: 2}}"
+
+
+def net() -> dict[str, Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return honest.state(mlp(shape=(3, 32, 32), hidden=(16,), classes=2))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_file(net(), tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def crafted(tmp_path: Path) -> Path:
+    state = net() | {"1.weight": torch.full((16, 3072), 1e-3)}
+    save_file(state, tmp_path / "crafted.safetensors")
+    return tmp_path / "crafted.safetensors"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["inspect", *map(str, arguments)])
+
+
+def complaint(*arguments: object) -> str:
+    """The one line that bad input gives."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_honest_model_exits_0(saved: Path, tmp_path: Path) -> None:
+    result = run(saved, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0
+    assert "nothing found" in result.stdout
+    assert "no proof" in " ".join(result.stdout.split())
+    assert f"sha256:{fingerprint(net())}" in result.stdout
+    found = read(tmp_path / "out.json")
+    assert found["level"] == "nothing-found"
+    assert found["score"] < 1
+    assert found["given"] == ["state"]
+
+
+def test_crafted_model_exits_1(crafted: Path, tmp_path: Path) -> None:
+    result = run(crafted, "--json", tmp_path / "out.json", "-o", tmp_path / "out.html")
+    assert result.exit_code == 1
+    assert "crafted" in result.stdout
+    found = read(tmp_path / "out.json")
+    worst = found["findings"][0]
+    assert worst["rule"] == "constant-rows"
+    assert worst["severity"] == "crafted"
+    assert worst["where"][0] == "1.weight"
+    assert worst["score"] == pytest.approx(worst["statistic"] / worst["limit"])
+    assert "constant-rows" in (tmp_path / "out.html").read_text(encoding="utf-8")
+
+
+def test_output_fits_80_columns(crafted: Path) -> None:
+    lines = run(crafted).stdout.splitlines()
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_skipped_rules_say_what_they_need(saved: Path, tmp_path: Path) -> None:
+    run(saved, "--json", tmp_path / "out.json")
+    skipped = {s["rule"]: s["needs"] for s in read(tmp_path / "out.json")["skipped"]}
+    measured = {f["rule"] for f in read(tmp_path / "out.json")["findings"]}
+    assert skipped["replaced-reference"] == ["a trusted model (--reference)"]
+    assert measured.isdisjoint(skipped)
+    assert measured | set(skipped) == set(rules())
+
+
+def test_document_is_stable_and_finite(saved: Path, tmp_path: Path) -> None:
+    texts = []
+    for name in ("a.json", "b.json"):
+        run(saved, "--json", tmp_path / name)
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    json.loads(texts[0], parse_constant=lambda word: pytest.fail(word))
+
+
+def test_not_finite_entries_are_a_finding(tmp_path: Path) -> None:
+    state = net()
+    state["1.weight"][2, 3] = math.nan
+    save_file(state, tmp_path / "nan.safetensors")
+    result = run(tmp_path / "nan.safetensors", "--json", tmp_path / "out.json")
+    assert result.exit_code == 1
+    found = read(tmp_path / "out.json")
+    assert found["findings"][0]["rule"] == "not-finite"
+    assert {"1.weight"} <= {u["tensor"] for u in found["unjudged"]}
+
+
+class TestFiles:
+    def test_checkpoint_with_wrapper_is_the_same_model(self, saved: Path, tmp_path: Path) -> None:
+        wrapped = {"epoch": 3, "state_dict": {f"module.{k}": v for k, v in net().items()}}
+        torch.save(wrapped, tmp_path / "checkpoint.pt")
+        torch.save(net(), tmp_path / "plain.pt")
+        own = fingerprint(net())
+        for name in ("checkpoint.pt", "plain.pt"):
+            assert own in run(tmp_path / name).stdout
+
+    def test_missing(self, tmp_path: Path) -> None:
+        assert "no file" in complaint(tmp_path / "none.pt")
+
+    def test_folder(self, tmp_path: Path) -> None:
+        assert "is a folder" in complaint(tmp_path)
+
+    @pytest.mark.parametrize("name", ["a.safetensors", "a.pt"])
+    def test_truncated(self, name: str, saved: Path, tmp_path: Path) -> None:
+        whole = tmp_path / ("model.safetensors" if name.endswith("rs") else "whole.pt")
+        torch.save(net(), tmp_path / "whole.pt")
+        (tmp_path / name).write_bytes(whole.read_bytes()[:3000])
+        assert name in complaint(tmp_path / name)
+
+    def test_pickle_with_code(self, tmp_path: Path) -> None:
+        torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
+        assert "more than tensors" in complaint(tmp_path / "module.pt")
+
+    def test_empty(self, tmp_path: Path) -> None:
+        save_file({}, tmp_path / "empty.safetensors")
+        assert "no tensors" in complaint(tmp_path / "empty.safetensors")
+
+    def test_not_a_state_dict(self, tmp_path: Path) -> None:
+        torch.save({"state_dict": {"lr": 0.1}}, tmp_path / "odd.pt")
+        assert "not a state dict" in complaint(tmp_path / "odd.pt")
+
+    def test_folder_of_results_must_exist(self, saved: Path, tmp_path: Path) -> None:
+        assert "no folder" in complaint(saved, "-o", tmp_path / "none" / "page.html")
+
+
+class TestComparisons:
+    @pytest.mark.parametrize("option", ["--reference", "--previous"])
+    def test_same_and_replaced(self, option: str, saved: Path, tmp_path: Path) -> None:
+        assert run(saved, option, saved).exit_code == 0
+        other = net() | {"1.weight": torch.randn(16, 3072, generator=torch.Generator().manual_seed(7)) / 50}
+        save_file(other, tmp_path / "other.safetensors")
+        assert run(saved, option, tmp_path / "other.safetensors").exit_code == 1
+
+    @pytest.mark.parametrize("option", ["--reference", "--previous"])
+    def test_another_shape_is_named(self, option: str, saved: Path, tmp_path: Path) -> None:
+        save_file(net() | {"1.weight": torch.zeros(8, 3072)}, tmp_path / "narrow.safetensors")
+        line = complaint(saved, option, tmp_path / "narrow.safetensors")
+        assert "'1.weight' has shape (8, 3072), the received one (16, 3072)" in line
+        assert option in line
+
+    def test_missing_and_additional_tensors_are_named(self, saved: Path, tmp_path: Path) -> None:
+        less = {k: v for k, v in net().items() if k != "3.bias"}
+        save_file(less, tmp_path / "less.safetensors")
+        assert "no tensor '3.bias'" in complaint(saved, "--reference", tmp_path / "less.safetensors")
+        assert "'3.bias' that the received" in complaint(tmp_path / "less.safetensors", "--reference", saved)
+
+    def test_fingerprints_of_other_clients(self, saved: Path) -> None:
+        own = fingerprint(net())
+        assert run(saved, "--hash", own, "--hash", f"sha256:{own.upper()}").exit_code == 0
+        result = run(saved, "--hash", own, "--hash", "0" * 64)
+        assert result.exit_code == 1
+        assert "1 of 2 other clients" in " ".join(result.stdout.replace("│", " ").split())
+        assert "no fingerprint" in complaint(saved, "--hash", "123")
+
+
+class TestModelAndData:
+    @pytest.fixture
+    def photos(self, tmp_path: Path) -> Path:
+        g = torch.Generator().manual_seed(0)
+        for i in range(12):
+            folder = tmp_path / "photos" / "ab"[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            low = torch.randint(256, (4, 4, 3), generator=g, dtype=torch.uint8).numpy()
+            Image.fromarray(low).resize((32, 32)).save(folder / f"{i}.png")
+        return tmp_path / "photos"
+
+    def test_folder_runs_the_rules_that_need_examples(self, saved: Path, photos: Path, tmp_path: Path) -> None:
+        run(saved, "--model", MLP, "--data", photos, "--json", tmp_path / "out.json")
+        found = read(tmp_path / "out.json")
+        assert found["given"] == ["state", "module", "task", "batch"]
+        assert all("--data" not in need for s in found["skipped"] for need in s["needs"])
+        assert "loss-level" in {f["rule"] for f in found["findings"]}
+
+    def test_data_needs_a_model(self, saved: Path, photos: Path) -> None:
+        assert "needs the architecture" in complaint(saved, "--data", photos)
+
+    def test_another_architecture(self, saved: Path) -> None:
+        line = complaint(saved, "--model", "{mlp: {hidden: [8], classes: 2}}")
+        assert "'1.weight' has shape (16, 3072), the model's (8, 3072)" in line
+        assert "the file lacks '0.weight'" in complaint(saved, "--model", "lenet")
+
+    def test_unknown_model(self, saved: Path) -> None:
+        assert "did you mean 'mlp'?" in complaint(saved, "--model", "mpl")
+
+    def test_unknown_source(self, saved: Path) -> None:
+        assert "unknown source" in complaint(saved, "--model", MLP, "--data", "nowhere:x")
+
+
+class TestFingerprint:
+    def test_is_of_names_shapes_types_and_bits(self) -> None:
+        plain = fingerprint(net())
+        assert fingerprint(dict(reversed(net().items()))) == plain
+        bit = net()
+        bit["1.weight"][0, 0] = torch.nextafter(bit["1.weight"][0, 0], torch.tensor(1.0))
+        name = {("1.w" if k == "1.weight" else k): v for k, v in net().items()}
+        shape = net() | {"1.weight": net()["1.weight"].reshape(3072, 16)}
+        kind = net() | {"1.bias": net()["1.bias"].view(torch.int32)}
+        assert len({plain, *(fingerprint(s) for s in (bit, name, shape, kind))}) == 5
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.int8, torch.float64])
+    def test_takes_every_type(self, dtype: torch.dtype) -> None:
+        a = {"x": torch.ones((), dtype=dtype), "y": torch.zeros(3, 0, dtype=dtype)}
+        a |= {"z": torch.ones(4, 2, dtype=dtype).T}
+        assert fingerprint(a) == fingerprint({k: v.clone() for k, v in a.items()})
+        assert fingerprint(a) != fingerprint(a | {"x": torch.zeros((), dtype=dtype)})
+
+
+class TestLimits:
+    def test_survive_their_file(self, tmp_path: Path) -> None:
+        limits = Limits(limits={"taps": 1.5, "copies": 2.0}, made_by="a command", models=7)
+        (tmp_path / "limits.json").write_text(limits.to_json(), encoding="utf-8")
+        assert Limits.read(tmp_path / "limits.json") == limits
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"limits": {"a": "b"}, "made_by": "", "models": 0}'])
+    def test_other_files_are_refused(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "limits.json").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="not a file of limits"):
+            Limits.read(tmp_path / "limits.json")
+
+    def test_must_be_positive(self) -> None:
+        with pytest.raises(InputError, match="taps"):
+            Limits(limits={"taps": 0.0}, made_by="", models=0)
+
+    def test_decide(self) -> None:
+        state = net() | {"1.weight": torch.full((16, 3072), 1e-3)}
+        levels = []
+        for limit in (2e4, 5e3, 1e3):
+            found = inspect(
+                Received(state),
+                Limits(limits={"constant-rows": limit}, made_by="", models=0),
+                name="m",
+                fingerprint="",
+            )
+            levels.append(found["level"])
+        assert levels == ["nothing-found", "suspicious", "crafted"]
+
+
+class _Tags(HTMLParser):
+    VOID = ("meta", "link", "br", "img", "wbr", "circle", "path", "use")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", ["model", "crafted <b>&"])
+def test_page_is_whole_and_asks_nothing_of_the_network(name: str) -> None:
+    state = net() | ({"1.weight": torch.full((16, 3072), 1e-3)} if name != "model" else {})
+    result = inspect(Received(state), Limits.packaged(), name=name, fingerprint="ab" * 32)
+    page = render(result)
+    tags = _Tags()
+    tags.feed(page)
+    assert not tags.open
+    assert "b" not in tags.seen
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
+    assert "ab" * 32 in page
+    for f in result["findings"]:
+        assert f["rule"] in page
+
+
+def test_help_says_what_comes_out() -> None:
+    text = " ".join(run("--help").stdout.split())
+    for word in ("Exit code 0", "--reference", "--previous", "--hash", "no code in it is run", "Needs --model"):
+        assert word in text

@@ -1,0 +1,412 @@
+"""Audits that are killed, finished, repeated, moved and starved."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Compute
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
+from leakgauge.study.document import document
+from leakgauge.study.findings import finding, groups_of
+from leakgauge.study.plan import Plan
+from leakgauge.study.run import run
+from leakgauge.study.session import run_audit
+from leakgauge.study.store import FILE, Store
+from leakgauge.study.trial import informed, run_trial
+from leakgauge.task import Batch, DataSpec, Task
+from study.plans import tiny
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def cli(*arguments: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "leakgauge.cli", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, check=False, timeout=240, **options
+    )
+
+
+def plan_file(folder: Path, **changes: Any) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(tiny(**changes)))
+    return path
+
+
+def stripped(value: Any) -> Any:
+    """Without every ``seconds`` and ``created_at``."""
+    if isinstance(value, dict):
+        return {k: stripped(v) for k, v in value.items() if k not in ("seconds", "created_at")}
+    return [stripped(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished tiny audit, run through the command line."""
+    folder = tmp_path_factory.mktemp("finished")
+    done = cli("audit", plan_file(folder), "-o", folder / "out", "--workers", 2)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
+    assert {p.name for p in finished.iterdir()} == {"audit.sqlite", "report.html", "report.json"}
+    report = json.loads((finished / "report.json").read_text())
+    assert report["schema_version"] == 1
+    ids = [trial["id"] for trial in report["trials"]]
+    assert ids == sorted(ids)
+    assert len(ids) == 18
+    closed = [t for t in report["trials"] if t["attack"] == "closed-form" and t["scenario"]["defense"] == "none"]
+    assert all(t["status"] == "exact" and t["scores"]["psnr"][0] >= 60 for t in closed)
+    assert report["verdict"]["level"] == "exposed"
+
+
+def test_3_json_holds_no_number_that_is_not_finite(finished: Path) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads((finished / "report.json").read_text(), parse_constant=refuse)
+
+
+def test_3_a_finished_audit_does_no_work(finished: Path, tmp_path: Path) -> None:
+    before = (finished / FILE).read_bytes(), (finished / "report.json").read_bytes()
+    rows = sqlite3.connect(finished / FILE).execute("select id, created_at from trials").fetchall()
+    began = time.monotonic()
+    done = cli("audit", plan_file(tmp_path), "-o", finished)
+    assert done.returncode == 0, done.stderr
+    assert sqlite3.connect(finished / FILE).execute("select id, created_at from trials").fetchall() == rows
+    assert ((finished / FILE).read_bytes(), (finished / "report.json").read_bytes()) == before
+    assert time.monotonic() - began < 60
+
+
+def test_3_the_same_plan_gives_the_same_report_with_any_number_of_workers(finished: Path, tmp_path: Path) -> None:
+    done = cli("audit", plan_file(tmp_path), "-o", tmp_path / "out", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    one, two = (json.loads((f / "report.json").read_text()) for f in (finished, tmp_path / "out"))
+    assert json.dumps(stripped(one)) == json.dumps(stripped(two))
+
+
+def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(tmp_path: Path) -> None:
+    attacks = ["closed-form", {"inverting-gradients": {"steps": 60}}]
+    path = plan_file(tmp_path, attacks=attacks, data={"source": "samples", "size": 16, "batches": 4})
+    whole = cli("audit", path, "-o", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    command = [
+        sys.executable,
+        "-m",
+        "leakgauge.cli",
+        "audit",
+        str(path),
+        "-o",
+        str(tmp_path / "killed"),
+        "--workers",
+        "2",
+    ]
+    kills = 0
+    for finished_trials in (1, 5, 11):
+        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        children: list[psutil.Process] = []
+        while process.poll() is None and stored(tmp_path / "killed") < finished_trials:
+            time.sleep(0.02)
+        if process.poll() is None:
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        # workers must not outlive the audit that was killed
+        assert psutil.wait_procs(children, timeout=20)[1] == []
+    assert kills >= 2
+    again = cli("audit", path, "-o", tmp_path / "killed")
+    assert again.returncode == 0, again.stderr
+    one, two = (json.loads((tmp_path / f / "report.json").read_text()) for f in ("whole", "killed"))
+    assert json.dumps(stripped(one)) == json.dumps(stripped(two))
+
+
+def stored(folder: Path) -> int:
+    """Trials in a store that another process writes."""
+    if not (folder / FILE).exists():
+        return 0
+    try:
+        return int(sqlite3.connect(folder / FILE, timeout=5).execute("select count(*) from trials").fetchone()[0])
+    except sqlite3.OperationalError:  # its tables are not there yet
+        return 0
+
+
+def test_an_output_folder_of_another_audit_is_refused(finished: Path, tmp_path: Path) -> None:
+    before = (finished / FILE).read_bytes()
+    done = cli("audit", plan_file(tmp_path, name="other"), "-o", finished)
+    assert done.returncode == 2
+    assert one_line(done.stderr).startswith("leakgauge: output:")
+    assert "belongs to the audit 'tiny'" in done.stderr
+    assert (finished / FILE).read_bytes() == before
+
+
+def test_a_folder_with_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / FILE).write_text("my notes, thank you " * 100)
+    done = cli("audit", plan_file(tmp_path), "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "is not an audit" in one_line(done.stderr)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    path = plan_file(tmp_path)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    full = cli("audit", path, "-o", tmp_path / "out", preexec_fn=limit)
+    assert full.returncode == 2, full.stderr
+    assert one_line(full.stderr).startswith("leakgauge: output:")
+    assert "free space" in full.stderr
+    kept = stored(tmp_path / "out")
+    assert kept > 0
+    again = cli("audit", path, "-o", tmp_path / "out")
+    assert again.returncode == 0, again.stderr
+    assert stored(tmp_path / "out") == 18
+
+
+def test_a_full_database_is_one_line(tmp_path: Path) -> None:
+    plan = Plan(tiny())
+    store = run(plan, tmp_path, workers=1)
+    record = store.records()[0]
+    store.close()
+    small = Store(tmp_path)
+    from sqlalchemy import event
+
+    from leakgauge.study.trial import TrialResult
+
+    event.listen(small._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=1"))
+    with pytest.raises(InputError, match="full"):
+        small.add(TrialResult("z", record | {"padding": "x" * 10**6}, ()))
+    small.close()
+    reopened = Store.open(tmp_path)
+    assert len(reopened.finished()) == 18
+    reopened.close()
+
+
+def test_counts_only_never_writes_an_image(tmp_path: Path) -> None:
+    done = cli("audit", plan_file(tmp_path), "-o", tmp_path / "out", "--counts-only")
+    assert done.returncode == 0, done.stderr
+    assert sqlite3.connect(tmp_path / "out" / FILE).execute("select count(*) from pictures").fetchone() == (0,)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "data:image/png" not in page
+    assert "data:image/png" not in (tmp_path / "out" / "report.json").read_text()
+    for found in (tmp_path / "out").rglob("*"):
+        assert b"\x89PNG" not in found.read_bytes()
+
+
+def test_a_folder_with_images_cannot_become_counts_only(finished: Path, tmp_path: Path) -> None:
+    done = cli("audit", plan_file(tmp_path), "-o", finished, "--counts-only")
+    assert done.returncode == 2
+    assert "--counts-only" in one_line(done.stderr)
+
+
+def test_report_writes_both_again(finished: Path, tmp_path: Path) -> None:
+    page = (finished / "report.html").read_bytes()
+    (finished / "report.html").unlink()
+    done = cli("report", finished)
+    assert done.returncode == 0
+    assert (finished / "report.html").read_bytes() == page
+
+
+def test_gate_is_an_exit_code_with_reasons(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, gate={"identified": {"max": 0.05}}, attacks=["closed-form"])
+    assert cli("audit", path, "-o", tmp_path / "out").returncode == 0
+    broken = cli("gate", tmp_path / "out")
+    assert broken.returncode == 1
+    assert "2 of 2 images, the gate allows 0.05" in broken.stdout
+
+
+def test_gate_without_a_gate_and_without_an_audit(finished: Path, tmp_path: Path) -> None:
+    assert "the plan has none" in one_line(cli("gate", finished).stderr)
+    nothing = cli("gate", tmp_path)
+    assert nothing.returncode == 2
+    assert "holds no audit" in one_line(nothing.stderr)
+
+
+def test_an_unfinished_audit_does_not_pass_its_gate(tmp_path: Path) -> None:
+    plan = Plan(tiny(gate={"identified": {"max": 1.0}}))
+    run(plan, tmp_path, workers=1).close()
+    assert cli("gate", tmp_path).returncode == 0
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("delete from pictures")
+    connection.execute("delete from trials where id like '%b001'")
+    connection.commit()
+    unfinished = cli("gate", tmp_path)
+    assert unfinished.returncode == 1
+    assert "6 trials have not run" in unfinished.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["audit", "none.yaml"], "plan none.yaml: cannot be read"),
+        (["audit", "--worker", "2"], "No such option"),
+        (["list", "attack"], "attack"),
+        (["frobnicate"], "frobnicate"),
+        (["report", "nowhere"], "holds no audit"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_2(arguments: list[str], text: str, tmp_path: Path) -> None:
+    done = cli(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert text in one_line(done.stderr)
+
+
+def test_help_and_version_and_example_exit_0() -> None:
+    for arguments in (["--help"], ["--version"], ["audit", "--help"], ["audit", "--example"], ["list", "attacks"]):
+        done = cli(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("kind", ["attacks", "defenses", "metrics", "models", "data", "clients", "objectives"])
+def test_list_names_everything_with_its_parameters(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from leakgauge.cli.listing import REGISTRIES, show
+
+    show(kind)
+    shown = capsys.readouterr().out
+    entries = list(REGISTRIES[kind])
+    assert entries
+    for entry in entries:
+        assert entry.name in shown.replace("\n", "")
+        assert entry.summary, f"{entry.name} has no docstring"
+
+
+def one_line(text: str) -> str:
+    """The only line on standard error."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_importing_the_package_imports_no_extra_and_nothing_of_the_command_line() -> None:
+    code = (
+        "import sys, leakgauge; "
+        "heavy = {'click', 'rich', 'pydantic', 'sqlalchemy', 'jinja2', 'matplotlib', 'yaml', 'opacus', 'flwr', 'ray', "
+        "'torchmetrics', 'torchvision', 'pyarrow', 'datasets'}; print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
+    """Known defects: a well-defended client crashing the audit; a report section lost behind a broad except."""
+    plan = Plan(tiny(attacks=["study.broken:Raises"], only=None))
+    store = run(plan, tmp_path, workers=1)
+    report = document(store)
+    store.close()
+    assert {t["status"] for t in report["trials"]} == {"failed"}
+    assert all("RuntimeError: no luck" in t["message"] for t in report["trials"])
+    assert report["verdict"]["level"] == "inconclusive"
+
+
+def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None:
+    plan = Plan(tiny(attacks=["closed-form"], defenses=["none", "study.broken:RaisingDefense"], only=None))
+    store = run(plan, tmp_path, workers=1)
+    trials = document(store)["trials"]
+    store.close()
+    failed = [t for t in trials if t["status"] == "failed"]
+    assert {t["scenario"]["defense"] for t in failed} == {"study.broken:RaisingDefense"}
+    assert all(t["message"] == "the client or its defence raised ValueError: my defence broke" for t in failed)
+    assert any(t["status"] == "exact" for t in trials)
+
+
+def test_a_gate_may_be_added_to_a_finished_audit(tmp_path: Path) -> None:
+    plain = tiny(attacks=["closed-form"], only=None)
+    store = run(Plan(plain), tmp_path, workers=1)
+    before = store.records()
+    store.close()
+    ran: list[tuple[int, int, str]] = []
+    gated = Plan(plain | {"gate": {"identified": {"max": 0.01}}})
+    store = run(gated, tmp_path, workers=1, on_trial=lambda *told: ran.append(told))
+    after = document(store)
+    assert store.records() == before
+    store.close()
+    assert ran == [(len(before), len(before), "")], "no trial was run again"
+    assert after["verdict"]["gate"]["passed"] is False
+
+
+def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_audit(
+        plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False
+    )
+    assert "report:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["shape", "none", "nan"])
+def test_an_attack_that_answers_nonsense_is_a_row(kind: str) -> None:
+    plan = Plan(tiny(attacks=[{"study.broken:Nonsense": {"kind": kind}}], defenses=["none"]))
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] in ("failed", "non_finite")
+    assert record["scores"] is None
+    assert record["message"]
+
+
+def test_a_client_that_diverges_is_a_row() -> None:
+    clients = [{"fedavg": {"lr": 1e30, "epochs": 5}}]
+    plan = Plan(tiny(clients=clients, attacks=["closed-form"], defenses=["none"]))
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] == "failed"
+    assert "diverged" in record["message"]
+
+
+def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
+    plan = Plan(tiny(attacks=["closed-form"], defenses=["none"]))
+    run(plan, tmp_path, workers=1, counts_only=True).close()
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("delete from trials where id like '%b001'")
+    connection.commit()
+    connection.close()
+    store = run(plan, tmp_path, workers=1)
+    assert len(store.finished()) == 2
+    assert store.pictures() == {}
+    store.close()
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
+def test_a_match_of_an_update_without_image_information_is_said_to_be_none(activation: str) -> None:
+    """Every search ends at a distance of zero there, whatever its pictures."""
+    model = {"resnet18": {"width": 4, "activation": activation}}
+    data = {"source": "samples", "size": 32, "batch": 2, "batches": 1}
+    plan = Plan(tiny(model=model, data=data, attacks=["auto"], defenses=["none"], budget={"gradient_evaluations": 2}))
+    key = next(key for key in plan.trials() if not key.control)
+    record = run_trial(plan, key, compute=Compute()).record
+    assert record["cost"]["gradient_evaluations"] == 2, "the question is not the attack's"
+    assert ("no image information" in record["message"]) == (activation == "sigmoid")
+    sentence = finding(groups_of([record])[0], groups_of([record]))["sentence"]
+    assert ("The update carries no image information" in sentence) == (activation == "sigmoid")
+
+
+def test_a_model_that_cannot_be_asked_in_double_precision_keeps_its_answer() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(12, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1).float() @ self.weight
+
+    data = DataSpec((3, 2, 2), 3)
+    task, b = Task.of(Single(), data), Batch(torch.rand(1, 3, 2, 2), torch.tensor([1]))
+    seen = Observation(task, client_update(task, FedSGD(), b, Draws(0)), Knowledge(labels=b.labels))
+    found = Reconstruction(b.inputs, b.labels, Status.OUT_OF_STEPS, "as it went", cost=Cost(3))
+    assert informed(found, seen, torch.Generator()) is found

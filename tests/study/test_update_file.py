@@ -1,0 +1,184 @@
+"""A real update from somebody's own training loop, audited from its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.compute import Compute
+from leakgauge.data import Samples
+from leakgauge.errors import InputError
+from leakgauge.study.plan import Key, Plan
+from leakgauge.study.trial import run_trial
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+from study.plans import tiny
+
+
+def hospital_net() -> nn.Module:
+    """Some team's own model."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 12), nn.ReLU(), nn.BatchNorm1d(12), nn.Linear(12, 8))
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> dict[str, Any]:
+    """One plain training step outside leakgauge, and the plan that audits it."""
+    torch.manual_seed(0)
+    net = hospital_net().eval()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    torch.save(before, tmp_path / "round7.pt")
+    batch = Samples(size=16, normalise=False).read([3])
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    nn.functional.cross_entropy(net(batch.inputs), batch.labels).backward()
+    optimiser.step()
+    Update.between(before, net.state_dict(), example_count=1).save(tmp_path / "update.safetensors")
+    return tiny(
+        model={"audit.test_update_file:hospital_net": {"weights": str(tmp_path / "round7.pt")}},
+        data={"source": "samples", "size": 16, "start": 3, "batches": 1, "normalise": False},
+        clients=[{"fedavg": {"epochs": 1, "lr": 0.1}}],
+        defenses=["none"],
+        attacks=["closed-form"],
+        update=str(tmp_path / "update.safetensors"),
+    )
+
+
+def test_the_photo_comes_back_out_of_the_file(captured: dict[str, Any]) -> None:
+    plan = Plan(captured)
+    own = [key for key in plan.trials() if not key.control]
+    assert len(own) == 1
+    result = run_trial(plan, own[0], compute=Compute())
+    assert result.record["scenario"]["data"]["names"] == ["rocket.jpg"]
+    assert result.record["status"] == "exact"
+    assert result.record["scores"]["psnr"][0] > 60
+    assert result.record["scores"]["identified"] == [True]
+    assert any(key.control for key in plan.trials()), "the file's attack is never shown to have power"
+
+
+def edit(path: Path, change: Any) -> None:
+    update = Update.load(path)
+    tensors = dict(update.tensors)
+    change(tensors)
+    Update(tensors, update.header).save(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.pop("1.bias"), "missing 1.bias"),
+        (lambda t: t.update({"head.weight": torch.zeros(2)}), "unknown head.weight"),
+        (lambda t: t.update({"4.bias": torch.zeros(3)}), "shape of 4.bias (3,) for (8,)"),
+        (lambda t: t["1.weight"].fill_(float("nan")), "holds NaN or infinity in 1.weight"),
+        (lambda t: t["4.bias"].fill_(float("inf")), "holds NaN or infinity in 4.bias"),
+    ],
+)
+def test_an_update_that_does_not_fit_is_named_tensor_by_tensor(
+    captured: dict[str, Any], change: Any, words: str
+) -> None:
+    edit(Path(captured["update"]), change)
+    with pytest.raises(InputError) as error:
+        Plan(captured)
+    assert words in str(error.value)
+    assert error.value.field == "update"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_an_unreadable_update_is_one_line(captured: dict[str, Any], content: bytes) -> None:
+    Path(captured["update"]).write_bytes(content)
+    with pytest.raises(InputError, match=r"update .*(cannot be read|no leakgauge header)"):
+        Plan(captured)
+
+
+def test_a_truncated_update_is_one_line(captured: dict[str, Any]) -> None:
+    whole = Path(captured["update"]).read_bytes()
+    Path(captured["update"]).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
+        Plan(captured)
+
+
+def test_an_update_file_is_one_clients(captured: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"data\.batches"):
+        Plan(captured | {"data": captured["data"] | {"batches": 2}})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_4_an_update_survives_its_file_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(0)
+    tensors = {
+        name: torch.randn(shape, generator=g).to(dtype)
+        for name, shape in {"z.w": (3, 2), "a.b": (), "m": (0, 4)}.items()
+    }
+    tensors["strided"] = torch.randn(4, 4, generator=g).to(dtype).t()
+    header = UpdateHeader(UpdateKind.DELTA, 7, {"protocol": "FedAvg(epochs=2)"})
+    for buffers in (None, {}, {"bn.running_mean": torch.randn(3, generator=g)}):
+        Update(tensors, header, buffers).save(tmp_path / "u.safetensors")
+        back = Update.load(tmp_path / "u.safetensors")
+        assert back.header == header
+        assert list(back.tensors) == list(tensors)
+        assert all(torch.equal(back.tensors[k], tensors[k]) and back.tensors[k].dtype == dtype for k in tensors)
+        assert (back.buffers is None) == (buffers is None)
+        assert buffers is None or all(torch.equal(back.buffers[k], buffers[k]) for k in buffers)
+
+
+def test_between_leaves_frozen_parameters_out() -> None:
+    net = hospital_net()
+    net[1].weight.requires_grad_(False)
+    state = net.state_dict()
+    trained = [k for k, p in net.named_parameters() if p.requires_grad]
+    update = Update.between(state, state, trained=trained)
+    assert list(update.tensors) == trained
+    assert update.buffers is not None
+    assert "1.weight" in update.buffers
+
+
+def test_between_takes_statistics_for_buffers() -> None:
+    net = hospital_net()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    net.train()(torch.rand(4, 3, 16, 16))
+    update = Update.between(before, net.state_dict())
+    assert set(update.tensors) == {k for k, _ in net.named_parameters()}
+    assert set(update.buffers) == {k for k, _ in net.named_buffers()}
+    assert all(float(v.abs().sum()) == 0 for v in update.tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "said"),
+    [
+        (lambda s: {f"module.{k}": v for k, v in s.items()}, None, "do not share"),
+        (lambda s: {k: v.flatten()[:1] for k, v in s.items()}, None, "another shape"),
+        (lambda s: s, 0, "example_count: is 0"),
+        (lambda s: s, -1, "example_count: is -1"),
+    ],
+)
+def test_between_takes_two_states_of_one_model_alone(change: Any, count: int | None, said: str) -> None:
+    """A wrapper's prefix on one side gave an update without tensors."""
+    state = hospital_net().state_dict()
+    with pytest.raises(InputError, match=said):
+        Update.between(state, change(state), example_count=count)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data": {"batch": 2}}, "data.batch: is 2, and the update's header says that 1 example made it; set it to 1"),
+        ({"clients": ["fedsgd"]}, r"clients\[0\]: sends a gradient, and the update's header says that it is a delta"),
+        ({"model": {"mlp": {"hidden": [8]}}}, "update: does not match the model"),
+    ],
+)
+def test_a_plan_that_contradicts_its_update_is_refused(
+    captured: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
+    """Each of them ended as "not recovered" and passed its gate."""
+    change = {k: captured[k] | v if k == "data" else v for k, v in change.items()}
+    with pytest.raises(InputError, match=said):
+        Plan(captured | change)
+
+
+def test_an_update_without_the_weights_of_its_round_is_refused(captured: dict[str, Any], tmp_path: Path) -> None:
+    net = {"mlp": {"hidden": [8]}}
+    made = Plan(tiny(model=net, data=captured["data"])).broadcast(Key(0, 0, 0, 0, 0, 0)).task
+    Update(made.parameters, UpdateHeader(UpdateKind.DELTA, 1)).save(tmp_path / "mlp.safetensors")
+    with pytest.raises(InputError, match=r"model: names no weights, .*; add weights: a file"):
+        Plan(captured | {"model": net, "update": str(tmp_path / "mlp.safetensors")})

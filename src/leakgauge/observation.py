@@ -170,6 +170,13 @@ class Observation:
     def __post_init__(self) -> None:
         self.update.check(self.task.parameters)
 
+    def values(self, name: str) -> Tensor:
+        """One tensor of the update in float64, for reads in closed form.
+
+        Their squares vanish or overflow in half precision, whatever the update says in it.
+        """
+        return self.update.tensors[name].detach().double()
+
     @property
     def examples(self) -> int | None:
         """How many made the update: by the labels where they are known, else by the count."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from leakgauge.attacks.closed_form.linear import LinearRead, read_one
+from leakgauge.attacks.closed_form.linear import LinearRead
+from leakgauge.attacks.closed_form.outer_product import read_one
 from leakgauge.attacks.matching import (
     Adam,
     BoundedLBFGS,
@@ -133,6 +134,9 @@ class Auto:
         attack = self.assembly(observation, generator, budget, read=not mixed)
         if isinstance(attack, Reconstruction):
             return attack
+        if isinstance(attack.canvas, Pixels) and isinstance(attack.canvas.first, Given):
+            # So near, 1 − cosine has no digits left in float32, and the prior alone would lead away.
+            compute = replace(compute, dtype=torch.float64)
         return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
     def assembly(

@@ -1,0 +1,217 @@
+"""The only example behind a linear layer's gradient: least squares over its rows, and a certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from leakgauge.defenses import RandomK, parts_of, view_of
+from leakgauge.observation import Observation
+from leakgauge.rounding import Rounding, rounding
+from leakgauge.task import DataSpec
+from leakgauge.tracing import LinearLayer
+from leakgauge.update import UpdateKind
+
+CERTAIN = 1 / 510
+"""Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
+DEVIATIONS = 6.0
+"""Standard deviations of a sum of rounding errors that its bound allows."""
+UNKNOWN_STEPS = 64
+"""Local steps that a delta is taken to have where nobody says how many."""
+BLOCK = 1 << 22
+"""Entries of the layer that are worked on at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What a layer's gradient says of the only example.
+
+    Attributes:
+        x: normalised; inputs that no sent entry shows are grey.
+        unexplained: share of ‖∂W‖² that one outer product does not explain.
+        error: largest error of an input that rounding can have made, in shares of the data's range.
+        fits: whether rounding can have made all that is unexplained.
+        seen: whether each input is shown.
+        rounded: whether entries were rounded by the defence, as far as it or the entries tell.
+        ambiguous: the defence is unknown, and left-out entries could look like this.
+    """
+
+    x: Float[Tensor, "1 d"]
+    unexplained: float
+    error: float
+    fits: bool
+    seen: Bool[Tensor, " d"]
+    rounded: bool
+    ambiguous: bool
+
+    @property
+    def certain(self) -> bool:
+        sound = self.fits and self.error <= CERTAIN
+        return sound and bool(self.seen.all()) and not (self.rounded or self.ambiguous)
+
+    @property
+    def message(self) -> str:
+        shown = f"{int(self.seen.sum())} of {len(self.seen)} inputs seen"
+        rounded = "; entries were rounded, which certifies nothing" if self.rounded else ""
+        silent = "; entries may have been left out, as the defence is unknown" if self.ambiguous else ""
+        coarse = f"; rounding may have moved inputs by {self.error:.0%} of the range" if self.error > CERTAIN else ""
+        return f"{shown}, {self.unexplained:.1e} of the layer's gradient unexplained{rounded}{silent}{coarse}"
+
+
+def gradients(observation: Observation, layer: LinearLayer) -> tuple[Float[Tensor, "rows d"], Float[Tensor, " rows"]]:
+    """Weight and bias in float64, without the factors of a known random-k, which differ, as k is rounded up."""
+    assert layer.bias is not None
+    weight, bias = _factors(observation, layer)
+    return observation.values(layer.weight) / weight, observation.values(layer.bias) / bias
+
+
+def _factors(observation: Observation, layer: LinearLayer) -> tuple[float, float]:
+    sent, defense = observation.update.tensors, observation.knowledge.defense
+    weight, bias = 1.0, 1.0
+    for part in () if defense is None else parts_of(defense):
+        if isinstance(part, RandomK):
+            weight, bias = weight * part.factor(sent[layer.weight]), bias * part.factor(sent[layer.bias or ""])
+    return weight, bias
+
+
+def _support(observation: Observation, layer: LinearLayer) -> tuple[Tensor | None, Tensor | None]:
+    """Entries of weight and bias that the client sent, as far as a known defence tells; `None` for all."""
+    knowledge = observation.knowledge
+    if knowledge.defense is None:
+        return None, None
+    support = view_of(knowledge.defense, observation.update, knowledge.draws).support
+    return (None, None) if support is None else (support[layer.weight], support[layer.bias or ""])
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Bounds on how far a layer's sent entries are from what an exact client would have sent.
+
+    |sent − exact| ≤ (u + γ)·|sent| + a + γ·|θ|. The wire's rounding is u·|sent| + a (`leakgauge.rounding`), and that
+    of the client's arithmetic γ = n·v/(1 − n·v) for n operations of unit roundoff v in a row (Higham, *Accuracy and
+    Stability*, §3.1): n is eight, and four more a local step. Only a delta has the last term: the parameter θ, which
+    was rounded as the client moved it, is taken off at the end.
+
+    Of several local steps whose terms cancel the rounding can be larger; what is then unexplained is beyond the bound.
+    """
+
+    weight: Rounding
+    bias: Rounding
+    arithmetic: float
+    weight_parameter: Tensor | None
+    bias_parameter: Tensor | None
+
+    @staticmethod
+    def of(observation: Observation, layer: LinearLayer) -> Errors:
+        assert layer.bias is not None
+        weight, bias = (observation.update.tensors[name] for name in (layer.weight, layer.bias))
+        known, examples = observation.knowledge.local_training, observation.examples
+        delta = observation.update.header.kind is UpdateKind.DELTA
+        steps = 1 if not delta else UNKNOWN_STEPS if known is None or examples is None else known.steps(examples)
+        parameters = observation.task.parameters
+        unit = (8 + 4 * steps) * torch.finfo(parameters[layer.weight].dtype).eps / 2
+        gamma = unit / (1 - unit) if unit < 1 else float("inf")
+        moved = [parameters[name] if delta else None for name in (layer.weight, layer.bias)]
+        return Errors(rounding(weight), rounding(bias), gamma, *moved)
+
+    def of_weight(self, sent: Float[Tensor, "rows d"], columns: slice) -> Float[Tensor, "rows d"]:
+        bound = self.weight.of(sent) + self.arithmetic * sent.abs()
+        moved = self.weight_parameter
+        return bound if moved is None else bound + self.arithmetic * moved[:, columns].to(sent).abs()
+
+    def of_ratio(self, weight: Float[Tensor, "rows d"], bias: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+        """Of W_i/b_i, relative to its length, row by row."""
+        lengths = torch.linalg.vector_norm(self.of_weight(weight, slice(None)), dim=1)
+        off: Tensor = lengths / torch.linalg.vector_norm(weight, dim=1) + self.of_bias(bias) / bias.abs()
+        return off
+
+    def of_bias(self, sent: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+        bound = self.bias.of(sent) + self.arithmetic * sent.abs()
+        moved = self.bias_parameter
+        return bound if moved is None else bound + self.arithmetic * moved.to(sent).abs()
+
+
+def read_one(observation: Observation, layer: LinearLayer) -> Read:
+    """Least squares over the entries that were sent, x_j = Σ_i b_i·W_ij / Σ_i b_i², and what rounding did to it.
+
+    With W_ij = β_i·x_j + d_ij and b_i = β_i + e_i, the read is off by Σ_i b_i·(d_ij − e_i·x_j) / Σ_i b_i². Its bound
+    takes |d_ij| and |e_i| at their largest (`Errors`): the sum of all, or, if less, six standard deviations of
+    independent errors that are uniform within them; rows of equal size are rounded alike and count as one. An entry
+    fits where |W_ij − b_i·x_j| is within the bounds of d_ij, e_i·x_j and b_i times the read's own error.
+    """
+    (weight, bias), factors = gradients(observation, layer), _factors(observation, layer)
+    errors, (sent, sent_bias) = Errors.of(observation, layer), _support(observation, layer)
+    # In units of the largest entries squares neither vanish nor overflow.
+    units = float(weight.abs().max()) or 1.0, float(bias.abs().max()) or 1.0
+    b, e = bias / units[1], errors.of_bias(bias * factors[1]) / (factors[1] * units[1])
+    told = torch.ones_like(b) if sent_bias is None else sent_bias.to(b)
+    alike = torch.unique(b.abs(), return_inverse=True)[1]
+    data = observation.task.data
+    grey = _grey(data).to(b) * (units[1] / units[0])
+    width, block = weight.shape[1], max(1, BLOCK // len(weight))
+    xs, seens, left, error, fits = [], [], 0.0, 0.0, True
+    for columns in (slice(start, start + block) for start in range(0, width, block)):
+        w = weight[:, columns] / units[0]
+        d = errors.of_weight(weight[:, columns] * factors[0], columns) / (factors[0] * units[0])
+        mask = torch.ones_like(w) if sent is None else sent[:, columns].to(w)
+        evidence = b.square() @ mask
+        seen = evidence > 0
+        power = torch.where(seen, evidence, 1.0)
+        x = torch.where(seen, (b @ (w * mask)) / power, grey[columns])
+
+        def bound(each: Tensor, mask: Tensor = mask, power: Tensor = power) -> Tensor:
+            sizes = b.abs()[:, None] * each * mask
+            together = torch.zeros_like(sizes).index_add_(0, alike, sizes)
+            deviation = (together.square().sum(0) / 3).sqrt()
+            return torch.minimum(DEVIATIONS * deviation, sizes.sum(0)) / power
+
+        off = bound(d) + x.abs() * bound(e[:, None])
+        residual = (w - b[:, None] * x) * mask * told[:, None]
+        allowed = d + e[:, None] * x.abs() + b.abs()[:, None] * off
+        left += float(residual.square().sum())
+        fits = fits and bool((residual.abs() <= 1.01 * allowed)[:, seen].all())
+        error = max(error, float((off * seen).max()))
+        xs.append(x * (units[0] / units[1]))
+        seens.append(seen)
+    seen = torch.cat(seens)
+    driven = weight[bias != 0]
+    ambiguous = len(driven) < 2 or not bool((driven != 0).any(0).all())
+    return Read(
+        torch.cat(xs)[None],
+        left / (float((weight / units[0]).square().sum()) or 1.0),
+        error * units[0] / units[1] * max(data.std) / data.range,
+        fits,
+        seen,
+        _one_size(weight, observation) or _rounds(observation),
+        ambiguous and observation.knowledge.defense is None,
+    )
+
+
+def _grey(data: DataSpec) -> Float[Tensor, " d"]:
+    middle = torch.full((1, *data.shape), (data.low + data.high) / 2)
+    return data.normalise(middle).flatten()
+
+
+def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool:
+    """Whether all entries but zeros are equally large, as signs are and quantisers with one level.
+
+    Of a delta from an optimiser that nobody names, half of them nearly so is enough: Adam's first steps are like that.
+    """
+    sizes = weight[weight != 0].abs()
+    if len(sizes) < 2:
+        return False
+    unnamed = observation.update.header.kind is UpdateKind.DELTA and observation.knowledge.local_training is None
+    low = sizes.median() / 0.9 if unnamed else sizes.min() / (1 - 1e-6)
+    return bool(low >= sizes.max())
+
+
+def _rounds(observation: Observation) -> bool:
+    """Whether the known defence states a likelihood that is not one of added noise, as quantisers and signs do."""
+    knowledge = observation.knowledge
+    if knowledge.defense is None:
+        return False
+    view = view_of(knowledge.defense, observation.update, knowledge.draws)
+    return view.log_likelihood is not None and view.noise_scale is None

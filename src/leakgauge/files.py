@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import secrets
 import time
@@ -116,3 +117,16 @@ class Lock:
             self.path.unlink(missing_ok=True)
             os.close(self._number)
             self._number = None
+
+
+def fingerprint_of_file(path: Path) -> str:
+    """SHA-256 of the content.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "give a file that you may read") from error

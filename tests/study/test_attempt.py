@@ -123,7 +123,7 @@ def one(**changes: Any) -> dict[str, Any]:
      "infinite"],
 )  # fmt: skip
 def test_what_an_attack_does_is_a_row(how: str) -> None:
-    plan = Plan(one(attacks=[{"audit.test_attempt:Bad": {"how": how}}]))
+    plan = Plan(one(attacks=[{"study.test_attempt:Bad": {"how": how}}]))
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["status"] == ("non_finite" if how == "infinite" else "failed")
     assert record["scores"] is None
@@ -132,7 +132,7 @@ def test_what_an_attack_does_is_a_row(how: str) -> None:
 
 def test_an_attack_that_changes_what_it_is_given_spoils_no_later_trial() -> None:
     knows = ["labels", "public_data", "defense", "local_training", "example_count"]
-    plan = Plan(one(attacks=["closed-form", "audit.test_attempt:Meddles"], knows=knows))
+    plan = Plan(one(attacks=["closed-form", "study.test_attempt:Meddles"], knows=knows))
     honest, meddling = plan.trials()[:2]
     before, folder = run_trial(plan, honest, compute=Compute()).record, os.getcwd()
     assert "meddled" in run_trial(plan, meddling, compute=Compute()).record["message"]
@@ -142,7 +142,7 @@ def test_an_attack_that_changes_what_it_is_given_spoils_no_later_trial() -> None
 
 
 def test_a_defence_that_changes_what_it_is_given_spoils_no_later_trial() -> None:
-    plan = Plan(one(attacks=["closed-form"], defenses=["none", "audit.test_attempt:MeddlingDefense"]))
+    plan = Plan(one(attacks=["closed-form"], defenses=["none", "study.test_attempt:MeddlingDefense"]))
     honest, meddling = plan.trials()[:2]
     before = run_trial(plan, honest, compute=Compute()).record
     assert "raised Own: 3 and 4" in run_trial(plan, meddling, compute=Compute()).record["message"]
@@ -160,7 +160,7 @@ def test_a_defence_that_changes_what_it_is_given_spoils_no_later_trial() -> None
 def test_a_trial_without_an_answer_is_a_row_and_the_audit_goes_on(
     how: str, limit: float, said: str, tmp_path: Path
 ) -> None:
-    plan = one(attacks=[{"audit.test_attempt:Ends": {"how": how}}, "closed-form"], budget={"trial_seconds": limit})
+    plan = one(attacks=[{"study.test_attempt:Ends": {"how": how}}, "closed-form"], budget={"trial_seconds": limit})
     store = run(Plan(plan), tmp_path, workers=1)
     found = {r["attack"]: r for r in store.records() if not r["control"]}
     store.close()

@@ -88,8 +88,9 @@ for command in (fit, count, privacy):
 )
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--counts-only", is_flag=True, help="Never write an image, neither an original nor a reconstruction.")
+@click.option("--anew", is_flag=True, help="Set older results in the folder aside and start again.")
 @click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
-def audit(plan: Path | None, output: Path, workers: int, device: str, counts_only: bool, example: bool) -> None:
+def audit(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
     """Runs an audit and writes report.html and report.json.
 
     Without PLAN it runs the embedded example on the photos that ship with scikit-image. Killed and run
@@ -102,7 +103,7 @@ def audit(plan: Path | None, output: Path, workers: int, device: str, counts_onl
         return
     from leakgauge.study.session import run_audit
 
-    run_audit(plan, output, workers=workers, device=device, counts_only=counts_only)
+    run_audit(plan, output, **options)
 
 
 @main.command()
@@ -121,11 +122,10 @@ def report(folder: Path) -> None:
 def gate(folder: Path) -> None:
     """Exit 0 if the audit in FOLDER passes its plan's gate, 1 with the reasons if not."""
     from leakgauge.study.document import document
-    from leakgauge.study.session import missing_trials
     from leakgauge.study.store import Store
 
     store = Store.open(folder)
-    left = missing_trials(store)
+    left = store.missing()
     result = document(store)["verdict"]["gate"]
     if result["passed"] is None:
         raise InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")

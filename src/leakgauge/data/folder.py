@@ -149,6 +149,11 @@ class Folder:
         return files
 
     @property
+    def files(self) -> list[Path]:
+        """Of all pictures."""
+        return [path for path, _ in self._files]
+
+    @property
     def name(self) -> str:
         return f"folder:{self.path}"
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,11 @@ class NPZ:
         if self.classes and self.classes < counted:
             raise InputError("classes", f"is {self.classes} but the largest label is {counted - 1}", "leave it out")
         object.__setattr__(self, "classes", self.classes or counted)
+
+    @property
+    def files(self) -> list[Path]:
+        """The archive."""
+        return [Path(self.path)]
 
     @property
     def name(self) -> str:

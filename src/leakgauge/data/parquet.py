@@ -41,6 +41,12 @@ class Parquet(PictureTable):
         # A wrong column shows here, not in the middle of an audit.
         self._encoded([0])
 
+    @property
+    def files(self) -> list[Path]:
+        """In the order of their rows."""
+        root = Path(self.path)
+        return sorted(root.glob("*.parquet")) if root.is_dir() else [root]
+
     @cached_property
     def _files(self) -> tuple[Any, ...]:
         try:
@@ -48,8 +54,7 @@ class Parquet(PictureTable):
             import pyarrow.parquet as pq
         except ImportError as error:
             raise InputError("data.source", "Parquet files need pyarrow", "pip install 'leakgauge[parquet]'") from error
-        root = Path(self.path)
-        paths = sorted(root.glob("*.parquet")) if root.is_dir() else [root]
+        paths = self.files
         require(
             bool(paths) and paths[0].exists(),
             "data.source",

@@ -83,6 +83,11 @@ class Samples:
             )
         return Path(found.origin).parent / "data"
 
+    @property
+    def files(self) -> list[Path]:
+        """The photos, and those that are only compared with."""
+        return [self._folder / name for name in (*PHOTOS, *RESERVE)]
+
     def read(self, indices: Sequence[int]) -> Batch:
         photos = []
         for i in indices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -69,6 +70,14 @@ class Part(Enum):
 
     GALLERY = 0
     PUBLIC = 1
+
+
+@runtime_checkable
+class LiesInFiles(Protocol):
+    """A source whose examples are all in these files: their content is its identity."""
+
+    @property
+    def files(self) -> Sequence[Path]: ...
 
 
 @runtime_checkable

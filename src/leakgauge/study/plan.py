@@ -30,6 +30,7 @@ from leakgauge.resolve import Named, resolve, resolve_defense, split
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study import only
 from leakgauge.study.captured import refuse_contradiction
+from leakgauge.study.contents import JUDGING, contents
 from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
 from leakgauge.study.grammar import KNOWABLE, DataConfig, parse
 from leakgauge.study.model_spec import ModelSpec, fitted, model_label
@@ -52,10 +53,6 @@ class Key:
     seed: int
     batch: int
     control: bool = False
-
-
-JUDGING = "gate"
-"""The key of a plan that changes no trial: with another, a finished audit is judged anew."""
 
 
 class Plan:
@@ -96,9 +93,13 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of what the plan runs; an output folder belongs to one."""
+        """Identity of the plan's text; an output folder belongs to one, and to one state of its `contents`."""
         ran = {key: value for key, value in self.raw.items() if key != JUDGING}
         return hashlib.sha256(json.dumps(ran, sort_keys=True, default=str).encode()).hexdigest()
+
+    def contents(self) -> dict[str, str]:
+        """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
+        return contents(self.raw, self.source, self.batches)
 
     def _source(self) -> Source:
         data = self.config.data

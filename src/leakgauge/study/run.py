@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from leakgauge.compute import Compute
+from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
+from leakgauge.study.contents import changed
 from leakgauge.study.plan import Key, Plan
-from leakgauge.study.store import Store
+from leakgauge.study.store import ANEW, Asked, Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
 from leakgauge.workers import Loss, run_all
 
@@ -74,28 +76,55 @@ def run(
     compute: Compute = Compute(),  # noqa: B008 - frozen
     counts_only: bool = False,
     on_trial: OnTrial | None = None,
+    anew: bool = False,
 ) -> Store:
     """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
 
+    Args:
+        anew: sets results of another plan or other contents aside and begins again.
+
     Raises:
-        InputError: the folder belongs to another audit, the disk is full, or an input turned out bad;
-            trials finished before are kept.
+        InputError: the folder belongs to another audit or holds results of other contents, another audit writes into
+            it, the disk is full, an input turned out bad, or what the results rest on changed meanwhile; trials
+            finished before are kept.
     """
-    store = Store.create(
-        folder,
+    keys = {trial_id(plan, key): key for key in plan.trials()}
+    before = plan.contents()
+    asked = Asked(
         digest=plan.digest,
         name=plan.config.name,
         config=plan.raw,
         environment=environment(compute),
+        contents=before,
+        planned=keys,
         counts_only=counts_only,
     )
-    keys = {trial_id(plan, key): key for key in plan.trials()}
+    store = Store.create(folder, asked, anew=anew)
+    try:
+        _run_left(plan, keys, store, workers, compute, counts_only, on_trial)
+        different = changed(before, plan.contents())
+        require(not different, "output", f"{', '.join(different)} changed while the audit ran", ANEW)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _run_left(
+    plan: Plan,
+    keys: Mapping[str, Key],
+    store: Store,
+    workers: int,
+    compute: Compute,
+    counts_only: bool,
+    on_trial: OnTrial | None,
+) -> None:
     done = store.finished() & set(keys)
     left = {name: key for name, key in keys.items() if name not in done}
     if on_trial is not None:
         on_trial(len(done), len(keys), "")
     if not left:
-        return store
+        return
     # A folder begun without images stays without, whatever this call says.
     work = Work(plan.raw, compute, counts_only or store.audit.counts_only)
 
@@ -115,4 +144,3 @@ def run(
     run_all(_run, jobs, keep, workers=workers, begin=_begin, ground=work, kept="trials", limit=limit, on_lost=note)
     if lost:
         run_all(_run, lost, keep, workers=workers, begin=_begin, ground=work, kept="trials")
-    return store

@@ -19,13 +19,14 @@ from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
-from leakgauge.study.trial import trial_id
 
 SHOWN = 3
 """Reasons of a broken gate that the summary prints."""
 
 
-def run_audit(path: Path | None, output: Path, *, workers: int, device: str, counts_only: bool) -> None:
+def run_audit(
+    path: Path | None, output: Path, *, workers: int, device: str, counts_only: bool, anew: bool = False
+) -> None:
     """Everything behind `leakgauge audit`."""
     console = Console()
     compute = Compute(device=device)
@@ -47,7 +48,9 @@ def run_audit(path: Path | None, output: Path, *, workers: int, device: str, cou
         progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
 
     try:
-        store = run(plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial)
+        store = run(
+            plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial, anew=anew
+        )
     finally:
         progress.stop()
     html, _ = write_reports(store)
@@ -61,12 +64,6 @@ def write_reports(store: Store) -> tuple[Path, Path]:
     path = write_json(store)
     text = render(json.loads(path.read_text(encoding="utf-8")), store.pictures())
     return write_whole(store.folder / "report.html", text, FREE_SPACE), path
-
-
-def missing_trials(store: Store) -> int:
-    """How many trials of the stored plan have not run."""
-    plan = Plan(json.loads(store.audit.config))
-    return len({trial_id(plan, key) for key in plan.trials()} - store.finished())
 
 
 def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:

@@ -1,28 +1,36 @@
-"""Where finished trials live: one SQLite file per audit, one transaction per trial."""
+"""Where finished trials live: one SQLite file per audit, one transaction and one checksum per trial."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ForeignKey, LargeBinary, String, create_engine, event, select
+from sqlalchemy import ForeignKey, LargeBinary, String, create_engine, event, func, select, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from leakgauge.errors import InputError, require
+from leakgauge.files import PRIVATE_FILE, Lock, private_folder
 from leakgauge.report.picture import Picture
+from leakgauge.study.contents import JUDGING, changed
 from leakgauge.study.trial import TrialResult
 from leakgauge.version import __version__
 
-FILE = "audit.sqlite"
+FILE, LOCK = "audit.sqlite", ".audit.lock"
+RESULTS = (FILE, "report.json", "report.html")
+ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
 
 
 class _Base(DeclarativeBase):
-    pass
+    # Without a row id a table has no second copy of its keys, which damage could make to differ.
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - as SQLAlchemy wants it
 
 
 class AuditRow(_Base):
@@ -31,16 +39,33 @@ class AuditRow(_Base):
     name: Mapped[str]
     config: Mapped[str]
     environment: Mapped[str]
+    contents: Mapped[str]
     counts_only: Mapped[bool]
     version: Mapped[str]
     created_at: Mapped[str]
+    planned: Mapped[str]
+    checksum: Mapped[str]
+
+    @property
+    def true_checksum(self) -> str:
+        return _checksum(
+            self.digest, self.name, self.config, self.environment, self.contents, str(bool(self.counts_only)),
+            self.version, self.created_at, self.planned,
+        )  # fmt: skip
+
+
+class PlannedRow(_Base):
+    __tablename__ = "planned"
+    id: Mapped[str] = mapped_column(String, primary_key=True)
 
 
 class TrialRow(_Base):
     __tablename__ = "trials"
     id: Mapped[str] = mapped_column(String, primary_key=True)
     record: Mapped[str]
+    pictures: Mapped[int]
     created_at: Mapped[str]
+    checksum: Mapped[str]
 
 
 class PictureRow(_Base):
@@ -50,6 +75,27 @@ class PictureRow(_Base):
     name: Mapped[str]
     original: Mapped[bytes | None] = mapped_column(LargeBinary)
     reconstruction: Mapped[bytes | None] = mapped_column(LargeBinary)
+    checksum: Mapped[str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an audit is to do: identity and text of its plan, what it rests on, and its trials.
+
+    Attributes:
+        digest: of the plan's text, the gate left out.
+        config: the plan as written.
+        contents: see `leakgauge.study.contents`.
+        planned: ids of all trials.
+    """
+
+    digest: str
+    name: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    contents: Mapping[str, str]
+    planned: Iterable[str]
+    counts_only: bool
 
 
 @contextmanager
@@ -65,92 +111,135 @@ def _readable(folder: Path) -> Iterator[None]:
                 f"the disk of {folder} is full ({reason})",
                 "free space and run the same command: finished trials are kept",
             ) from error
+        if "no such" in reason or "decode" in reason:
+            raise _damaged(folder, reason) from error
         raise InputError(
             "output", f"{folder} cannot be written ({reason})", "give a folder that you may write to"
         ) from error
     except DatabaseError as error:
+        if "malformed" in str(error.orig):
+            raise _damaged(folder, str(error.orig)) from error
         raise InputError("output", f"{folder / FILE} is not an audit ({error.orig})", "give another folder") from error
+    except (TypeError, KeyError, ValueError) as error:  # what a value of another type makes of a row
+        if isinstance(error, InputError):
+            raise
+        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+
+
+def _damaged(folder: Path, reason: str) -> InputError:
+    hint = "take it from a backup, or run the audit anew (--anew); nothing is read from a store that is not whole"
+    return InputError("output", f"{folder / FILE} is damaged, or of another version of leakgauge ({reason})", hint)
+
+
+def _checksum(*parts: str | bytes | None) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = b"-" if part is None else part.encode() if isinstance(part, str) else part
+        digest.update(f"{len(raw)}:".encode() + raw)
+    return digest.hexdigest()[:32]
 
 
 class Store:
-    """The finished trials of one audit. Only the main process writes."""
+    """The finished trials of one audit. Only the main process writes, and only one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock = Lock(folder / LOCK)
         self._engine = create_engine(f"sqlite:///{folder / FILE}")
         event.listen(self._engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))
 
     @staticmethod
-    def create(
-        folder: Path, *, digest: str, name: str, config: dict[str, Any], environment: dict[str, Any], counts_only: bool
-    ) -> Store:
-        """Opens the folder for this plan, new or begun.
+    def create(folder: Path, asked: Asked, *, anew: bool = False) -> Store:
+        """Opens the folder for this plan, new or begun. It is locked until the store is closed.
+
+        Args:
+            anew: sets results of another plan or other contents aside, in a folder of their own, and begins again.
 
         Raises:
-            InputError: the folder belongs to another audit, or cannot be written.
+            InputError: the folder belongs to another audit, or to one of other contents, each of which is named; it is
+                in use, is damaged, or cannot be written.
         """
+        private_folder(folder)
+        store = Store(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            free = store._lock.take()
         except OSError as error:
             raise InputError(
-                "output", f"{folder} cannot be made ({error.strerror})", "give a folder that you may write to"
+                "output", f"{folder} cannot be written ({error.strerror})", "give a folder that you may write to"
             ) from error
-        store = Store(folder)
-        with _readable(folder):
-            _Base.metadata.create_all(store._engine)
-            with Session(store._engine) as session, session.begin():
+        busy = "another audit is writing into it"
+        require(free, "output", f"{folder}: {busy}", "wait until it has ended, or give another folder with -o")
+        try:
+            if anew:
+                store._set_aside()
+            store._begin(asked)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _begin(self, asked: Asked) -> None:
+        for left in self.folder.glob(".report.*.part"):  # of a run that was killed while it wrote
+            left.unlink(missing_ok=True)
+        with _readable(self.folder):
+            if not (self.folder / FILE).exists():
+                os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
+            _Base.metadata.create_all(self._engine)
+            self._check()
+            with Session(self._engine) as session, session.begin():
                 row = session.scalars(select(AuditRow)).first()
                 if row is None:
-                    session.add(
-                        AuditRow(
-                            digest=digest,
-                            name=name,
-                            config=json.dumps(config),
-                            environment=json.dumps(environment),
-                            counts_only=counts_only,
-                            version=__version__,
-                            created_at=_now(),
-                        )
-                    )
-                    return store
-                require(
-                    row.digest == digest,
-                    "output",
-                    f"{folder} belongs to the audit '{row.name}' with another plan",
-                    "give another folder with -o",
-                )
-                row.config = json.dumps(config)  # the gate may be another
-                require(
-                    row.counts_only or not counts_only,
-                    "--counts-only",
-                    f"{folder} was begun with images",
-                    "give another folder with -o",
-                )
-        return store
+                    _enter(session, asked)
+                    return
+                _refuse_other(row, asked, self.folder)
+                row.config = json.dumps(asked.config, default=str)  # the gate may be another
+                row.checksum = row.true_checksum
+
+    def _set_aside(self) -> None:
+        there = [name for name in RESULTS if (self.folder / name).exists()]
+        if not there:
+            return
+        n = 1
+        while (old := self.folder / f"before-{n}").exists():
+            n += 1
+        private_folder(old)
+        for name in (*there, f"{FILE}-journal"):
+            if (self.folder / name).exists():
+                (self.folder / name).replace(old / name)
 
     @staticmethod
     def open(folder: Path) -> Store:
-        """Opens an audit that exists.
+        """Opens an audit that exists, to read it.
 
         Raises:
-            InputError: there is none.
+            InputError: there is none, or it is damaged.
         """
-        require(
-            (folder / FILE).is_file(), "folder", f"{folder} holds no audit", "run `leakgauge audit -o` into it first"
-        )
+        hint = "run `leakgauge audit -o` into it first"
+        require((folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)
         store = Store(folder)
-        with _readable(folder), Session(store._engine) as session:
-            require(
-                session.scalars(select(AuditRow)).first() is not None,
-                "folder",
-                f"{folder} holds no audit",
-                "run `leakgauge audit` first",
-            )
+        with _readable(folder):
+            store._check()
+            with Session(store._engine) as session:
+                begun = session.scalars(select(AuditRow)).first() is not None
+        require(begun, "folder", f"{folder} holds no audit", "run `leakgauge audit` first")
         return store
+
+    def _check(self) -> None:
+        """Raises `InputError` where the file is not whole."""
+        with Session(self._engine) as session:
+            found = session.execute(text("PRAGMA quick_check(1)")).scalar()
+            if found != "ok":
+                raise _damaged(self.folder, str(found))
+            row = session.scalars(select(AuditRow)).first()
+            if row is not None and row.checksum != row.true_checksum:
+                raise _damaged(self.folder, "the record of the plan")
+            ids = session.scalars(select(PlannedRow.id).order_by(PlannedRow.id)).all()
+            if row is not None and _checksum(*ids) != row.planned:
+                raise _damaged(self.folder, "the list of trials")
 
     @property
     def audit(self) -> AuditRow:
-        """What was asked."""
+        """The stored plan."""
         with _readable(self.folder), Session(self._engine) as session:
             return session.scalars(select(AuditRow)).one()
 
@@ -159,37 +248,102 @@ class Store:
         with _readable(self.folder), Session(self._engine) as session:
             return set(session.scalars(select(TrialRow.id)))
 
+    def missing(self) -> int:
+        """How many planned trials have not run."""
+        ran = select(TrialRow.id)
+        with _readable(self.folder), Session(self._engine) as session:
+            count = session.scalar(select(func.count()).select_from(PlannedRow).where(PlannedRow.id.not_in(ran)))
+            return int(count or 0)
+
     def add(self, result: TrialResult) -> None:
         """Keeps a trial and its pictures, both or neither."""
+        record = json.dumps(result.record, allow_nan=False)
         with _readable(self.folder), Session(self._engine) as session, session.begin():
-            session.add(TrialRow(id=result.id, record=json.dumps(result.record, allow_nan=False), created_at=_now()))
+            now = _now()
+            count = len(result.pictures)
+            checksum = _checksum(result.id, record, str(count), now)
+            session.add(TrialRow(id=result.id, record=record, pictures=count, created_at=now, checksum=checksum))
             session.flush()
             for p in result.pictures:
-                session.add(
-                    PictureRow(
-                        trial=result.id, slot=p.slot, name=p.name, original=p.original, reconstruction=p.reconstruction
-                    )
-                )
+                kept = {"name": p.name, "original": p.original, "reconstruction": p.reconstruction}
+                checksum = _checksum(result.id, str(p.slot), *kept.values())
+                session.add(PictureRow(trial=result.id, slot=p.slot, checksum=checksum, **kept))
+
+    def each(self) -> Iterator[dict[str, Any]]:
+        """Finished trials one by one, by id.
+
+        Raises:
+            InputError: one is damaged.
+        """
+        with _readable(self.folder), Session(self._engine) as session:
+            for row in session.scalars(select(TrialRow).order_by(TrialRow.id).execution_options(yield_per=100)):
+                if row.checksum != _checksum(row.id, row.record, str(row.pictures), row.created_at):
+                    raise _damaged(self.folder, f"trial {row.id}")
+                session.expunge(row)
+                yield json.loads(row.record)
 
     def records(self) -> list[dict[str, Any]]:
         """All finished trials, by id."""
-        with _readable(self.folder), Session(self._engine) as session:
-            rows = session.scalars(select(TrialRow).order_by(TrialRow.id))
-            return [json.loads(row.record) for row in rows]
+        return list(self.each())
 
     def pictures(self) -> dict[str, list[Picture]]:
         """Trial id → its pictures by slot."""
         found: dict[str, list[Picture]] = {}
         with _readable(self.folder), Session(self._engine) as session:
             for row in session.scalars(select(PictureRow).order_by(PictureRow.trial, PictureRow.slot)):
+                if row.checksum != _checksum(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
+                    raise _damaged(self.folder, f"a picture of trial {row.trial}")
                 found.setdefault(row.trial, []).append(
                     Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
                 )
+            for name, count in session.execute(select(TrialRow.id, TrialRow.pictures)):
+                if len(found.get(name, [])) != count:
+                    raise _damaged(self.folder, f"the pictures of trial {name}")
         return found
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Lets go of the file and the folder."""
         self._engine.dispose()
+        self._lock.release()
+
+
+def _enter(session: Session, asked: Asked) -> None:
+    planned = sorted(asked.planned)
+    row = AuditRow(
+        digest=asked.digest,
+        name=asked.name,
+        config=json.dumps(asked.config, default=str),
+        environment=json.dumps(asked.environment),
+        contents=json.dumps(asked.contents, sort_keys=True),
+        counts_only=asked.counts_only,
+        version=__version__,
+        created_at=_now(),
+        planned=_checksum(*planned),
+    )
+    row.checksum = row.true_checksum
+    session.add(row)
+    session.add_all(PlannedRow(id=name) for name in planned)
+
+
+def _refuse_other(row: AuditRow, asked: Asked, folder: Path) -> None:
+    """Raises `InputError` where results of this plan and the stored ones would be mixed."""
+    if row.digest != asked.digest:
+        before = json.loads(row.config)
+        keys = sorted({*before, *asked.config} - {JUDGING})
+        other = ", ".join(key for key in keys if before.get(key) != asked.config.get(key))
+        raise InputError(
+            "output", f"{folder} belongs to the audit '{row.name}' with another plan (other: {other})", ANEW
+        )
+    different = changed(json.loads(row.contents), asked.contents)
+    require(
+        not different, "output", f"{folder} holds results that rest on other contents of {', '.join(different)}", ANEW
+    )
+    require(
+        row.counts_only or not asked.counts_only,
+        "--counts-only",
+        f"{folder} was begun with images",
+        "give another folder with -o",
+    )
 
 
 def _now() -> str:

@@ -1,0 +1,127 @@
+"""What the results of a plan rest on, identified by content: files, data, code of the user's own, versions."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakgauge.checkpoint import fingerprint
+from leakgauge.data.source import LiesInFiles, Part, Source, share
+from leakgauge.files import fingerprint_of_file
+from leakgauge.version import __version__
+
+LENT = 1000
+"""Examples beside the clients' of a source that lies in no file, which are read for its identity."""
+
+JUDGING = "gate"
+"""The key of a plan that changes no trial: with another, a finished audit is judged anew."""
+
+
+def contents(raw: Mapping[str, Any], source: Source, batches: Sequence[Sequence[int]]) -> dict[str, str]:
+    """What a plan's results rest on beside its text → an identity of the content.
+
+    Files that the plan names anywhere (an update, weights, a decoder), the files that its data lie in, modules of the
+    user's own with those that they import from beside them, the versions of leakgauge and torch. A data source that
+    lies in no file is identified by its labels, the clients' examples and `LENT` others.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    found = {"leakgauge": __version__, "torch": torch.__version__, "data": _data(source, batches)}
+    for key, text in _texts({k: v for k, v in raw.items() if k not in (JUDGING, "name")}):
+        path = Path(text)
+        if ("." in text or "/" in text) and path.is_file():
+            found[f"{key} {path.name}"] = fingerprint_of_file(path)
+        if ":" in text and (code := _code_of(text.partition(":")[0])):
+            found[f"module {text.partition(':')[0]}"] = code
+    return found
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """In words what differs, by name; versions with both."""
+
+    def words(name: str) -> str:
+        if name not in now or name not in before:
+            return f"{name} ({'is gone' if name not in now else 'is new'})"
+        is_version = name in ("leakgauge", "torch")
+        return f"{name} ({before[name]}, now {now[name]})" if is_version else name
+
+    return [words(name) for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of a plan, each with its key."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inside in value.items():
+            yield from _texts(str(name), key)
+            yield from _texts(inside, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for i, inside in enumerate(value):
+            yield from _texts(inside, f"{key}[{i}]")
+
+
+def _data(source: Source, batches: Sequence[Sequence[int]]) -> str:
+    whole = hashlib.sha256(fingerprint(source.labels).encode())
+    if isinstance(source, LiesInFiles):
+        for path in source.files:
+            whole.update(f"{path.name}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
+        return whole.hexdigest()
+    held = [i for batch in batches for i in batch]
+    exclude = frozenset(held)
+    others = [*share(len(source), exclude, Part.GALLERY)[:LENT], *share(len(source), exclude, Part.PUBLIC)[:LENT]]
+    for index in (*held, *others):
+        whole.update(fingerprint(source.read([index]).inputs).encode())
+    return whole.hexdigest()
+
+
+def _code_of(name: str) -> str:
+    """Of a module of the user's own and of all that it imports from the same folder or package; empty for others."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if file is None or name.partition(".")[0] == "leakgauge":
+        return ""
+    start = Path(file)
+    root = start.parents[name.count(".") + (start.stem == "__init__")]
+    whole = hashlib.sha256()
+    for path in sorted(_reached([start], root)):
+        whole.update(f"{path.relative_to(root)}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def _reached(start: Iterable[Path], root: Path) -> set[Path]:
+    """Modules below `root` that are imported, directly or by one that is."""
+    seen: set[Path] = set()
+    left = list(start)
+    while left:
+        path = left.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for parts in _imports(path, root):
+            for end in range(1, len(parts) + 1):
+                base = root.joinpath(*parts[:end])
+                left += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()]
+    return seen
+
+
+def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # compiled, or in another encoding: it counts alone
+        return
+    package = path.relative_to(root).parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            inside = (*base, *(node.module.split(".") if node.module else ()))
+            yield from ((*inside, alias.name) for alias in node.names)

@@ -1,0 +1,175 @@
+"""Damage, two writers and a folder that has lost all but its store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge.errors import InputError
+from leakgauge.study.document import document
+from leakgauge.study.plan import Plan
+from leakgauge.study.run import run
+from leakgauge.study.session import write_reports
+from leakgauge.study.store import FILE, Store
+from study.plans import tiny
+
+
+def plan_of(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Two trials on records of numbers."""
+    numbers = np.random.default_rng(0)
+    x = numbers.random((12, 1, 12), dtype=np.float32)
+    np.savez(folder / "x.npz", x=x, y=np.arange(12) % 3)
+    raw = {
+        "model": {"mlp": {"hidden": [6]}},
+        "data": {"source": f"npz:{folder / 'x.npz'}", "batches": 2},
+        "defenses": ["none"],
+        "attacks": ["closed-form"],
+        "gallery": 3,
+    }
+    return tiny(**raw | changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    store = run(Plan(plan_of(folder, gate={"identified": {"max": 0.05}})), folder / "out", workers=1)
+    write_reports(store)
+    store.close()
+    return folder / "out"
+
+
+def copy_of(finished: Path, to: Path) -> Path:
+    to.mkdir(exist_ok=True)
+    shutil.copy(finished / FILE, to / FILE)
+    return to
+
+
+def test_all_that_an_audit_writes_is_its_owners_alone(finished: Path) -> None:
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (finished, *finished.iterdir())}
+    assert modes == {"out": 0o700, FILE: 0o600, "report.json": 0o600, "report.html": 0o600}
+
+
+def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
+    plan = Plan(plan_of(tmp_path))
+    first = run(plan, tmp_path / "out", workers=1)
+    with pytest.raises(InputError, match="another audit is writing into it"):
+        run(plan, tmp_path / "out", workers=1)
+    code = (
+        "import sys; from pathlib import Path; from leakgauge.study.store import Lock, LOCK; "
+        "sys.exit(Lock(Path(sys.argv[1]) / LOCK).take())"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out")]
+    assert subprocess.run(command, check=False).returncode == 0, "not free for another process"
+    first.close()
+    assert subprocess.run(command, check=False).returncode == 1, "free"
+    run(plan, tmp_path / "out", workers=1).close()
+
+
+def test_gate_and_report_need_the_store_alone(finished: Path, tmp_path: Path) -> None:
+    """Data, weights and the plan's code may be gone."""
+    alone = copy_of(finished, tmp_path / "alone")
+    data = finished.parent / "x.npz"
+    data.rename(data.with_suffix(".gone"))
+    try:
+        store = Store.open(alone)
+        assert store.missing() == 0
+        write_reports(store)
+        store.close()
+        command = [sys.executable, "-m", "leakgauge", "gate", str(alone)]
+        gate = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    finally:
+        data.with_suffix(".gone").rename(data)
+    for name in ("report.json", "report.html"):
+        assert (alone / name).read_bytes() == (finished / name).read_bytes()
+    reasons = json.loads((finished / "report.json").read_text())["verdict"]["gate"]["reasons"]
+    assert (gate.returncode, gate.stdout.splitlines()) == (1, [*reasons, "gate failed"])
+
+
+def test_a_trial_that_is_not_there_is_missing_without_the_plan(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "less")
+    connection = sqlite3.connect(folder / FILE)
+    connection.execute("delete from trials where id like '%b001'")
+    connection.commit()
+    connection.close()
+    store = Store.open(folder)
+    assert store.missing() == 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "update trials set record = replace(record, '\"seed\": 0', '\"seed\": 1')",
+        "update trials set id = 'x' where id like '%b001'",
+        "update trials set created_at = 'x'",
+        "update trials set record = x'ff00'",
+        "update pictures set reconstruction = x'00'",
+        "delete from pictures",
+        "update audits set config = '{}'",
+        "update audits set counts_only = 'x'",
+        "update audits set contents = null",
+        "delete from planned where id like '%b001'",
+        "drop table trials",
+        "alter table trials drop column checksum",
+    ],
+)
+def test_what_was_changed_by_hand_or_by_a_disk_is_no_report(damage: str, finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "damaged")
+    if "pictures" in damage:
+        folder = tmp_path / "pictures"
+        plan = tiny(attacks=["closed-form"], defenses=["none"], data={"source": "samples", "size": 16, "batches": 1})
+        run(Plan(plan), folder, workers=1).close()
+    connection = sqlite3.connect(folder / FILE)
+    try:
+        connection.execute(damage)
+    except sqlite3.IntegrityError:
+        connection.close()
+        pytest.skip("SQLite itself does not let it")
+    connection.commit()
+    connection.close()
+    with pytest.raises(InputError, match="is damaged"):
+        write_reports(Store.open(folder))
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_a_damaged_file_is_one_line_or_the_same_report(
+    data: st.DataObject, finished: Path, tmp_path_factory: Any
+) -> None:
+    raw = bytearray((finished / FILE).read_bytes())
+    kind = data.draw(st.sampled_from(["bit", "cut", "zeros", "bytes"]))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    if kind == "bit":
+        raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "cut":
+        del raw[at:]
+    else:
+        length = data.draw(st.integers(1, 4096))
+        raw[at : at + length] = bytes(length) if kind == "zeros" else data.draw(st.binary(min_size=1, max_size=64))
+    folder = tmp_path_factory.mktemp("bits")
+    (folder / FILE).write_bytes(raw)
+    good = json.loads((finished / "report.json").read_text())
+    try:
+        store = Store.open(folder)
+        try:
+            found, left = document(store), store.missing()
+            store.pictures()
+        finally:
+            store.close()
+    except InputError:
+        return
+    finally:
+        shutil.rmtree(folder)
+    assert left or json.dumps(found) == json.dumps(good), "another report, unnoticed"

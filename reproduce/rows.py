@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +28,47 @@ def kept(value: float) -> float:
     return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
 
 
+def summary(per_image: Sequence[Sequence[float]]) -> dict[str, object]:
+    """Mean over images of the mean over seeds, spread and 95 % interval over images.
+
+    Where there is one image, spread and interval are those over seeds: `over` says which.
+    """
+    means = [statistics.fmean(values) for values in per_image]
+    everything = [v for values in per_image for v in values]
+    by_seed = [statistics.fmean(column) for column in zip(*per_image, strict=True)]
+    over = "seeds" if len(means) == 1 < len(by_seed) else "images"
+    units = by_seed if over == "seeds" else means
+    interval = mean_interval(units)
+    return {
+        "mean": kept(statistics.fmean(means)),
+        "low": None if interval.low is None else kept(interval.low),
+        "high": None if interval.high is None else kept(interval.high),
+        "median": kept(statistics.median(everything)),
+        "std": kept(statistics.stdev(units)) if len(units) > 1 else None,
+        "over": over,
+        "by_seed": [kept(v) for v in by_seed],
+    }
+
+
+def summarised(record: dict[str, Any]) -> dict[str, Any]:
+    """A kept record with the summary that its values have today: older ones had other intervals, or none."""
+    return record | {"measured": summary(record["per_image"])}
+
+
+@cache
+def commit() -> str:
+    """Of the clone that this runs in, with a + where files differ from it; empty where git cannot say."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"],
+            cwd=here, capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of a table. `per_image` has one value an image and seed, images together."""
@@ -43,21 +86,15 @@ class Row:
     doubt: str = ""
 
     def record(self) -> dict[str, object]:
-        """The row with its summary: mean over images of the mean over seeds, and a bootstrap interval over images."""
-        means = [statistics.fmean(values) for values in self.per_image]
-        interval = mean_interval(means)
-        everything = [v for values in self.per_image for v in values]
-        by_seed = [statistics.fmean(column) for column in zip(*self.per_image, strict=True)]
-        measured = {
-            "mean": kept(statistics.fmean(means)),
-            "low": None if interval.low is None else kept(interval.low),
-            "high": None if interval.high is None else kept(interval.high),
-            "median": kept(statistics.median(everything)),
-            "std": kept(statistics.stdev(means)) if len(means) > 1 else None,
-            "by_seed": [kept(v) for v in by_seed],
-        }
+        """The row with its `summary` and the commit that made it."""
+        measured = summary(self.per_image)
         rounded = [[kept(v) for v in values] for values in self.per_image]
-        environment = {"torch": torch.__version__, "threads": torch.get_num_threads(), "leakgauge": __version__}
+        environment = {
+            "commit": commit(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "leakgauge": __version__,
+        }
         return asdict(self) | {"per_image": rounded, "measured": measured, "environment": environment}
 
     @classmethod

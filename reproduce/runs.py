@@ -11,7 +11,7 @@ from typing import Any
 
 from leakgauge.files import write_whole
 from reproduce import rows as rows_module
-from reproduce.rows import Row
+from reproduce.rows import Row, summarised
 
 
 def _files(paper: str, item: str, *, quick: bool) -> list[Path]:
@@ -81,7 +81,7 @@ def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
     quick, full = ([_read(path) for path in _files(paper, item, quick=quick)] for quick in (True, False))
     whole = [run for run in full if _complete(run)]
     if whole:
-        return list(whole[-1]["rows"])
+        return [summarised(row) for row in whole[-1]["rows"]]
     parts = [run for run in quick if _complete(run)][-1:] or quick[-1:]
     rows = {(r["setting"], r["attack"], r["metric"]): r for run in [*parts, *full[-1:]] for r in run["rows"]}
-    return list(rows.values())
+    return [summarised(row) for row in rows.values()]

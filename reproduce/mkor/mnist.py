@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -18,7 +19,7 @@ from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import lenet5, modified_lenet5
-from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.servers.fishing import ClassFishing
 from leakgauge.servers.mkor.convolutions import IdentityTaps
 from leakgauge.servers.mkor.lenet5 import LeNet5Taps
@@ -28,7 +29,7 @@ from leakgauge.servers.mkor.parts import LossTreatment
 from leakgauge.servers.server import Honest, Server
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
-from reproduce.mkor.scoring import Tally, common_scores, matched_scores, paper_scores, single_scores
+from reproduce.mkor.scoring import Tally, baseline_scores, common_scores, paper_scores, single_scores
 from reproduce.rows import Row
 
 DATA = DataSpec((1, 28, 28), 10)
@@ -147,28 +148,89 @@ def _l2(steps: int) -> Matching:
 
 
 def baseline_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iterator[Row]:
-    """The paper's baselines on the honest network: one batch, labels given, far fewer steps."""
-    steps, count = (60, 1) if inputs.quick else (300, 1)
+    """The paper's baselines on the honest network, labels given: three batches, each attack with the same evaluations.
+
+    A grey picture and the pictures of other digits stand beside them, scored by the same rules.
+    """
+    steps, count = (60, 1) if inputs.quick else (300, 3)
     for network in NETWORKS:
         batches = batches_of(source, 0)[:count]
         for name, build in BASELINES:
-            said = f"{count} batch, {steps} evaluations, labels given, honest network"
-            tally = Tally("mkor", condition.item, network.name, name, said)
+            yield from inputs.once(
+                network.name, name, partial(_baseline, network, name, build, batches, condition, steps, inputs)
+            )
+        for name, pictures in FLOORS.items():
+            tally = Tally("mkor", condition.item, network.name, name, "no attack")
             for batch in batches:
-                seen = observed(network, Honest(), condition.defense[network.name], batch, 0, labels=True)
-                found = attacked(seen, build(steps), 0, steps)
-                tally.add(0, matched_scores(found, batch), found)
-            inputs.say(f"{condition.item} {network.name} {name}")
+                tally.add(0, baseline_scores(pictures(source, batch), batch), pictures(source, batch))
             yield from tally.rows((0,))
-        try:
-            caught = [fished(network, condition.defense[network.name], batch, steps) for batch in batches]
-        except InputError as error:
-            inputs.say(f"{condition.item} {network.name} class fishing not run: {error}")
-            continue
-        tally = Tally("mkor", condition.item, network.name, "class fishing", "one batch, one image")
-        for found, image in caught:
+        yield from inputs.once(
+            network.name, "class fishing", partial(_fishing, network, batches, condition, steps, inputs)
+        )
+
+
+def _baseline(
+    network: Network,
+    name: str,
+    build: Callable[[int], Attack],
+    batches: Sequence[Batch],
+    condition: Condition,
+    steps: int,
+    inputs: Inputs,
+) -> Iterator[Row]:
+    tally = Tally("mkor", condition.item, network.name, name)
+    statuses = set()
+    for batch in batches:
+        seen = observed(network, Honest(), condition.defense[network.name], batch, 0, labels=True, adapts=False)
+        found = attacked(seen, build(steps), 0, steps)
+        tally.add(0, baseline_scores(found, batch), found)
+        statuses.add(found.status.name.lower().replace("_", " "))
+    spent = " to ".join(str(n) for n in sorted({min(tally.evaluations), max(tally.evaluations)}))
+    ended = ", ".join(sorted(statuses))
+    tally.doubt = f"{len(batches)} of 10 batches, {spent} evaluations ({ended}), labels given, honest network"
+    inputs.say(f"{condition.item} {network.name} {name}: {spent} evaluations, {ended}")
+    yield from tally.rows((0,))
+
+
+def _fishing(
+    network: Network, batches: Sequence[Batch], condition: Condition, steps: int, inputs: Inputs
+) -> Iterator[Row]:
+    tally = Tally("mkor", condition.item, network.name, "class fishing")
+    try:
+        for batch in batches:
+            found, image = fished(network, condition.defense[network.name], batch, steps)
             tally.add(0, single_scores(found, image), found)
-        yield from tally.rows((0,))
+    except InputError as error:
+        inputs.say(f"{condition.item} {network.name} class fishing not run: {error}")
+        return
+    tally.doubt = f"{len(batches)} of 10 batches, one image of each"
+    yield from tally.rows((0,))
+
+
+def grey(source: Parquet, batch: Batch) -> Reconstruction:
+    """Mid-grey pictures with the batch's labels."""
+    del source
+    return Reconstruction(torch.full_like(batch.inputs, 0.5), batch.labels, Status.CONVERGED)
+
+
+def strangers(source: Parquet, batch: Batch) -> Reconstruction:
+    """For each image another digit of its class, none of them in a batch that is attacked."""
+    outside = torch.tensor(sorted(set(range(len(source))) - set(_attacked(source))))
+    labels = source.labels[outside]
+    places = {label: iter(outside[labels == label].tolist()) for label in range(DATA.classes)}
+    chosen = [next(places[int(label)]) for label in batch.labels]
+    return Reconstruction(source.read(chosen).inputs, batch.labels, Status.CONVERGED)
+
+
+def _attacked(source: Parquet) -> list[int]:
+    generator = torch.Generator().manual_seed(0)
+    return [i for part in random_batches(source.labels, BATCH, BATCHES, generator) for i in part]
+
+
+FLOORS: dict[str, Callable[[Parquet, Batch], Reconstruction]] = {
+    "grey picture": grey,
+    "another picture of the class": strangers,
+}
 
 
 def fished(network: Network, defense: Defense, batch: Batch, steps: int) -> tuple[Reconstruction, torch.Tensor]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from leakgauge.metrics import Interval, mean_interval
-from reproduce.rog.items import COMPRESSED, NOISY, PRECODE, SIGNS, SMALL, SOTERIA
+from reproduce.rog.ablations import SMALL
 from reproduce.rog.runs import Named
+from reproduce.rog.settings import COMPRESSED, NOISY, PRECODE, SIGNS, SOTERIA
 from reproduce.runs import latest_run
 
 DEFENDED = (*COMPRESSED, SIGNS, SOTERIA, PRECODE, *NOISY)

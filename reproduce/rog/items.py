@@ -15,33 +15,21 @@ from leakgauge.attacks.recipes import inverting_gradients, rog
 from leakgauge.models import rog_resnet18, rog_vgg7
 from reproduce.denoiser.items import postprocessing
 from reproduce.item import Inputs, Item, Measure, State
-from reproduce.rog import ablations
+from reproduce.rog import ablations, batches
 from reproduce.rog.ablations import SMALL
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
 from reproduce.rog.semantic import semantic
+from reproduce.rog.settings import (
+    COMPRESSED,
+    NOISY,
+    PRECODE,
+    PUBLISHED,
+    PUBLISHED_STEPS,
+    REDUCED,
+    SIGNS,
+    SOTERIA,
+)
 from reproduce.rows import Row
-
-REDUCED = Client(size=64, examples=8)
-PUBLISHED = Client(size=128, examples=16)
-PUBLISHED_STEPS = (1, 5)
-
-ENDS = ("least", "greatest")
-
-UNIFORM = Named("uniform, 3 bits", {"quantise": {"levels": 3}})
-QSGD = Named("QSGD, 3 bits", {"qsgd": {"levels": 3}})
-TOPK = Named("top-k, 95 % zeros", {"topk": {"keep": 0.05}})
-SIGNS = Named("signs", "sign")
-SOTERIA = Named("Soteria, 80 %", {"soteria": {"prune": 80.0, "layer": "9"}})
-PRECODE = Named("PRECODE", "precode")
-
-
-def fed_cdp(snr: float) -> Named:
-    """By signal-to-noise ratio, in dB."""
-    return Named(f"Fed-CDP, {snr:g} dB", {"fed-cdp": {"snr": snr}})
-
-
-COMPRESSED = (UNIFORM, QSGD, TOPK)
-NOISY = tuple(fed_cdp(snr) for snr in (0.0, -5.0, -10.0, -15.0, -20.0))
 
 
 def attack(defense: Named) -> Matching:
@@ -82,22 +70,6 @@ def table2(inputs: Inputs) -> Iterator[Row]:
     yield from sheet.pictures("128 px", "random noise", noise, truth)
     yield from sheet.pictures("128 px", "another picture, of another class", truth.roll(1, 0), truth)
     yield from sheet.controls(PUBLISHED)
-
-
-def whole_batch(item: str, examples: int) -> Measure:
-    """CIFAR-10 at 32 px; the best and the worst picture of the batch beside the mean."""
-
-    def measure(inputs: Inputs) -> Iterator[Row]:
-        sheet, client = Sheet(item, inputs), replace(SMALL, examples=examples)
-        rows = [row for row in sheet.rows(client) if not row.metric.endswith(ENDS)]
-        yield from rows
-        for row in rows:
-            values = [by_seed[0] for by_seed in row.per_image]
-            for end, value in zip(ENDS, (min(values), max(values)), strict=True):
-                yield replace(row, metric=f"{row.metric}, {end}", per_image=[[value]])
-        yield from sheet.controls(client)
-
-    return measure
 
 
 def figure16(inputs: Inputs) -> Iterator[Row]:
@@ -197,7 +169,8 @@ ITEMS = (
     _item(
         "figure8", State.REDUCED, PHOTOS + POST + "Soteria on the second linear layer, PRECODE before it, as the paper "
         "does not say which; Fed-CDP with C 4 and noise on each example. PRECODE withstands this attack, "
-        "which puts a draw of its own in place of the client's; `adapted` reads the client's",
+        "which puts a draw of its own in place of the client's; where the client takes one step its draws can be read: "
+        "`precode`",
         defended("figure8", (PRECODE, NOISY[0], SOTERIA)),
         DEFENDED + "; the mask of Soteria four minutes more", smaller(PRECODE, NOISY[0], SOTERIA),
     ),
@@ -208,12 +181,15 @@ ITEMS = (
     ),
     _item("figure10", State.NOT_RUN, UNKNOWN, None, ""),
     _item("figure11", State.NOT_RUN, UNKNOWN, None, ""),
-    *(
-        _item(
-            f"figure{number}", State.REDUCED, CIFAR + "one step; the figure is one of pictures and has no values",
-            whole_batch(f"figure{number}", examples), "",
-        )
-        for number, examples in ((12, 16), (13, 32), (14, 64), (15, 128))
+    _item("figure12", State.REDUCED, CIFAR + "one step", batches.figure12, "a minute on one core"),
+    _item(
+        "figure13", State.REDUCED, CIFAR + "one step; least and greatest are those of the batch",
+        batches.figure13, "4 minutes on one core",
+    ),
+    _item("figure14", State.REDUCED, CIFAR + "one step", batches.figure14, "3 minutes on one core"),
+    _item(
+        "figure15", State.REDUCED, CIFAR + "one step; Inverting Gradients 2 000 steps for 24 000, DLG 300 iterations, "
+        "labels given; quick: 200 and 100. " + POST, batches.figure15, "10 minutes on one core",
     ),
     _item(
         "figure16", State.REDUCED, CIFAR + "batch 4, one step; " + POST, figure16, "",
@@ -230,6 +206,15 @@ ITEMS = (
         "adapted", State.REDUCED, "ours; " + CIFAR + "batch 4, one step; " + POST + "knowing the defence "
         "is worth from nothing (Fed-CDP with little noise) to 4.0 dB (PRECODE), and costs nothing", adapted,
         "half an hour on one core",
+    ),
+    _item(
+        "precode", State.REDUCED, "ours; " + CIFAR + "one step; full: also 128 px, batch 16. The bottleneck's own "
+        "gradient and the classifier's tell what each example's draw was; the search then goes through it. Several "
+        "local steps draw anew each, which this cannot read", batches.precode, "10 minutes on one core",
+    ),
+    _item(
+        "values15", State.REDUCED, "ours; " + PHOTOS + POST + "full: also 128 px, batch 16, one step", batches.values15,
+        "10 minutes on one core",
     ),
     _item(
         "semantic", State.REDUCED, "ours, for ROGS; " + CIFAR + "batch 8 of eight classes; a conditional "

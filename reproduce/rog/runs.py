@@ -90,6 +90,12 @@ class Client:
         read = source.read(range(self.examples))
         return read if self.photos else Batch(read.inputs, torch.arange(self.examples) * 61 % 1000)
 
+    def strangers(self, folder: Path) -> Tensor:
+        """As many pictures from the file's end, which no client here has."""
+        file = "imagenet-sample-256" if self.photos else "cifar10-test"
+        source = Parquet(path=str(folder / f"{file}.parquet"), size=self.size)
+        return source.read(range(len(source) - self.examples, len(source))).inputs
+
     def observe(self, batch: Batch, seed: int) -> Observation:
         """The update of a weight seed; labels in order, protocol and defence are known."""
         with torch.random.fork_rng(devices=[]):
@@ -187,8 +193,17 @@ class Sheet(ItemRows):
             yield self.row(setting, name, metric, [values])
 
     def controls(self, client: Client) -> Iterator[Row]:
-        """Grey, and the best that a quarter of the resolution can show."""
+        """Grey, noise and other pictures, which hold nothing of the update; and the best at a quarter resolution.
+
+        Noise after the post-processor is what that makes of nothing.
+        """
         truth = client.batch(self.inputs.data).inputs
-        yield from self.pictures(client.name, "grey picture", torch.full_like(truth, 0.5), truth)
+        noise = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
+        for name, shown in (
+            ("grey picture", torch.full_like(truth, 0.5)),
+            ("random noise", noise),
+            ("another picture", client.strangers(self.inputs.data)),
+        ):
+            yield from self.pictures(client.name, name, shown, truth)
         canvas: Any = rog().canvas
         yield from self.pictures(client.name, "the truth ↓4 ↑4", Clamp()(canvas.ceiling(truth, client.data)), truth)

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from reproduce.rog.adapted import DEFENDED, decibels, gain  # noqa: E402
-from reproduce.rog.items import COMPRESSED, PRECODE, SIGNS  # noqa: E402
 from reproduce.rog.runs import Named  # noqa: E402
+from reproduce.rog.settings import COMPRESSED, PRECODE, SIGNS  # noqa: E402
 
 
 @pytest.mark.parametrize("defense", DEFENDED, ids=lambda d: d.name)

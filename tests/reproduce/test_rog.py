@@ -14,8 +14,9 @@ sys.path.insert(0, str(ROOT))
 
 from reproduce.rog import runs as rog_runs  # noqa: E402
 from reproduce.rog.ablations import correlation, matched  # noqa: E402
-from reproduce.rog.items import COMPRESSED, NOISY, PRECODE, PUBLISHED, SIGNS, SOTERIA, attack, defended  # noqa: E402
+from reproduce.rog.items import attack, defended  # noqa: E402
 from reproduce.rog.runs import Client, Named, Sheet, scores  # noqa: E402
+from reproduce.rog.settings import COMPRESSED, NOISY, PRECODE, PUBLISHED, SIGNS, SOTERIA  # noqa: E402
 from reproduce.rows import Row  # noqa: E402
 
 from leakgauge.attacks.matching import LowResolution, SignTanh  # noqa: E402

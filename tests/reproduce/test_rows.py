@@ -37,6 +37,20 @@ def test_a_row_summarises_images_and_not_seeds() -> None:
     assert measured["low"] <= 4 <= measured["high"]
 
 
+def test_one_image_and_several_seeds_have_the_spread_of_the_seeds() -> None:
+    measured = row(per_image=[[1.0, 3.0, 8.0]], seeds=[0, 1, 2]).record()["measured"]
+    assert measured["over"] == "seeds"
+    assert measured["std"] == pytest.approx(3.606)
+    assert measured["low"] < 4 < measured["high"]
+    alone = row(per_image=[[1.0]], seeds=[0]).record()["measured"]
+    assert alone["low"] is alone["high"] is alone["std"] is None
+
+
+def test_a_row_says_which_commit_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "commit", lambda: "abc123")
+    assert row().record()["environment"]["commit"] == "abc123"
+
+
 def test_results_are_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "RESULTS", tmp_path)
     first = row().save()

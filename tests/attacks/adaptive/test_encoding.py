@@ -101,9 +101,27 @@ def test_what_several_examples_sampled_is_read_from_the_classifier(seed: int) ->
     assert torch.allclose(codes, mean + std * true_draw(3, seed), atol=1e-3)
 
 
+@pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(lr=5e-3)], ids=repr)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_codes_are_read_from_deltas_and_from_heads_without_bias(protocol: Protocol, bias: bool) -> None:
+    """ROG's own client is one local step of a network whose last layer has no bias."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 12), nn.Sigmoid(), nn.Linear(12, SPEC.classes, bias=bias))
+    network, b = Task.of(layers.double(), SPEC), distinct(3)
+    seen = observed(network, b, PRECODE, protocol)
+    (name,) = bottlenecks(seen.task)
+    codes = read_codes(seen, name, b.labels, torch.Generator().manual_seed(0))
+    p = seen.task.parameters
+    features = layers[:3](SPEC.normalise(b.inputs.double()))
+    mean, std = moments(nn.functional.linear(features, p[f"{name}.encoder.weight"], p[f"{name}.encoder.bias"]))
+    assert codes is not None
+    assert torch.allclose(codes, mean + std * true_draw(3), atol=1e-3)
+
+
 def test_codes_that_cannot_be_read() -> None:
     b, g = distinct(2), torch.Generator().manual_seed(0)
-    delta = observed(task("smooth"), b, PRECODE, FedAvg())
+    delta = observed(task("smooth"), b, PRECODE, FedAvg(epochs=2))
     (name,) = bottlenecks(delta.task)
     assert read_codes(delta, name, b.labels, g) is None
     noisy = observed(task("smooth"), b, Compose((PRECODE, noise(relative=1.0))))

@@ -130,6 +130,12 @@ def test_rosenbrock_is_solved_to_machine_precision() -> None:
     assert float(found.total) < 1e-18
 
 
+@pytest.mark.parametrize("size", [1e-8, 1e-20, 1e-40])
+def test_a_small_objective_is_minimised_as_far_as_a_large_one(size: float) -> None:
+    found = LevenbergMarquardt().minimise(problem(lambda v: size * rosenbrock(v)))
+    assert torch.allclose(found.variables["x"], torch.ones(1, 4, dtype=F64), atol=1e-6)
+
+
 def test_rosenbrock_in_a_box_ends_at_its_corner() -> None:
     """With x ≤ ½ the minimum is at x = ½, y = ¼ (by hand: y = x², and 1 − x falls)."""
     low, high = torch.tensor([-2.0, -2, -2, -2], dtype=F64), torch.tensor([0.5, 0.5, 2, 2], dtype=F64)

@@ -51,6 +51,21 @@ def test_finds_the_bottom_of_a_bowl(minimiser: Minimiser) -> None:
     assert found.status in (Status.CONVERGED, Status.OUT_OF_STEPS)
 
 
+@pytest.mark.parametrize("minimiser", [LBFGS(steps=200, lr=0.5), BoundedLBFGS(steps=200)], ids=repr)
+@pytest.mark.parametrize("size", [1e-6, 1e-10, 1e-14, 1e-30])
+def test_a_small_objective_is_minimised_as_far_as_a_large_one(minimiser: Minimiser, size: float) -> None:
+    """A wide network or a large batch makes updates of 1e-5 and squared distances of 1e-10."""
+
+    def small(v: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        value = size * rosenbrock(v)[0]
+        return value, value
+
+    meter = Meter(Budget())
+    found = minimiser.minimise(problem(small, meter=meter))
+    assert meter.spent > 10
+    assert float(found.total) / size < 1e-6
+
+
 @pytest.mark.parametrize("minimiser", ALL, ids=repr)
 def test_the_best_point_and_its_value_belong_together(minimiser: Minimiser) -> None:
     found = minimiser.minimise(problem(rosenbrock, 1))

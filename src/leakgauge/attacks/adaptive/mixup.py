@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.func import jacrev
+from torch.func import jacfwd
 
 from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.strategy import Unknown
@@ -128,11 +129,13 @@ def read_mixing(
 def levenberg_marquardt(
     misfit: Callable[[Tensor], Tensor], v: Float[Tensor, " d"], steps: int
 ) -> tuple[Float[Tensor, " d"], float]:
-    """Minimises ‖misfit‖², dense and small: where it ended and the squared norm left."""
+    """Minimises ‖misfit‖², dense, of fewer unknowns than residuals: where it ended and the squared norm left."""
     r = misfit(v)
     damping, eye = 1e-2, torch.eye(len(v), dtype=v.dtype)
     for _ in range(steps):
-        jacobian = cast(Tensor, jacrev(misfit)(v))
+        with warnings.catch_warnings():  # torch 2.13's own rules for forward derivatives
+            warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+            jacobian = cast(Tensor, jacfwd(misfit)(v))
         hessian, slope = jacobian.T @ jacobian, jacobian.T @ r
         moved = False
         while not moved and damping < 1e8:

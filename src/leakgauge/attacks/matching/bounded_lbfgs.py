@@ -26,7 +26,9 @@ class BoundedLBFGS:
     Attributes:
         steps: most evaluations of one restart.
         history: pairs kept.
-        scale: multiplies the objective, so that the first step and the stopping rules suit a cosine gap of 1e-5.
+        scale: multiplies the objective, so that the first step and the stopping rules suit a cosine gap of 1e-5. An
+            objective that this leaves below 1 at the start is multiplied by what makes it 1 there: SciPy's
+            tolerance is absolute below 1.
         tolerance: ends the run when the relative decrease of the objective falls below it.
     """
 
@@ -45,7 +47,7 @@ class BoundedLBFGS:
         """Runs the one restart of `problem`."""
         start = problem.clamp(problem.start)
         best = Best(1, next(iter(start.values())))
-        evaluations = 0
+        evaluations, scale = 0, self.scale
         affordable = problem.affordable()
         steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
         ahead = 0  # of the evaluations, where it has converged before the prior had fallen
@@ -61,7 +63,7 @@ class BoundedLBFGS:
             return {k: p.view(v.shape).to(v) for (k, v), p in zip(start.items(), pieces, strict=True)}
 
         def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal evaluations
+            nonlocal evaluations, scale
             over = problem.over()
             if over is not None:
                 raise Over(over)
@@ -75,8 +77,11 @@ class BoundedLBFGS:
             if not bool(torch.isfinite(at.total)):
                 # The line search has left the domain: keep the best point, if there was one.
                 raise Over(Status.CONVERGED if bool(torch.isfinite(best.total)) else Status.NON_FINITE)
+            total = float(at.total)
+            if evaluations == 1 and total != 0:
+                scale = max(scale, 1 / abs(total))
             slope = torch.cat([at.gradient[k].detach().flatten() for k in start]).double().cpu().numpy()
-            return self.scale * float(at.total), self.scale * slope
+            return scale * total, scale * slope
 
         flat = torch.cat([v.flatten() for v in start.values()]).double().cpu().numpy()
         lower, upper = np.full(flat.shape, -np.inf), np.full(flat.shape, np.inf)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Problem
+from leakgauge.attacks.matching.problem import Best, Minimum, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
@@ -23,14 +23,17 @@ class LBFGS:
 
     Source: DLG's code runs 300 calls of torch's optimiser, 20 iterations each, at its defaults. Differs:
     torch evaluates the same point twice between calls, we do not; a restart that turns not-a-number or
-    converges is frozen and the others go on. Bounds are not respected: the recipe has none.
+    converges is frozen and the others go on; a restart whose first gradient has no entry of size 1 runs on its
+    objective divided by the largest entry, as torch's absolute tolerances would end a small objective (a large
+    network, a large batch, a saturated loss) at its start. Bounds are not respected: the recipe has none.
 
     Attributes:
         steps: iterations (DLG: 300 × 20).
         lr: step length; the very first step is shortened to lr·min(1, 1/‖g‖₁).
         history: pairs kept.
-        tolerance: ends a restart when its largest gradient entry falls below it.
-        change: ends a restart when its step or decrease falls below it.
+        tolerance: ends a restart when its largest gradient entry falls below it, in units of the first gradient's
+            largest entry where that is below 1.
+        change: ends a restart when its step, or its decrease in the same units, falls below it.
     """
 
     steps: int = 6000
@@ -55,6 +58,7 @@ class LBFGS:
         before: Float[Tensor, "restarts d"] | None = None
         loss_before: Tensor | None = None
         step: Tensor | None = None
+        unit: Float[Tensor, " restarts"] | None = None
         affordable = problem.affordable()
         steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
         ahead = 0  # of the evaluations, where all have converged before the prior had fallen
@@ -67,7 +71,10 @@ class LBFGS:
             best.offer(point, at)
             problem.meter.note(index, float(best.data.min()))
             slope = _flat(at.gradient)
-            alive = alive & self._goes_on(at, slope, step, loss_before)
+            if unit is None:
+                unit = _unit(slope)
+            slope, loss = slope / unit[:, None], at.total / unit
+            alive = alive & self._goes_on(loss, slope, step, loss_before)
             if not bool(alive.any()):
                 later = problem.skip(index + ahead, steps)
                 alive = torch.isfinite(at.total)
@@ -82,14 +89,14 @@ class LBFGS:
             if before is None:
                 length = self.lr * (1 / slope.abs().sum(1)).clamp_max(1.0)
             step = torch.where(alive[:, None], length[:, None] * direction, torch.zeros_like(direction))
-            before, loss_before = slope, at.total
+            before, loss_before = slope, loss
             point = _moved(point, step)
         return best.minimum(Status.OUT_OF_STEPS)
 
-    def _goes_on(self, at: Evaluation, slope: Tensor, step: Tensor | None, loss_before: Tensor | None) -> Tensor:
-        goes = torch.isfinite(at.total) & torch.isfinite(slope).all(1) & (slope.abs().amax(1) > self.tolerance)
+    def _goes_on(self, loss: Tensor, slope: Tensor, step: Tensor | None, loss_before: Tensor | None) -> Tensor:
+        goes = torch.isfinite(loss) & torch.isfinite(slope).all(1) & (slope.abs().amax(1) > self.tolerance)
         if step is not None and loss_before is not None:
-            goes &= (step.abs().amax(1) > self.change) & ((at.total - loss_before).abs() >= self.change)
+            goes &= (step.abs().amax(1) > self.change) & ((loss - loss_before).abs() >= self.change)
         return goes
 
 
@@ -132,6 +139,12 @@ class _Pairs:
             beta = (y * q).sum(1) * rho
             q = q + (alpha - beta)[:, None] * s
         return q
+
+
+def _unit(slope: Float[Tensor, "restarts d"]) -> Float[Tensor, " restarts"]:
+    """What a restart's objective is divided by: its first gradient's largest entry, if that is in (0, 1)."""
+    largest = slope.abs().amax(1)
+    return torch.where((largest > 0) & (largest < 1), largest, torch.ones_like(largest))
 
 
 def _flat(tree: Tensors) -> Float[Tensor, "restarts d"]:

@@ -156,7 +156,7 @@ class _Model:
     def curvature_along_slope(self) -> float:
         """gᵀBg / gᵀg, at least tiny; one round's cost."""
         unit = self._slope / self._slope.norm()
-        return max(float(unit @ self._curved(unit)[0]), 1e-30)
+        return max(float(unit @ self._curved(unit)[0]), torch.finfo(unit.dtype).tiny)
 
     def step(self, damping: float, rounds: int, forcing: float) -> tuple[Float[Tensor, " d"], Float[Tensor, " m"]]:
         """δ by conjugate gradients from zero, and Jδ."""

@@ -20,7 +20,8 @@ PAPERS = ("mkor", "ci-net", "qian-hansen", "inverting-gradients", "rog")
 
 def items() -> dict[str, Item]:
     """All items by ``paper/name``."""
-    found = [item for paper in PAPERS for item in importlib.import_module(f"reproduce.{paper.replace('-', '_')}").ITEMS]
+    names = [f"reproduce.{paper.replace('-', '_')}.items" for paper in PAPERS]
+    found = [item for name in names for item in importlib.import_module(name).ITEMS]
     return {f"{item.paper}/{item.name}": item for item in found}
 
 

@@ -17,6 +17,7 @@ import click
 
 from leakgauge.cli.counts import count, privacy
 from leakgauge.cli.fit import fit
+from leakgauge.cli_cohort import cohort
 from leakgauge.errors import InputError
 from leakgauge.version import __version__
 
@@ -65,7 +66,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (fit, count, privacy):
+for command in (fit, count, cohort, privacy):
     main.add_command(command)
 
 

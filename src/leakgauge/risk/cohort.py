@@ -1,0 +1,203 @@
+"""Which single updates the sums of secure aggregation give away, from who took part in which round."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from leakgauge.errors import require
+from leakgauge.risk.row_space import Integers, RowSpace
+
+
+@dataclass(frozen=True)
+class Log:
+    """Who took part in which sum.
+
+    Attributes:
+        rounds: name of a round → client → weight of its update in that round's sum, positive.
+        coordinates: (round, client) → indices of the entries that it sent, where updates are sparse.
+    """
+
+    rounds: Mapping[str, Mapping[str, Fraction]]
+    coordinates: Mapping[tuple[str, str], frozenset[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(any(self.rounds.values()), "log", "names no client", "give lines of round, client, weight")
+        for name, weights in self.rounds.items():
+            for client, weight in weights.items():
+                require(weight > 0, f"round {name}", f"client {client} has weight {weight}", "give a positive weight")
+
+    @property
+    def clients(self) -> list[str]:
+        """All clients, in the order in which they first appear."""
+        return list(dict.fromkeys(client for weights in self.rounds.values() for client in weights))
+
+
+@dataclass(frozen=True)
+class Determined:
+    """A client whose update the sums fix.
+
+    Attributes:
+        alone_in: a round in which nobody else took part, if there is one; then drift changes nothing.
+        rounds: sums that are combined.
+        drift_gain: error of the combination where every client's update varies from round to round by independent
+            noise, over the size of that noise.
+    """
+
+    client: str
+    alone_in: str | None
+    rounds: int
+    drift_gain: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """The smallest set of clients found of which some combination of updates is known."""
+
+    clients: tuple[str, ...]
+    smallest: bool
+    """Whether no smaller one exists."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What the sums of a log determine, if updates stay the same over the rounds.
+
+    Attributes:
+        determined: clients whose own update follows.
+        pairs: two clients, neither determined, of whom one combination with both follows.
+        group: the smallest combination of updates that is known.
+        alone: (round, client) → entries that this client alone sent in that round: in clear in the sum.
+    """
+
+    clients: int
+    rounds: int
+    rank: int
+    determined: tuple[Determined, ...]
+    pairs: tuple[tuple[str, str], ...]
+    group: Group
+    alone: Mapping[tuple[str, str], int]
+
+
+def read_cohort(log: Log) -> Cohort:
+    """Exact: e_j is in the row space of the participation matrix, weights included, or it is not."""
+    clients = log.clients
+    matrix = _integers(log, clients)
+    space = RowSpace.of(matrix)
+    inside = np.zeros(len(clients), dtype=bool)
+    inside[space.lone] = True
+    pairs = _pairs(space, inside)
+    names = tuple((clients[i], clients[j]) for i, j in pairs)
+    determined = _determined(log, clients, space, np.flatnonzero(inside))
+    group = _group(clients, space, matrix, inside, pairs)
+    return Cohort(len(clients), len(log.rounds), len(space.pivots), determined, names, group, _alone(log))
+
+
+def _integers(log: Log, clients: list[str]) -> Integers:
+    """Rows scaled to the smallest whole numbers, which leaves their span as it is."""
+    at = {client: j for j, client in enumerate(clients)}
+    matrix = np.zeros((len(log.rounds), len(clients)), dtype=object)
+    for i, weights in enumerate(log.rounds.values()):
+        common = math.lcm(*(w.denominator for w in weights.values()))
+        for client, weight in weights.items():
+            matrix[i, at[client]] = int(weight * common)
+    for i in range(len(matrix)):
+        matrix[i] //= max(1, math.gcd(*matrix[i]))
+    whole: Integers = matrix if max(map(max, matrix)) >= 2**53 else matrix.astype(np.int64)
+    return whole
+
+
+def _pairs(space: RowSpace, inside: np.ndarray) -> list[tuple[int, int]]:
+    """Clients i and j, neither determined, are a pair if e_i follows once column j is left out.
+
+    Their rows of the null space are then parallel, and modulo the prime, where neither is zero, as well: no other
+    pairs need be looked at.
+    """
+    free = space.free
+    classes: dict[tuple[int, ...], list[int]] = {}
+    rows = dict(zip(free.tolist(), np.eye(len(free), dtype=np.int64), strict=True))
+    rows |= {p: space.reduced[k, free] for k, p in enumerate(space.pivots)}
+    for column, row in rows.items():
+        nonzero = np.flatnonzero(row)
+        if not inside[column] and len(nonzero):
+            scaled = row * pow(int(row[nonzero[0]]), -1, space.prime) % space.prime
+            classes.setdefault((*nonzero.tolist(), *scaled[nonzero].tolist()), []).append(column)
+    found = []
+    for members in classes.values():
+        for k, j in enumerate(members):
+            found += [(min(i, j), max(i, j)) for i in members[k + 1 :] if _is_pair(space, i, j)]
+    return sorted(found)
+
+
+def _is_pair(space: RowSpace, i: int, j: int) -> bool:
+    if j in space.pivots:
+        row = space.pivots.index(j)
+        space = space.with_pivot(row, int(space.free[np.flatnonzero(space.reduced[row, space.free])[0]]))
+    if i not in space.pivots:
+        i, j = j, i
+        if i not in space.pivots or j in space.pivots:
+            return _is_pair(space, i, j)
+    unit = np.zeros((1, space.basis.shape[1]), dtype=np.int64)
+    unit[0, i] = 1
+    return bool(space.contain(unit, without=(j,))[0])
+
+
+def _determined(log: Log, clients: list[str], space: RowSpace, found: Integers) -> tuple[Determined, ...]:
+    """How each is read off: from a round of its own, or by a combination of rounds."""
+    lonely = {next(iter(weights)): name for name, weights in log.rounds.items() if len(weights) == 1}
+    basis = space.basis.astype(float)
+    combined = [j for j in found.tolist() if clients[j] not in lonely]
+    basis /= np.linalg.norm(basis, axis=1, keepdims=True)
+    # The only one, as the rows are independent; in double precision, as nothing but the size of an error rests on it.
+    combinations = np.linalg.lstsq(basis @ basis.T, basis[:, combined], rcond=None)[0].T
+    gains = np.sqrt(np.square(combinations) @ np.square(basis).sum(1)).tolist()
+    used = (np.abs(combinations) > 1e-9 * np.abs(combinations).max(1, keepdims=True, initial=0)).sum(1).tolist()
+    by_sums = dict(zip(combined, zip(used, gains, strict=True), strict=True))
+    return tuple(Determined(clients[j], lonely.get(clients[j]), *by_sums.get(j, (1, 1.0))) for j in found.tolist())
+
+
+def _group(
+    clients: list[str], space: RowSpace, matrix: Integers, inside: np.ndarray, pairs: list[tuple[int, int]]
+) -> Group:
+    """Single clients and pairs exactly; else the smallest of the rounds, their differences and the echelon form."""
+    if inside.any():
+        return Group((clients[int(np.flatnonzero(inside)[0])],), True)
+    if pairs:
+        return Group(tuple(clients[i] for i in pairs[0]), True)
+    best = min((np.flatnonzero(row) for row in matrix), key=len)
+    for i, row in enumerate(matrix):
+        sizes = (matrix[i + 1 :] != row).sum(1)
+        if len(sizes) and 0 < (least := sizes[sizes > 0].min(initial=len(best))) < len(best):
+            other = matrix[i + 1 + int(np.flatnonzero(sizes == least)[0])]
+            best = np.flatnonzero(row != other)
+    for k in (space.reduced != 0).sum(1).argsort():
+        support = np.flatnonzero(space.reduced[k])
+        if len(support) >= len(best):
+            break
+        pivot = space.pivots[k]
+        unit = np.zeros((1, len(clients)), dtype=np.int64)
+        unit[0, pivot] = 1
+        if space.contain(unit, without=tuple(int(c) for c in support if c != pivot))[0]:
+            best = support
+    return Group(tuple(clients[j] for j in best), len(best) <= 3)
+
+
+def _alone(log: Log) -> dict[tuple[str, str], int]:
+    """Entries that one client alone sent, by round. A client without listed entries sent all of them."""
+    found = {}
+    for name, weights in log.rounds.items():
+        sent = {client: log.coordinates.get((name, client)) for client in weights}
+        if not any(entries is not None for entries in sent.values()):
+            continue
+        listed = Counter(entry for entries in sent.values() for entry in entries or ())
+        dense = sum(entries is None for entries in sent.values())
+        for client, entries in sent.items():
+            count = sum(listed[entry] == 1 for entry in entries or ()) if not dense else 0
+            if count:
+                found[(name, client)] = count
+    return found

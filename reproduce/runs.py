@@ -75,6 +75,12 @@ class Run:
         write_whole(self.path, json.dumps(document, indent=1) + "\n")
 
 
+def newest_run(paper: str, item: str, *, quick: bool) -> dict[str, Any] | None:
+    """The newest run of an item, complete or not."""
+    found = _files(paper, item, quick=quick)
+    return _read(found[-1]) if found else None
+
+
 def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
     """Rows of the newest full run of an item; where there is none, of the newest quick one, with what an interrupted
     full run has in place of the same rows or below them."""

@@ -45,6 +45,7 @@ class Target:
         build: the network, drawn from the seed.
         examples: the first ones of the training set, as in the release.
         noise: in place of images, uniform noise.
+        distinct: no label twice: the first picture of each of the first classes to appear.
     """
 
     name: str = "ResNet-18 of width 16, batch 4"
@@ -52,10 +53,16 @@ class Target:
     examples: int = 4
     mode: Mode = Mode.TRAIN
     noise: bool = False
+    distinct: bool = False
 
     def batch(self, data: Path) -> Batch:
         """The client's secret."""
-        read = Parquet(path=str(data / "cifar10-train.parquet")).read(range(self.examples))
+        source = Parquet(path=str(data / "cifar10-train.parquet"))
+        first: dict[int, int] = {}
+        for index, label in enumerate(source.labels[:1000].tolist()):
+            first.setdefault(label, index)
+        chosen = list(first.values())[: self.examples] if self.distinct else range(self.examples)
+        read = source.read(chosen)
         if not self.noise:
             return read
         return Batch(torch.rand(read.inputs.shape, generator=torch.Generator().manual_seed(0)), read.labels)

@@ -191,7 +191,8 @@ ITEMS = (
     _item("figure3", f"{REDUCED}, batch 4; quick: 300 steps, one seed.", figure3, needs="26 minutes on one core"),
     _item(
         "figure4",
-        "batch 4 of different labels, three seeds, float64; the widths of the target are not published, see two-convolutions; quick: 8–64 "
+        "batch 4 of different labels, three seeds, float64; "
+        "the widths of the target are not published, see two-convolutions; quick: 8–64 "
         "channels, 300 steps, one seed.",
         figure4,
         needs="some 15 hours on one core, nearly all of it for 512 channels",

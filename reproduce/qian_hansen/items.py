@@ -9,8 +9,8 @@ from reproduce.qian_hansen.activations import activations
 CIFAR = "CIFAR-10's photos in a network of 100 outputs for CIFAR-100; labels unknown and soft. "
 
 STARTS = (
-    "At most 1 000 iterations of L-BFGS from five or ten starts and weight seeds each, a sixth of the paper's 300 calls "
-    "of 20 (quick: 300 from three); it plots curves and gives no values. "
+    "At most 1 000 iterations of L-BFGS from five or ten starts and weight seeds each, a sixth of the paper's 300 "
+    "calls of 20 (quick: 300 from three); it plots curves and gives no values. "
 )
 
 ITEMS = (

@@ -16,8 +16,8 @@ os.environ["PYTHONSAFEPATH"] = "1"
 import click
 
 from leakgauge.cli.counts import count, privacy
+from leakgauge.cli.evidence import cohort
 from leakgauge.cli.fit import fit
-from leakgauge.cli_cohort import cohort
 from leakgauge.errors import InputError
 from leakgauge.version import __version__
 

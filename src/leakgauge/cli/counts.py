@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from leakgauge.cli_canaries import test
+from leakgauge.cli.evidence import test
 from leakgauge.errors import require
 
 

@@ -1,4 +1,4 @@
-"""The command `leakgauge privacy test`."""
+"""The commands that hold evidence against what is stated: `privacy test` and `cohort`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,25 @@ def test(path: str | None, **options: Any) -> None:
     """
     from rich.console import Console
 
-    from leakgauge.privacy.canary_command import privacy_test_command
+    from leakgauge.cli.canaries import privacy_test_command
 
     sys.exit(privacy_test_command(path, **options, console=Console()))
+
+
+@click.command()
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
+def cohort(log: Path, json_file: Path | None) -> None:
+    """Which single updates do the sums of secure aggregation give away?
+
+    LOG says who took part in which round: a CSV file with the header round,client,weight, or JSON lines with these
+    keys. A client's update follows from the sums if a combination of rounds cancels all others; this is decided
+    exactly. JSON lines may also list the coordinates that a client sent.
+
+    Exit code 0: no single update follows; 1: one does; 2: the log cannot be used.
+    """
+    from rich.console import Console
+
+    from leakgauge.cli.cohort import cohort_command
+
+    sys.exit(cohort_command(log, json_file=json_file, console=Console()))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, SquaredL2, StepSearch, Uniform
-from leakgauge.attacks.recipes import Auto
+from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, SquaredL2, Uniform
+from leakgauge.attacks.recipes import Auto, StepSearch
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from leakgauge.attacks.exact.wire import Wire
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.observation import Observation
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors, inner, squared_norm
 
-ROUNDING = 100
+ROUNDING = 200
 """A simulated update may differ from the observed one by this many units of rounding: sums over the batch and the
 network's depth, and the error of what was read."""
 
@@ -39,8 +40,8 @@ class Explainer:
     def of(observation: Observation, generator: torch.Generator) -> Explainer:
         """For one observation; `generator` stands for draws that are not known."""
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
-        unit = max(torch.finfo(t.dtype).eps for t in observation.update.tensors.values())
-        return Explainer(simulator, max(ROUNDING * unit, 1e-6))
+        unit = Wire.of(*observation.update.tensors.values()).unit
+        return Explainer(simulator, max(ROUNDING * unit, 1e-9))
 
     def left(self, batch: Batch) -> float:
         """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known."""

@@ -16,7 +16,6 @@ from leakgauge.attacks.matching import (
     Adam,
     BoundedLBFGS,
     Given,
-    Matching,
     NoPrior,
     Normal,
     Pixels,
@@ -127,6 +126,7 @@ def test_the_budget_and_the_batch_decide_the_weight() -> None:
     assert Auto().choice(task("smooth"), g, evaluations=150).prior == falling_variation(150)
     assert Auto().choice(task("smooth"), g, evaluations=10**6).prior == falling_variation(600)
     assert Auto().choice(task("smooth"), g, evaluations=600, examples=4).prior == falling_variation(150)
+    assert Auto().choice(task("smooth"), g, examples=4).minimiser.steps == 4 * 600, "steps grow with the batch"
 
 
 def test_the_budget_is_shared_by_restarts_and_local_steps() -> None:
@@ -197,8 +197,7 @@ def test_restarts_from_what_was_read_would_be_one() -> None:
     several, one = Auto(restarts=4), Auto()
     g, budget = torch.Generator(), Budget(gradient_evaluations=80)
     assert several.choice(observation.task, g, first) == one.choice(observation.task, g, first)
-    found = several.assembly(observation, g, budget, read=False)
-    assert isinstance(found, Matching)
+    found = several.assembly(observation, g, budget)
     assert found.restarts == 4
 
 

@@ -4,5 +4,6 @@ from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.closed_form.patches import PatchRead
 from leakgauge.attacks.closed_form.rank_one import RankOneRead
 from leakgauge.attacks.closed_form.server_read import ServerRead
+from leakgauge.attacks.closed_form.whole_batch import BatchRead
 
-__all__ = ["LinearRead", "PatchRead", "RankOneRead", "ServerRead"]
+__all__ = ["BatchRead", "LinearRead", "PatchRead", "RankOneRead", "ServerRead"]

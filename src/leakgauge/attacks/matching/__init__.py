@@ -24,7 +24,6 @@ from leakgauge.attacks.matching.schedules import (
     proportional,
 )
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.attacks.recipes.step_search import StepSearch
 
 __all__ = [
     "LBFGS",
@@ -65,7 +64,6 @@ __all__ = [
     "SquaredL2",
     "SquaredNorm",
     "StepDecay",
-    "StepSearch",
     "TotalVariation",
     "Turn",
     "Uniform",

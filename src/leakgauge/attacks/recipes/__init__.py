@@ -7,5 +7,20 @@ from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
 from leakgauge.attacks.recipes.rog import ROGS, rog
 from leakgauge.attacks.recipes.row_space import RowSpace
+from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.attacks.recipes.step_search import StepSearch
 
-__all__ = ["ROGS", "Auto", "RowSpace", "ci_net", "dlg", "gias", "idlg", "inverting_gradients", "qian_hansen", "rog"]
+__all__ = [
+    "ROGS",
+    "Auto",
+    "RowSpace",
+    "SpanRead",
+    "StepSearch",
+    "ci_net",
+    "dlg",
+    "gias",
+    "idlg",
+    "inverting_gradients",
+    "qian_hansen",
+    "rog",
+]

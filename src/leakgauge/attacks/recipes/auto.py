@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.closed_form.outer_product import read_one
 from leakgauge.attacks.matching import (
     Adam,
@@ -26,13 +25,15 @@ from leakgauge.attacks.matching import (
     proportional,
 )
 from leakgauge.attacks.matching.canvases import Start
+from leakgauge.attacks.recipes.exact_reads import Read, read_exactly
+from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import MixUp, parts_of
 from leakgauge.errors import require
 from leakgauge.observation import Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Task
+from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
 
 LATE = (1.43, 1.11)
@@ -40,6 +41,9 @@ LATE = (1.43, 1.11)
 
 NEAR = 1e-3
 """Most weight of the total variation from a start that was read in closed form."""
+
+GROWTH = 8
+"""A smooth search takes as many times its steps as there are examples, at most this many times."""
 
 MOST, MOST_DENSE = 1.5e-2, 1e-2
 """Most weight of signed Adam's total variation; the second, Inverting Gradients' own, without convolutions: the
@@ -49,25 +53,24 @@ gradient of a dense first layer holds mixtures of the images themselves, and mor
 @ATTACKS.register("auto", needs="example_count")
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """Closed form where it is certain, else a matching attack that suits network and budget, as measured.
+    """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
-    Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from a uniform start, with a smoothed total
-    variation that falls over the run, see `falling_variation`. Others: signed Adam with lr 0.1 from N(0, 1) and a late
-    decay, with a total variation that follows the distance, see `following_variation`; from a start that was read in
-    closed form with lr 0.03 and a total variation of at most 1e-3, see `doubt_of`. Cosine distance, labels counted
-    from the last layer.
-
-    Measured against Inverting Gradients at equal evaluations, untrained networks, ten test images of CIFAR-10 by three
-    seeds, medians in dB (docs/minimisers.md): LeNet 37.1 and 15.1, ConvNet of width 16 16.0 and 15.7 (with the paper's
-    weight for it; 14.2 with the default), ResNet-20 of width 16 14.5 and 14.0. MLP with two examples, two pairs by two
-    seeds: mean 31.3 and 30.3.
+    First the exact reads, in the order of `leakgauge.attacks.recipes.exact_reads.EXACT`. Examples that are certified
+    are taken out of the update, and what is left is attacked in the same way. Then a matching attack that suits network
+    and budget, from what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in
+    float64 from a uniform start, with a smoothed total variation that falls over the run, see `falling_variation`;
+    its steps grow with the batch. Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total
+    variation that follows the distance, see `following_variation`; from a start that was read in closed form with
+    lr 0.03 and a total variation of at most 1e-3, see `doubt_of`. Cosine distance, labels counted from the last layer.
+    How it compares with the recipes is in docs/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart, so on a ResNet, where a few hundred
     evaluations recover little, Inverting Gradients wins on every second photo.
 
     Attributes:
         restarts: independent starts; the lowest distance is kept. One from a read start, where all would be the same.
-        smooth_steps, rough_steps: most evaluations of one restart.
+        smooth_steps: most evaluations of one restart, times the examples (up to `GROWTH`).
+        rough_steps: most evaluations of one restart.
     """
 
     restarts: int = 1
@@ -99,13 +102,14 @@ class Auto:
         image, objective = task.data.is_image, Cosine()
         restarts = self.restarts if first is None else 1
         if is_smooth(task, generator):
-            steps = self.smooth_steps if evaluations is None else max(min(self.smooth_steps, evaluations), 1)
+            most = self.smooth_steps * min(examples, GROWTH)
+            steps = most if evaluations is None else max(min(most, evaluations), 1)
             smooth = falling_variation(max(steps // examples, 1), near=None if first is None else doubt)
             return Matching(
                 objective=objective,
                 prior=smooth if image else NoPrior(),
                 canvas=Pixels(first=first or Uniform()),
-                minimiser=BoundedLBFGS(steps=self.smooth_steps),
+                minimiser=BoundedLBFGS(steps=most),
                 restarts=restarts,
             )
         # Near the truth a heavy prior leads away from it before the distance has fallen.
@@ -127,34 +131,61 @@ class Auto:
         compute: Compute = Compute(),  # noqa: B008 - frozen
         on_step: OnStep | None = None,
     ) -> Reconstruction:
-        """Closed form if it certifies itself, else the search; one example starts from what the closed form read."""
+        """What proves itself, and the search for the rest; `tried` says what was tried and why it stopped."""
+        portfolio = Portfolio(budget, compute, on_step)
         defense = observation.knowledge.defense
         # A closed form would read the mixtures, which are not the client's examples.
         mixed = defense is not None and any(isinstance(part, MixUp) for part in parts_of(defense))
-        attack = self.assembly(observation, generator, budget, read=not mixed)
-        if isinstance(attack, Reconstruction):
-            return attack
-        if isinstance(attack.canvas, Pixels) and isinstance(attack.canvas.first, Given):
+        read = Read() if mixed else read_exactly(portfolio, observation, generator)
+        if read.proved is not None and read.proved.status is Status.EXACT:
+            return portfolio.answer(read.proved)
+        if read.proved is not None:
+            return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))
+        if portfolio.ended:
+            return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
+        return portfolio.answer(self._search(portfolio, observation, read, generator))
+
+    def _with_the_rest(
+        self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator
+    ) -> Reconstruction:
+        """Takes the proved examples out of the update, and attacks what is left of it."""
+        assert proved.inputs is not None
+        assert proved.labels is not None
+        count = observation.examples or 0
+        left = remaining(observation, Batch(proved.inputs, proved.labels))
+        rest = Reconstruction(None, None, Status.FAILED, "the others cannot be told from them")
+        if left is not None and not portfolio.ended:
+            rest = portfolio.run("auto, of the rest", self, left, generator, note=False)
+            portfolio.tried += [replace(one, name=f"{one.name}, of the rest") for one in rest.tried]
+        return joined(proved, rest, count)
+
+    def _search(
+        self, portfolio: Portfolio, observation: Observation, read: Read, generator: torch.Generator
+    ) -> Reconstruction:
+        """The matching attack, from what was read where that is near."""
+        first, doubt = None, 1.0
+        if read.start is not None and read.start.inputs is not None:
+            first = Given(read.start.inputs)
             # So near, 1 − cosine has no digits left in float32, and the prior alone would lead away.
-            compute = replace(compute, dtype=torch.float64)
-        return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+            portfolio.compute = replace(portfolio.compute, dtype=torch.float64)
+            doubt = doubt_of(observation, generator) if read.doubt is None else read.doubt
+            if read.doubt is not None:
+                # Its examples are in an order of their own.
+                observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
+        room = None if portfolio.room is None else max(portfolio.room, 1)
+        left = replace(portfolio.budget, gradient_evaluations=room)
+        attack = self.assembly(observation, generator, left, first, doubt)
+        return portfolio.run("matching", attack, observation, generator)
 
     def assembly(
-        self, observation: Observation, generator: torch.Generator, budget: Budget, *, read: bool = True
-    ) -> Matching | Reconstruction:
-        """The matching attack for an observation and a budget, or the answer, where the closed form certifies one.
-
-        Args:
-            read: whether the closed form may answer or give the start.
-        """
-        first, doubt = None, 1.0
-        if read:
-            found = LinearRead().reconstruct(observation, generator)
-            if found.status is Status.EXACT:
-                return found
-            # Images read from a batch come in no order, so they are no start for labels that have one.
-            if found.inputs is not None and observation.examples == 1:
-                first, doubt = Given(found.inputs), doubt_of(observation, generator)
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        budget: Budget,
+        first: Start | None = None,
+        doubt: float = 1.0,
+    ) -> Matching:
+        """The matching attack for an observation and a budget, from a start better than a uniform one if there is."""
         evaluations = affordable(observation, budget, self.restarts if first is None else 1)
         examples = observation.examples or 1
         return self.choice(observation.task, generator, first, doubt=doubt, evaluations=evaluations, examples=examples)

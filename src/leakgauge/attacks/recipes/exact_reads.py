@@ -1,0 +1,131 @@
+"""What is read before it is searched for: every exact method, cheapest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
+from leakgauge.attacks.exact import Peeling
+from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.recipes.portfolio import Portfolio
+from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.observation import Attack, Observation, Reconstruction, Status
+from leakgauge.task import Batch
+
+
+def _nothing(observation: Observation) -> int:
+    del observation
+    return 0
+
+
+def _one_round(observation: Observation) -> int:
+    """Most evaluations of a round of peeling: every unit's row is a candidate, a batch of them an evaluation."""
+    units = max((t.shape[0] for t in observation.update.tensors.values() if t.ndim == 1), default=0)
+    return -(-units // max(observation.examples or 1, 1))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One exact method.
+
+    Attributes:
+        name, attack: as registered.
+        share: most it may spend of what is left of a budget.
+        reserve: evaluations by which it may go beyond a limit that it is given.
+    """
+
+    name: str
+    attack: Attack
+    share: float = 1.0
+    reserve: Callable[[Observation], int] = _nothing
+
+
+EXACT = (
+    Method("rank-one", RankOneRead()),
+    Method("patches", PatchRead()),
+    Method("closed-form-batch", BatchRead()),
+    Method("peeling", Peeling(), reserve=_one_round),
+    Method("span-read", SpanRead(), share=0.5),
+)
+"""After the closed form of one example, cheapest first."""
+
+NEARER = 0.5
+"""A read is a start where it leaves less than this share of what a grey batch leaves unexplained."""
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What the exact methods came to.
+
+    Attributes:
+        proved: examples that are certified, with labels; with status `EXACT` all of them.
+        start: all examples, paired with labels, but not certified.
+        doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
+            layer that was read says it better.
+    """
+
+    proved: Reconstruction | None = None
+    start: Reconstruction | None = None
+    doubt: float | None = None
+
+
+def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> Read:
+    """Tries every exact method; ends with the first that proves an example."""
+    count = observation.examples
+    one = portfolio.run("closed-form", LinearRead(), observation, generator, note=count == 1)
+    if one.status is Status.EXACT:
+        return Read(one)
+    if count == 1 and one.inputs is not None:
+        return Read(start=one)
+    draws = generator.clone_state()  # the search starts from the same draws, whatever is read before it
+    starts: list[Reconstruction] = []
+    for method in EXACT:
+        reserve = method.reserve(observation)
+        found = portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
+        if found.status is Status.EXACT:
+            return Read(found)
+        if (sure := _proved(found)) is not None:
+            return Read(sure)
+        if found.inputs is not None and found.labels is not None and found.paired and len(found.inputs) == count:
+            starts.append(found)
+        if portfolio.ended:
+            break
+    return _nearest(portfolio, observation, starts, draws)
+
+
+def _proved(found: Reconstruction) -> Reconstruction | None:
+    """The certified examples of a read, where there are some."""
+    sure = found.certified
+    if sure is None or not bool(sure.any()) or found.inputs is None or found.labels is None:
+        return None
+    return replace(found, inputs=found.inputs[sure], labels=found.labels[sure], certified=sure[sure])
+
+
+def _nearest(
+    portfolio: Portfolio, observation: Observation, starts: list[Reconstruction], generator: torch.Generator
+) -> Read:
+    """The read that explains most, if it explains much more than a grey batch of the same labels."""
+    if not starts:
+        return Read()
+    explainer = Explainer.of(observation, generator)
+    if not portfolio.affords(2 * len(starts) * explainer.simulator.cost(observation.examples or 1)):
+        return Read()
+    scores: list[tuple[float, int]] = []
+    data = observation.task.data
+    for index, found in enumerate(starts):
+        assert found.inputs is not None
+        assert found.labels is not None
+        inputs = found.inputs.clamp(data.low, data.high)
+        grey: Tensor = torch.full_like(inputs, (data.low + data.high) / 2)
+        left, bare = (explainer.left(Batch(x, found.labels)) for x in (inputs, grey))
+        if left < NEARER * bare:
+            scores.append((left, index))
+    portfolio.spent += explainer.spent
+    if not scores:
+        return Read()
+    left, index = min(scores)
+    return Read(start=starts[index], doubt=min(5 * left, 1.0))

@@ -1,0 +1,163 @@
+"""Several methods on one observation and one budget: who was tried, what it cost, why it stopped."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from leakgauge.attacks.adaptive.mixup import single_gradient
+from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import parts_of
+from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step, Tried
+from leakgauge.task import Batch, Mode
+from leakgauge.tensors import map_tensors
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+DONE = (Status.STOPPED, Status.TIME_LIMIT)
+"""The caller or the clock ends everything, not one method."""
+
+
+@dataclass(eq=False)
+class Portfolio:
+    """One run of several methods.
+
+    Attributes:
+        tried: in order.
+        spent: gradient evaluations so far.
+        ended: the status that ended the whole run, once one has.
+    """
+
+    budget: Budget
+    compute: Compute
+    on_step: OnStep | None
+    tried: list[Tried] = field(default_factory=list)
+    spent: int = 0
+    ended: Status | None = None
+    _began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def room(self) -> int | None:
+        """Gradient evaluations left; `None` is unlimited."""
+        limit = self.budget.gradient_evaluations
+        return None if limit is None else max(limit - self.spent, 0)
+
+    def affords(self, evaluations: int) -> bool:
+        """Whether so many are left."""
+        return self.room is None or self.room >= evaluations
+
+    def run(
+        self,
+        name: str,
+        attack: Attack,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        share: float = 1.0,
+        reserve: int = 0,
+        note: bool = True,
+    ) -> Reconstruction:
+        """Runs one method on a share of what is left of the budget, less a reserve, and notes how it ended."""
+        allowed, seconds = self.room, self.budget.seconds
+        if allowed is not None:
+            allowed = max(int(share * allowed) - reserve, 0)
+        if seconds is not None:
+            seconds = seconds - (time.perf_counter() - self._began)
+        if allowed == 0 or (seconds is not None and seconds <= 0):
+            status = Status.OUT_OF_BUDGET if allowed == 0 else Status.TIME_LIMIT
+            found = Reconstruction(None, None, status, "the budget allowed no evaluation")
+        else:
+            found = attack.reconstruct(
+                observation,
+                generator,
+                budget=Budget(gradient_evaluations=allowed, seconds=seconds),
+                compute=self.compute,
+                on_step=self._from(self.spent),
+            )
+        found = replace(found, trace=tuple((self.spent + n, value) for n, value in found.trace))
+        self.spent += found.cost.gradient_evaluations
+        if found.status in DONE:
+            self.ended = found.status
+        if note:
+            self.note(name, found.status, found.message)
+        return found
+
+    def note(self, name: str, status: Status, why: str) -> None:
+        """Keeps how a method ended."""
+        self.tried.append(Tried(name, status, why))
+
+    def answer(self, found: Reconstruction) -> Reconstruction:
+        """The answer of the whole run."""
+        cost = Cost(self.spent, time.perf_counter() - self._began)
+        return replace(found, cost=cost, tried=tuple(self.tried))
+
+    def _from(self, spent: int) -> OnStep | None:
+        asked = self.on_step
+        if asked is None:
+            return None
+        return lambda step: asked(Step(step.index, step.objective, spent + step.gradient_evaluations))
+
+
+def remaining(observation: Observation, proved: Batch) -> Observation | None:
+    """The observation of the examples that are left once those that are proved are taken out of the mean.
+
+    `None` where the update is no mean over single examples: a defence, several local steps, a network that mixes
+    examples or draws at random.
+    """
+    knowledge, task, n = observation.knowledge, observation.task, observation.examples
+    gradient = single_gradient(observation)
+    if n is None or gradient is None or len(proved) >= n or task.stochastic or task.penalties:
+        return None
+    if knowledge.defense is not None and parts_of(knowledge.defense):
+        return None
+    mixes = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in task.module.modules())
+    if mixes and task.mode is Mode.TRAIN:
+        return None
+    task = task.to(torch.empty((), dtype=torch.float64))
+    names, values = list(task.parameters), [v.detach().clone().requires_grad_() for v in task.parameters.values()]
+    parameters = dict(zip(names, values, strict=True))
+    loss = task(parameters, task.buffers, Batch(proved.inputs.double(), proved.labels))[0]
+    theirs = dict(zip(names, torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True), strict=True))
+    k = len(proved)
+    left = map_tensors(lambda g, own: (n * g.double() - k * own) / (n - k), gradient, theirs)
+    labels = knowledge.labels
+    if labels is not None:
+        rest = labels.tolist()
+        for label in proved.labels.tolist():
+            if label in rest:
+                rest.remove(label)
+        labels = torch.tensor(rest, dtype=labels.dtype) if len(rest) == n - k else None
+    known = replace(knowledge, labels=labels, example_count=n - k, local_training=None, defense=None)
+    return Observation(task, Update(left, UpdateHeader(UpdateKind.GRADIENT, n - k)), known)
+
+
+def joined(proved: Reconstruction, rest: Reconstruction, count: int) -> Reconstruction:
+    """Proved examples first, then what was found of the others."""
+    assert proved.inputs is not None
+    assert proved.labels is not None
+    sure = torch.ones(len(proved.inputs), dtype=torch.bool)
+    if rest.inputs is None:
+        message = f"{len(proved.inputs)} of {count} examples certified; {rest.message or rest.status.value}"
+        return replace(proved, status=Status.CONVERGED, message=message, certified=sure)
+    paired = rest.paired and rest.labels is not None and len(rest.labels) == len(rest.inputs)
+    own = torch.zeros(len(rest.inputs), dtype=torch.bool) if rest.certified is None else rest.certified
+    if rest.status is Status.EXACT:
+        own = torch.ones(len(rest.inputs), dtype=torch.bool)
+    certified = torch.cat([sure, own])
+    labels = proved.labels if rest.labels is None else torch.cat([proved.labels, rest.labels.to(proved.labels)])
+    status = Status.EXACT if bool(certified.all()) and len(certified) == count else rest.status
+    if status is Status.EXACT and not bool(certified.all()):
+        status = Status.CONVERGED
+    message = f"{int(certified.sum())} of {count} examples certified"
+    return Reconstruction(
+        torch.cat([proved.inputs, rest.inputs.to(proved.inputs)]),
+        labels,
+        status,
+        "; ".join(filter(None, (message, rest.message))),
+        rest.objective,
+        rest.label_confidence,
+        trace=rest.trace,
+        paired=paired,
+        certified=certified,
+    )

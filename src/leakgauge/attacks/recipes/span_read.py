@@ -1,0 +1,100 @@
+"""`RowSpace` with a certificate, where it may end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.recipes.row_space import RowSpace
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.registry import ATTACKS
+from leakgauge.task import Batch
+from leakgauge.tracing import input_layers, is_smooth
+
+CLEAN = 1e-4
+"""Singular values of the layer's gradient beyond the number of examples, in shares of the largest, above which noise
+or rounding has filled its row space."""
+
+
+@ATTACKS.register(
+    "span-read", needs="several examples; a linear layer on the input as wide as the batch; a smooth network"
+)
+@dataclass(frozen=True, kw_only=True)
+class SpanRead:
+    """`search` from one start after the other, until a simulated update proves what was found.
+
+    Attributes:
+        search: with one restart, its `restarts` are those tried here.
+    """
+
+    search: RowSpace = field(default_factory=lambda: RowSpace(restarts=2))
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """`EXACT` when certified; else the best that was found, and how much of the update it leaves unexplained."""
+        began = time.perf_counter()
+        if why := self._refuses(observation, generator):
+            return Reconstruction.not_applicable(why)
+        count = observation.examples
+        assert count is not None
+        explainer = Explainer.of(observation, generator)
+        price = (2 + count) * explainer.simulator.cost(count)
+        best, least, spent = Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search"), 1.0, 0
+        for index in range(self.search.restarts):
+            room = None if budget.gradient_evaluations is None else budget.gradient_evaluations - spent
+            if room is not None:
+                room = room // (self.search.restarts - index) - price
+                if room < 10 * price:
+                    break
+            seconds = None if budget.seconds is None else budget.seconds - (time.perf_counter() - began)
+            if seconds is not None and seconds <= 0:
+                break
+            found = replace(self.search, restarts=1).reconstruct(
+                observation, generator, budget=Budget(room, seconds), compute=compute, on_step=on_step
+            )
+            spent += found.cost.gradient_evaluations
+            if found.inputs is None or found.labels is None:
+                best = found if best.inputs is None else best
+                break
+            batch, before = Batch(found.inputs, found.labels), explainer.spent
+            left = explainer.left(batch)
+            certified = explainer.certified(batch, generator)
+            spent += explainer.spent - before
+            if left < least or best.inputs is None:
+                best, least = replace(found, certified=certified), left
+            if bool(certified.all()):
+                best = replace(best, status=Status.EXACT)
+                break
+            if found.status in (Status.STOPPED, Status.TIME_LIMIT):
+                break
+        said = best.message if best.inputs is None else f"{least:.1e} of the update's length unexplained"
+        return replace(best, message=said, cost=Cost(spent, time.perf_counter() - began))
+
+    def _refuses(self, observation: Observation, generator: torch.Generator) -> str:
+        count, layers = observation.examples, input_layers(observation.task, generator)
+        if count is None:
+            return "needs the number of examples (knows: example_count)"
+        if count == 1:
+            return "needs several examples"
+        if not layers:
+            return "no linear layer reads the input"
+        weight = observation.update.tensors[layers[0].weight].detach().cpu().double()
+        if min(weight.shape) < count:
+            return f"the layer has {min(weight.shape)} rows or columns for {count} examples"
+        values = torch.linalg.svdvals(weight / weight.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
+        if min(weight.shape) > count and float(values[count]) > CLEAN * float(values[0]):
+            return "noise, rounding or several local steps fill the row space of the layer's gradient"
+        if not is_smooth(observation.task, generator):
+            return "the network has kinks, on which this search gets stuck"
+        return ""

@@ -1,0 +1,163 @@
+"""What `auto` tries, what it keeps, and what it says of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.labels.paired import paired_labels
+from leakgauge.attacks.recipes import Auto
+from leakgauge.attacks.recipes.portfolio import remaining
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Budget
+from leakgauge.data import Samples
+from leakgauge.defenses import Defense, TopK, noise
+from leakgauge.draws import Draws
+from leakgauge.metrics import PSNR, assign
+from leakgauge.models import lenet, mlp
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status, Tried
+from leakgauge.task import Batch, DataSpec, Task
+
+PHOTOS = Samples(size=16)
+RAW = DataSpec((3, 16, 16), PHOTOS.classes)
+
+
+def observe(
+    module: nn.Module, n: int, *, labels: bool = True, defense: Defense | None = None, first: int = 0
+) -> tuple[Observation, Batch]:
+    task, photos = Task.of(module, RAW), PHOTOS.read(range(8))
+    mirrored = Batch(photos.inputs.flip(3), photos.labels)
+    batch = Batch.join([photos, mirrored]).take(torch.arange(first, first + n))
+    update = client_update(task, FedSGD(), batch, Draws(0), defense=defense)
+    return Observation(task, update, Knowledge(batch.labels if labels else None, n, FedSGD(), defense=defense)), batch
+
+
+def dense(units: int, activation: str = "relu", *, bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return mlp(classes=PHOTOS.classes, shape=RAW.shape, hidden=(units,), activation=activation, bias=bias)
+
+
+def run(attack: Attack, observation: Observation, evaluations: int | None = None) -> Reconstruction:
+    return attack.reconstruct(
+        observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=evaluations)
+    )
+
+
+def scores(found: Reconstruction, batch: Batch) -> torch.Tensor:
+    assert found.inputs is not None
+    mates = assign(found.inputs, batch.inputs, labels_hat=found.labels if found.paired else None, labels=batch.labels)
+    return PSNR()(mates.take(found.inputs), batch.inputs)
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["labels known", "labels read"])
+@pytest.mark.parametrize(
+    ("module", "n", "method"),
+    [
+        (dense(256), 3, "closed-form-batch"),
+        (dense(256), 8, "peeling"),
+        (dense(64, "sigmoid"), 3, "span-read"),
+        (dense(16, bias=False), 1, "rank-one"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else None,
+)
+def test_a_whole_batch_is_read_exactly_where_one_of_the_methods_can(
+    module: nn.Module, n: int, method: str, labels: bool
+) -> None:
+    """It threw away what the closed form read of a batch, and searched to 20 to 30 dB."""
+    observation, batch = observe(module, n, labels=labels)
+    found = run(Auto(), observation)
+    assert found.status is Status.EXACT
+    assert float(scores(found, batch).min()) > 80
+    assert found.labels is not None
+    assert found.labels.sort().values.tolist() == batch.labels.sort().values.tolist()
+    last = found.tried[-1]
+    assert isinstance(last, Tried)
+    assert (last.name, last.status) == (method, Status.EXACT)
+    assert all(one.why for one in found.tried[:-1])
+
+
+def test_what_is_proved_is_kept_and_the_rest_is_searched_for() -> None:
+    observation, batch = observe(dense(48), 12)
+    found = run(Auto(rough_steps=20), observation)
+    assert found.certified is not None
+    sure = int(found.certified.sum())
+    assert 0 < sure < 12
+    assert found.status is not Status.EXACT
+    assert found.inputs is not None
+    assert len(found.inputs) == 12
+    values = scores(found, batch)
+    assert int((values > 80).sum()) >= sure
+    assert f"{sure} of 12 examples certified" in found.message
+    assert any(one.name == "matching, of the rest" for one in found.tried)
+
+
+def test_taking_proved_examples_out_leaves_the_update_of_the_others() -> None:
+    observation, batch = observe(dense(64, "sigmoid"), 4)
+    left = remaining(observation, batch.take(torch.tensor([0, 2])))
+    assert left is not None
+    others = batch.take(torch.tensor([1, 3]))
+    own = client_update(left.task, FedSGD(), Batch(others.inputs.double(), others.labels), Draws(0))
+    for name, value in own.tensors.items():
+        assert torch.allclose(left.update.tensors[name], value, atol=1e-6 * float(value.abs().max()) + 1e-9)
+    assert left.knowledge.labels is not None
+    assert left.knowledge.labels.sort().values.tolist() == others.labels.sort().values.tolist()
+
+
+def test_behind_a_defence_nothing_is_taken_out_and_nothing_proved() -> None:
+    for defense in (noise(relative=0.01), TopK(keep=0.3)):
+        observation, batch = observe(dense(64), 3, defense=defense)
+        assert remaining(observation, batch.take(torch.tensor([0]))) is None
+        found = run(Auto(), observation, 40)
+        assert found.status is not Status.EXACT
+        assert found.certified is None or not bool(found.certified.any())
+
+
+@pytest.mark.parametrize("evaluations", [1, 3, 20, 60])
+def test_one_budget_pays_for_all_methods(evaluations: int) -> None:
+    for module, n in ((dense(64, "sigmoid"), 3), (dense(24), 6), (dense(16, bias=False), 1)):
+        found = run(Auto(), observe(module, n)[0], evaluations)
+        assert found.cost.gradient_evaluations <= evaluations
+        assert found.tried
+
+
+def test_whoever_stops_it_stops_all_methods() -> None:
+    observation, _ = observe(dense(64, "sigmoid"), 3)
+    found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), on_step=lambda _: True)
+    assert found.status is Status.STOPPED
+    assert found.cost.gradient_evaluations < 20
+
+
+def test_a_mixture_of_examples_is_never_certified() -> None:
+    """Rows may agree on a mixture, which explains nothing."""
+    observation, batch = observe(dense(256), 2)
+    mixed = batch.inputs.mean(0, keepdim=True)
+    explainer = Explainer.of(observation, torch.Generator())
+    for inputs in (mixed.expand(2, -1, -1, -1), torch.cat([batch.inputs[:1], mixed])):
+        assert not bool(explainer.certified(Batch(inputs, batch.labels), torch.Generator()).any())
+    assert bool(explainer.certified(batch, torch.Generator()).all())
+    assert not bool(explainer.certified(Batch(batch.inputs, batch.labels.flip(0)), torch.Generator()).any())
+
+
+def test_an_example_that_the_update_does_not_show_is_not_certified() -> None:
+    """A dead unit explains everything."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(768, 4), nn.ReLU(), nn.Linear(4, PHOTOS.classes))
+    with torch.no_grad():
+        module[1].bias.fill_(-100.0)
+    observation, batch = observe(module, 2)
+    explainer = Explainer.of(observation, torch.Generator())
+    other = PHOTOS.read(range(4, 6)).inputs
+    assert explainer.left(Batch(other, batch.labels)) < 1e-6
+    assert not bool(explainer.certified(Batch(other, batch.labels), torch.Generator()).any())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_labels_of_known_examples_are_solved_for(known: bool) -> None:
+    torch.manual_seed(0)
+    observation, batch = observe(lenet(classes=PHOTOS.classes, size=16), 6, labels=known)
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    labels = paired_labels(observation, batch.inputs[order], observation.update.tensors)
+    assert labels is not None
+    assert labels.tolist() == batch.labels[order].tolist()

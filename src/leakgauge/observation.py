@@ -15,7 +15,6 @@ from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses.defense import Defense
 from leakgauge.draws import Draws
-from leakgauge.servers.server import Crafting
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
@@ -141,7 +140,7 @@ class Knowledge:
         defense: the mechanism that the client applies.
         draws: the client's random choices, order of batches included. No real server has them.
         public_data: examples from the attacker's own collection, raw.
-        crafting: what a dishonest server put into the model, when the attacker is that server.
+        crafting: the attack that a dishonest server prepared, when the attacker is that server.
     """
 
     labels: Int[Tensor, " n"] | None = None
@@ -151,7 +150,7 @@ class Knowledge:
     defense: Defense | None = None
     draws: Draws | None = None
     public_data: Float[Tensor, "m *shape"] | None = None
-    crafting: Crafting | None = None
+    crafting: Attack | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

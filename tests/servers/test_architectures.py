@@ -73,7 +73,7 @@ def test_the_architecture_carries_the_honest_model(server: Server, honest: str) 
     assert all(torch.equal(v, before[k]) for k, v in {**t.parameters, **t.buffers}.items())
     assert all(torch.equal(v, inside[k]) for k, v in t.module.state_dict().items())
     assert sent.crafting is not None
-    assert sent.crafting.changes == (Change.ARCHITECTURE,)
+    assert sent.changes == (Change.ARCHITECTURE,)
     assert (sent.task.data, sent.task.mode, sent.task.outputs) == (t.data, t.mode, t.outputs)
     assert sent.task.stochastic is t.stochastic
     now = {**sent.task.parameters, **sent.task.buffers}

@@ -15,7 +15,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import lenet, mlp, vgg
 from leakgauge.observation import Attack, Knowledge, Observation, Status
 from leakgauge.registry import SERVERS
-from leakgauge.servers.dishonest import (
+from leakgauge.servers import (
     MKOR,
     ClassFishing,
     FeatureFishing,
@@ -30,7 +30,7 @@ from leakgauge.servers.dishonest import (
     TrapWeights,
 )
 from leakgauge.servers.mkor import AbsentClass, Inconspicuous, NLLRaw, QuietTaps
-from leakgauge.servers.server import Broadcast, Change, Crafting, Honest, Server
+from leakgauge.servers.server import Broadcast, Change, Honest, Server
 from leakgauge.task import Batch, DataSpec, Task
 
 DATA = DataSpec((3, 16, 16), 6, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))
@@ -131,12 +131,12 @@ def test_what_changed_is_what_is_said(case: Case) -> None:
         assert isinstance(case.server, Honest)
         assert crafted.task is not None
         return
-    assert isinstance(crafted.crafting, Crafting)
+    assert isinstance(crafted.crafting)
     assert isinstance(crafted.crafting, Attack)
     shapes = {k: (v.shape, v.dtype) for k, v in honest.parameters.items()}
     same = shapes == {k: (v.shape, v.dtype) for k, v in crafted.task.parameters.items()}
-    assert same is (Change.ARCHITECTURE not in crafted.crafting.changes)
-    assert (crafted.task.loss is honest.loss) is (Change.LOSS not in crafted.crafting.changes)
+    assert same is (Change.ARCHITECTURE not in crafted.changes)
+    assert (crafted.task.loss is honest.loss) is (Change.LOSS not in crafted.changes)
     assert any(not torch.equal(v, honest.parameters.get(k, v[:0])) for k, v in crafted.task.parameters.items())
 
 

@@ -200,7 +200,7 @@ def test_only_parameters_change_and_the_honest_task_does_not() -> None:
     before = {k: v.clone() for k, v in t.parameters.items()}
     sent = cast(Imprint(bins=50), t)
     assert sent.crafting is not None
-    assert sent.crafting.changes == (Change.PARAMETERS,)
+    assert sent.changes == (Change.PARAMETERS,)
     assert all(torch.equal(v, before[k]) for k, v in t.parameters.items())
     assert list(sent.task.parameters) == list(before)
     assert all(v.shape == before[k].shape and v.dtype == before[k].dtype for k, v in sent.task.parameters.items())
@@ -222,7 +222,7 @@ def test_the_block_carries_the_honest_model_and_moves_its_input_little() -> None
     t = task("normed", Mode.TRAIN)
     sent = cast(ImprintBlock(bins=32, gain=0.1), t)
     assert sent.crafting is not None
-    assert sent.crafting.changes == (Change.ARCHITECTURE,)
+    assert sent.changes == (Change.ARCHITECTURE,)
     assert sent.task.mode is t.mode
     assert sent.task.data == t.data
     for name, value in {**t.parameters, **t.buffers}.items():

@@ -135,7 +135,7 @@ def test_only_the_layer_changes_and_the_honest_task_does_not() -> None:
     before = {k: v.clone() for k, v in t.parameters.items()}
     sent, again = cast(TrapWeights(), t), cast(TrapWeights(), t)
     assert sent.crafting is not None
-    assert sent.crafting.changes == (Change.PARAMETERS,)
+    assert sent.changes == (Change.PARAMETERS,)
     assert all(torch.equal(v, before[k]) for k, v in t.parameters.items())
     assert all(torch.equal(v, again.task.parameters[k]) for k, v in sent.task.parameters.items())
     changed = {k for k, v in sent.task.parameters.items() if not torch.equal(v, before[k])}

@@ -1,5 +1,31 @@
-"""Servers: the honest one, and dishonest ones as positive controls."""
+"""Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
-from leakgauge.servers.server import Broadcast, Change, Crafting, Honest, Server
+from leakgauge.servers.fishing import ClassFishing, FeatureFishing
+from leakgauge.servers.identity_convolutions import IdentityConvolutions
+from leakgauge.servers.imprint import Imprint, ImprintBlock
+from leakgauge.servers.input_skip import InputSkip
+from leakgauge.servers.label_flip import LabelFlip
+from leakgauge.servers.mkor import MKOR
+from leakgauge.servers.reversible import ReversibleNetwork
+from leakgauge.servers.routed import SubModelPerExample
+from leakgauge.servers.server import Broadcast, Change, Honest, Server
+from leakgauge.servers.trap import LinearFirst, TrapWeights
 
-__all__ = ["Broadcast", "Change", "Crafting", "Honest", "Server"]
+__all__ = [
+    "MKOR",
+    "Broadcast",
+    "Change",
+    "ClassFishing",
+    "FeatureFishing",
+    "Honest",
+    "IdentityConvolutions",
+    "Imprint",
+    "ImprintBlock",
+    "InputSkip",
+    "LabelFlip",
+    "LinearFirst",
+    "ReversibleNetwork",
+    "Server",
+    "SubModelPerExample",
+    "TrapWeights",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -47,7 +46,6 @@ class Fished:
     weight: str
     bias: str
     then: Attack
-    changes: ClassVar[tuple[Change, ...]] = (Change.PARAMETERS,)
 
     def reconstruct(
         self,
@@ -163,6 +161,7 @@ class ClassFishing:
         return Broadcast(
             task.with_state({weight: rows, bias: biases}),
             Fished(target=self.target, weight=weight, bias=bias, then=self.then),
+            (Change.PARAMETERS,),
         )
 
 
@@ -214,7 +213,7 @@ class FeatureFishing:
         rows[self.target] = self.sharpness * direction
         biases[self.target] = math.log(max(len(rows) - 1, 1)) - self.sharpness * self.cutoff
         reader = Fished(target=self.target, weight=weight, bias=bias, then=self.then)
-        return Broadcast(task.with_state({weight: rows, bias: biases}), reader)
+        return Broadcast(task.with_state({weight: rows, bias: biases}), reader, (Change.PARAMETERS,))
 
 
 def cut_off(

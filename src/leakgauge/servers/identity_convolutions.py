@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +50,6 @@ class PixelRead:
     names: dict[str, str]
     exact: Bool[Tensor, " f"]
     then: Auto
-    changes: ClassVar[tuple[Change, ...]] = (Change.PARAMETERS,)
 
     def reconstruct(
         self,
@@ -160,7 +158,7 @@ class IdentityConvolutions:
         """Raises `InputError` where the network is no such chain; names the layer and why."""
         crafted, read = self._crafted(task, generator)
         if self.fish is None:
-            return Broadcast(crafted, read)
+            return Broadcast(crafted, read, (Change.PARAMETERS,))
         return replace(self.fish, then=read).broadcast(crafted, generator)
 
     def _crafted(self, task: Task, generator: torch.Generator) -> tuple[Task, PixelRead]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,7 +32,6 @@ class ImprintRead:
         thresholds: ascending, in raw brightness; row i is active above the i-th.
     """
 
-    changes: tuple[Change, ...]
     weight: str
     bias: str
     thresholds: Float[Tensor, " bins"]
@@ -108,7 +106,6 @@ class Imprint:
     mean: float | None = None
     std: float | None = None
     gain: float = 1.0
-    changes: ClassVar[tuple[Change, ...]] = (Change.PARAMETERS,)
 
     def __post_init__(self) -> None:
         require(self.bins is None or self.bins > 1, "bins", f"is {self.bins}", "give at least 2")
@@ -144,7 +141,7 @@ class Imprint:
         signs[torch.randperm(len(after), generator=generator)[: len(after) // 2]] = -1
         after[:, :bins] = (signs * self.gain / (ROWS * bins * data.range)).to(after)[:, None]
         crafted = task.with_state({first.weight: weight, first.bias: bias, second.weight: after})
-        return Broadcast(crafted, ImprintRead(self.changes, first.weight, first.bias, edges))
+        return Broadcast(crafted, ImprintRead(first.weight, first.bias, edges), (Change.PARAMETERS,))
 
 
 @SERVERS.register("imprint-block")
@@ -175,7 +172,4 @@ class ImprintBlock:
         wrapped = fronted(task, self.bins, "imprint-block", generator)
         values = Imprint(bins=self.bins, mean=self.mean, std=self.std, gain=self.gain)
         crafted = values.broadcast(wrapped, generator)
-        assert isinstance(crafted.crafting, ImprintRead)
-        read = crafted.crafting
-        changes = (Change.ARCHITECTURE,)
-        return Broadcast(crafted.task, ImprintRead(changes, read.weight, read.bias, read.thresholds))
+        return Broadcast(crafted.task, crafted.crafting, (Change.ARCHITECTURE,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -54,7 +53,6 @@ class SkipRead:
 
     outputs: int
     decoy: int
-    changes: ClassVar[tuple[Change, ...]] = (Change.ARCHITECTURE,)
 
     def reconstruct(
         self,
@@ -105,4 +103,4 @@ class InputSkip:
             classifier.weight[:, :outputs] = torch.eye(outputs).to(classifier.weight)
             classifier.bias[decoy] = DECOY_BIAS
         module = Skip(honest_module(task), classifier)
-        return Broadcast(rebuilt(task, module, "input-skip"), SkipRead(outputs, decoy))
+        return Broadcast(rebuilt(task, module, "input-skip"), SkipRead(outputs, decoy), (Change.ARCHITECTURE,))

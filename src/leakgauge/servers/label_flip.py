@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 
@@ -22,7 +21,6 @@ class Flipped:
     """The inner attack on the update as it is: it simulates the flipped model, which is all there is to know."""
 
     then: Attack
-    changes: ClassVar[tuple[Change, ...]] = (Change.PARAMETERS,)
 
     def reconstruct(
         self,
@@ -73,7 +71,7 @@ class LabelFlip:
             rows = task.parameters[name].clone()
             rows[: len(order)] = sign * rows[order.to(rows.device)]
             state[name] = rows
-        return Broadcast(task.with_state(state), Flipped(self.then))
+        return Broadcast(task.with_state(state), Flipped(self.then), (Change.PARAMETERS,))
 
     def _order(self, task: Task) -> torch.Tensor:
         classes = task.data.classes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -81,7 +80,6 @@ class ReversibleRead:
 
     couplings: nn.Sequential
     decoy: int
-    changes: ClassVar[tuple[Change, ...]] = (Change.ARCHITECTURE,)
 
     def inputs(self, activations: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
         """Model inputs from activations, in float64."""
@@ -156,4 +154,4 @@ class ReversibleNetwork:
             head.bias[decoy] = DECOY_BIAS
         module = Reversible(honest_module(task), couplings, head)
         read = ReversibleRead(copy.deepcopy(couplings).requires_grad_(False), decoy)
-        return Broadcast(rebuilt(task, module, "reversible"), read)
+        return Broadcast(rebuilt(task, module, "reversible"), read, (Change.ARCHITECTURE,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -53,7 +52,6 @@ class RoutedRead:
 
     copies: int
     turns: float
-    changes: ClassVar[tuple[Change, ...]] = (Change.ARCHITECTURE,)
 
     def reconstruct(
         self,
@@ -111,4 +109,6 @@ class SubModelPerExample:
         copies = linear(math.prod(data.shape), self.copies * self.width, task, generator)
         head = linear(self.width, task.outputs, task, generator, scale=0.1)
         module = Routed(honest_module(task), copies, head, self.copies, turns)
-        return Broadcast(rebuilt(task, module, "sub-model-per-example"), RoutedRead(self.copies, turns))
+        return Broadcast(
+            rebuilt(task, module, "sub-model-per-example"), RoutedRead(self.copies, turns), (Change.ARCHITECTURE,)
+        )

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
+from leakgauge.observation import Attack
 from leakgauge.registry import SERVERS
 from leakgauge.task import Task
-
-if TYPE_CHECKING:
-    from leakgauge.compute import Budget, Compute
-    from leakgauge.observation import Observation, OnStep, Reconstruction
 
 
 class Change(Enum):
@@ -27,35 +24,20 @@ class Change(Enum):
     """The client runs a model that the server designed."""
 
 
-@runtime_checkable
-class Crafting(Protocol):
-    """The server's secret: what it put into the model, and the attack that reads it.
-
-    Made without sight of any client's data. Has the guarantees of `leakgauge.observation.Attack`.
-    """
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """What the server changed, for the report."""
-        ...
-
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = ...,
-        compute: Compute = ...,
-        on_step: OnStep | None = None,
-    ) -> Reconstruction: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """The task that clients receive; `crafting` is `None` from an honest server."""
+    """What a server sends to its clients, and what it keeps.
+
+    Attributes:
+        task: what clients receive.
+        crafting: the attack that the server prepared: it reads the answer because of what was crafted into the task.
+            Made without sight of any client's data. `None` from an honest server.
+        changes: what the server had to control.
+    """
 
     task: Task
-    crafting: Crafting | None = None
+    crafting: Attack | None = None
+    changes: tuple[Change, ...] = ()
 
 
 @runtime_checkable

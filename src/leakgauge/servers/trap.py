@@ -8,32 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from leakgauge.attacks.closed_form.linear import LinearRead
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import fronted, relu_pair
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
-
-
-@dataclass(frozen=True)
-class RowRead:
-    """`leakgauge.attacks.closed_form.LinearRead`: rows that one example alone drove. Never certified for a batch."""
-
-    changes: tuple[Change, ...]
-
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
-        """Costs no gradient evaluation."""
-        return LinearRead().reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
 
 @SERVERS.register("trap-weights", needs="a linear layer with bias that reads the input, then ReLU and a linear layer")
@@ -76,7 +55,7 @@ class TrapWeights:
             first.weight: unit * slope / data.range,
             first.bias: unit @ ((offset - data.low) / data.range),
         }
-        return Broadcast(task.with_state(state), RowRead((Change.PARAMETERS,)))
+        return Broadcast(task.with_state(state), LinearRead(), (Change.PARAMETERS,))
 
 
 @SERVERS.register("linear-first")
@@ -102,4 +81,4 @@ class LinearFirst:
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         wrapped = fronted(task, self.rows, "linear-first", generator)
         crafted = TrapWeights(factor=self.factor).broadcast(wrapped, generator)
-        return Broadcast(crafted.task, RowRead((Change.ARCHITECTURE,)))
+        return Broadcast(crafted.task, LinearRead(), (Change.ARCHITECTURE,))

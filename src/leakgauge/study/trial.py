@@ -17,10 +17,9 @@ from leakgauge.data.source import gallery, public
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.report.picture import Picture
 from leakgauge.resolve import Named
-from leakgauge.servers.server import Crafting
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.plan import Key, Plan
@@ -109,7 +108,7 @@ def run_trial(
             "model": plan.models[key.model].label,
             "mode": plan.mode.value,
             "server": plan.server.label,
-            "server_changes": [] if sent.crafting is None else [c.value for c in sent.crafting.changes],
+            "server_changes": [change.value for change in sent.changes],
             "client": client.label,
             "defense": defense.label,
             "knowledge": [*plan.config.knows, *(["crafting"] if sent.crafting is not None else [])],
@@ -159,7 +158,7 @@ def observe(
     defense: Named,
     batch: Batch,
     shown: Tensor,
-    crafting: Crafting | None = None,
+    crafting: Attack | None = None,
 ) -> Observation | Reconstruction:
     """What the plan's attacker receives: only the fields that the plan names.
 

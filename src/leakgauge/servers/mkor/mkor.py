@@ -74,7 +74,6 @@ class MKORCrafting:
 
     map: FeatureMap
     wiring: Wiring
-    changes: tuple[Change, ...]
 
     def reconstruct(
         self,
@@ -133,4 +132,4 @@ class MKOR:
         features = self.taps.craft(task, generator)
         built = self.head.craft(task, features, self.loss, generator)
         changes = (Change.PARAMETERS,) if built.task.loss is task.loss else (Change.PARAMETERS, Change.LOSS)
-        return Broadcast(built.task, MKORCrafting(features.map, built.wiring, changes))
+        return Broadcast(built.task, MKORCrafting(features.map, built.wiring), changes)

@@ -36,7 +36,7 @@ def captured(tmp_path: Path) -> dict[str, Any]:
     optimiser.step()
     Update.between(before, net.state_dict(), example_count=1).save(tmp_path / "update.safetensors")
     return tiny(
-        model={"audit.test_update_file:hospital_net": {"weights": str(tmp_path / "round7.pt")}},
+        model={"study.test_update_file:hospital_net": {"weights": str(tmp_path / "round7.pt")}},
         data={"source": "samples", "size": 16, "start": 3, "batches": 1, "normalise": False},
         clients=[{"fedavg": {"epochs": 1, "lr": 0.1}}],
         defenses=["none"],

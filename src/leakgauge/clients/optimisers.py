@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -44,6 +44,10 @@ class Optimiser(Protocol):
         """Whether entries of one tensor are scaled unlike, so that no ratio of gradient entries survives."""
         ...
 
+    def with_rate(self, lr: float) -> Optimiser:
+        """The same with another learning rate."""
+        ...
+
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         """New parameters and new state."""
         ...
@@ -78,6 +82,9 @@ class SGD:
     @property
     def rescales_entries(self) -> bool:
         return False
+
+    def with_rate(self, lr: float) -> SGD:
+        return replace(self, lr=lr)
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         g, moments = gradient, state.moments
@@ -125,6 +132,9 @@ class Adam:
     @property
     def rescales_entries(self) -> bool:
         return True
+
+    def with_rate(self, lr: float) -> Adam:
+        return replace(self, lr=lr)
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         if self.start is not None and not state.steps:

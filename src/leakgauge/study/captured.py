@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from leakgauge.clients.protocol import Protocol
+from leakgauge.data.source import Source, public
+from leakgauge.draws import Draws
 from leakgauge.errors import require
+from leakgauge.study.causes import causes_from
+from leakgauge.study.explained import Explained, Setting, explain
+from leakgauge.task import Batch
 from leakgauge.update import Update
+
+STRANGERS = 64
+"""Other examples that show whether an update belongs to the plan's weights."""
+
+WINDOWS = 16
+"""Other places of the source that are tried for the round's examples."""
 
 WEIGHTS = "weights: a file of the parameters that the server broadcast, before local training"
 
@@ -43,3 +56,29 @@ def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, h
         f"sends a {sends}, and the update's header says that it is a {sent}",
         f"give a protocol that sends a {sent}, e.g. {fitting}, or capture the update anew",
     )
+
+
+def explained_by(update: Update, setting: Setting, source: Source, indices: list[int], draws: Draws) -> Explained:
+    """How much of a captured update the plan explains; where it does not, other examples of its source are tried.
+
+    Args:
+        update: as captured.
+        setting: the plan's account of the round.
+        source: where the plan takes the round's examples from, at `indices`.
+        draws: of the check alone.
+
+    Raises:
+        InputError: the plan's client cannot train.
+    """
+    size, here = len(indices), indices[0]
+
+    def elsewhere() -> Iterator[tuple[str, Batch]]:
+        starts = {min(size * i * max(1, len(source) // size // WINDOWS), len(source) - size) for i in range(WINDOWS)}
+        near = {here + k for k in range(-size, size + 1)} | {here + k * size for k in range(-4, 5)}
+        inside = starts | {s for s in near if 0 <= s <= len(source) - size}
+        for start in sorted(inside, key=lambda s: (abs(s - here), s)):
+            if start != here:
+                yield f"start: {start}", source.read(range(start, start + size))
+
+    strangers = public(source, indices, STRANGERS, draws.generator("public"))
+    return explain(setting, update, draws, causes_from(strangers, elsewhere))

@@ -61,6 +61,12 @@ class Group:
         return [r for r in self.records if r["scores"] is None and r["status"] != "not_applicable"]
 
     @property
+    def doubt(self) -> str:
+        """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
+        told = [r["explained"] for r in self.records if r.get("explained") is not None]
+        return next((str(e["sentence"]) for e in told if not e["holds"]), "")
+
+    @property
     def scores(self) -> list[dict[str, Any]]:
         """Trials that gave a result."""
         return [r for r in self.records if r["scores"] is not None]
@@ -157,7 +163,7 @@ def recovered_shares(group: Group) -> list[float]:
 
 def level_of(group: Group, power: dict[str, Any]) -> str:
     """`exposed`: some image recovered. `partial`: identified beyond chance. `not_recovered`: neither, by an
-    attack that has shown its power on five images or more. Else `inconclusive`."""
+    attack that has shown its power on five images or more, on an update that its plan explains. Else `inconclusive`."""
     if all(r["status"] == "not_applicable" for r in group.records):
         return "not_applicable"
     if not group.scores:
@@ -168,7 +174,7 @@ def level_of(group: Group, power: dict[str, Any]) -> str:
     if n and proportion_lower(count, n, 0.975) > _chance(group):
         return "partial"
     enough = n > 0 and proportion_upper(count, n) < 0.5
-    return "not_recovered" if enough and power["shown"] and not group.failed else "inconclusive"
+    return "not_recovered" if enough and power["shown"] and not group.failed and not group.doubt else "inconclusive"
 
 
 def _chance(group: Group) -> float:
@@ -292,12 +298,14 @@ def _sentence(group: Group, base: dict[str, Any], level: str) -> str:
         "exposed": f"{group.title}: {base['recovered']} of {rate['n']} {thing}s recovered ({read}).",
         "partial": f"{group.title}: no {thing} recovered, but more identified than by chance ({read}).",
         "not_recovered": f"{group.title}: not recovered by this attack ({read}); {NOT_SAFE}.",
-        "inconclusive": f"{group.title}: inconclusive ({read}); {_why(base, thing)}.",
+        "inconclusive": f"{group.title}: inconclusive ({read}); {_why(group, base, thing)}.",
     }[level]
     return f"{said} {blind[:1].upper()}{blind[1:]}." if blind else said
 
 
-def _why(base: dict[str, Any], thing: str) -> str:
+def _why(group: Group, base: dict[str, Any], thing: str) -> str:
+    if group.doubt:
+        return "the plan does not explain the captured update, see above"
     if base["failed"]:
         return f"{base['failed']} of {base['trials']} trials gave no result"
     if base["power"]["shown"] is None:

@@ -30,7 +30,8 @@ def judge(gate: GateConfig | None, groups: list[Group]) -> GateResult:
 
     A limit is broken when the data exceed it, and *unsupported* ("too few trials") when they do not but
     the interval's end that hurts does: 0 of 8 still allows 31 %. Both fail the gate. So do trials that
-    failed, and a setting in which no attack that has shown its power was tried: neither says anything.
+    failed, a setting in which no attack that has shown its power was tried, and a captured update that the plan
+    does not explain: none of them says anything.
 
     Args:
         groups: all of the audit, controls included.
@@ -44,6 +45,7 @@ def judge(gate: GateConfig | None, groups: list[Group]) -> GateResult:
             False, ("no attack gave a result, so nothing was tested: add an attack that applies to this model",)
         )
     reasons = [reason for group in tested for reason in _reasons(gate, group)]
+    reasons += list(dict.fromkeys(f"explained: {group.doubt}" for group in groups if group.doubt))
     reasons += [_failures(group) for group in groups if group.failed]
     for setting in dict.fromkeys(group.setting for group in groups):
         tried = [group for group in tested if group.setting == setting]

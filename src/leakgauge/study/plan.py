@@ -29,9 +29,10 @@ from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense, split
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study import only
-from leakgauge.study.captured import refuse_contradiction
+from leakgauge.study.captured import explained_by, refuse_contradiction
 from leakgauge.study.contents import JUDGING, contents
 from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
+from leakgauge.study.explained import Explained, Setting
 from leakgauge.study.grammar import KNOWABLE, DataConfig, parse
 from leakgauge.study.model_spec import ModelSpec, fitted, model_label
 from leakgauge.task import Batch, DataSpec, Mode
@@ -175,6 +176,20 @@ class Plan:
         # A function of the user's own may load weights itself; one of ours draws them.
         has_weights = model.weights is not None or ":" in model.name
         refuse_contradiction(update, self.clients[0].value, examples=len(self.batches[0]), has_weights=has_weights)
+
+    def explained(self) -> Explained | None:
+        """How much of its captured update the plan explains; `None` where clients are simulated.
+
+        Raises:
+            InputError: the plan's client cannot train.
+        """
+        if self.config.update is None:
+            return None
+        task = self.broadcast(self.trials()[0]).task
+        batch = self.source.read(self.batches[0])
+        setting = Setting(task, self.clients[0].value, self.defenses[0].value, batch)
+        update, draws = Update.load(self.config.update), Draws(self.config.seeds[0]).of("explained", 0)
+        return explained_by(update, setting, self.source, self.batches[0], draws)
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""

@@ -14,6 +14,7 @@ from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.contents import changed
+from leakgauge.study.explained import Explained
 from leakgauge.study.plan import Key, Plan
 from leakgauge.study.store import ANEW, Asked, Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
@@ -21,6 +22,9 @@ from leakgauge.workers import Loss, run_all
 
 OnTrial = Callable[[int, int, str], None]
 """(finished, all, id of the last)."""
+
+OnExplained = Callable[[Explained], None]
+"""How much of the captured update the plan explains, before any trial runs."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Work:
     raw: dict[str, Any]
     compute: Compute
     counts_only: bool
+    explained: Explained | None = None
 
 
 _work: tuple[Plan, Work] | None = None
@@ -53,7 +58,10 @@ class Job:
 def _run(job: Job) -> TrialResult:
     assert _work is not None
     plan, work = _work
-    return run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
+    result = run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
+    if work.explained is not None and not job.key.control:
+        result.record["explained"] = work.explained.record
+    return result
 
 
 def environment(compute: Compute) -> dict[str, Any]:
@@ -77,6 +85,7 @@ def run(
     counts_only: bool = False,
     on_trial: OnTrial | None = None,
     anew: bool = False,
+    on_explained: OnExplained | None = None,
 ) -> Store:
     """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
 
@@ -101,7 +110,7 @@ def run(
     )
     store = Store.create(folder, asked, anew=anew)
     try:
-        _run_left(plan, keys, store, workers, compute, counts_only, on_trial)
+        _run_left(plan, keys, store, workers, compute, counts_only, on_trial, on_explained)
         different = changed(before, plan.contents())
         require(not different, "output", f"{', '.join(different)} changed while the audit ran", ANEW)
     except BaseException:
@@ -118,6 +127,7 @@ def _run_left(
     compute: Compute,
     counts_only: bool,
     on_trial: OnTrial | None,
+    on_explained: OnExplained | None,
 ) -> None:
     done = store.finished() & set(keys)
     left = {name: key for name, key in keys.items() if name not in done}
@@ -125,8 +135,11 @@ def _run_left(
         on_trial(len(done), len(keys), "")
     if not left:
         return
+    explained = plan.explained()
+    if explained is not None and on_explained is not None:
+        on_explained(explained)
     # A folder begun without images stays without, whatever this call says.
-    work = Work(plan.raw, compute, counts_only or store.audit.counts_only)
+    work = Work(plan.raw, compute, counts_only or store.audit.counts_only, explained)
 
     def keep(result: TrialResult) -> None:
         store.add(result)

@@ -15,6 +15,7 @@ from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
 from leakgauge.study.document import FREE_SPACE, document, write_json
+from leakgauge.study.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
@@ -49,7 +50,14 @@ def run_audit(
 
     try:
         store = run(
-            plan, output, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial, anew=anew
+            plan,
+            output,
+            workers=workers,
+            compute=compute,
+            counts_only=counts_only,
+            on_trial=on_trial,
+            anew=anew,
+            on_explained=lambda explained: _print_explained(console, explained),
         )
     finally:
         progress.stop()
@@ -57,6 +65,19 @@ def run_audit(
     _summary(console, document(store), output)
     console.print(f"report: {html}", soft_wrap=True)
     store.close()
+
+
+TENSORS = 5
+"""Of a captured update, the least explained, that are printed."""
+
+
+def _print_explained(console: Console, explained: Explained) -> None:
+    """Before the trials, so that a wrong plan can be stopped."""
+    console.print(explained.sentence, markup=False, highlight=False)
+    if not explained.holds:
+        for t in explained.tensors[:TENSORS]:
+            row = f"  {t.name}: cosine {t.fit.cosine:.3f}, norm {t.fit.norm:.3g}, {100 * t.energy:.0f} % of the update"
+            console.print(row, markup=False, highlight=False)
 
 
 def write_reports(store: Store) -> tuple[Path, Path]:

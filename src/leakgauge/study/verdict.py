@@ -21,9 +21,12 @@ def verdict(records: list[dict[str, Any]], gate: GateConfig | None) -> dict[str,
     own = [f for f in findings if not f["control"]]
     own.sort(key=lambda f: (LEVELS.index(f["level"]), -_best(f)))
     level = next((name for name in LEVELS if any(f["level"] == name for f in own)), "inconclusive")
+    told = [r["explained"] for r in records if r.get("explained") is not None]
+    doubt = next((g.doubt for g in groups if g.doubt), "")
     return {
+        **({"explained": told[0]} if told else {}),
         "level": "inconclusive" if level == "not_applicable" else level,
-        "headline": list(_headline(own, level, "picture" if images else "example")),
+        "headline": list(_headline(own, level, "picture" if images else "example", doubt)),
         "findings": own + [f for f in findings if f["control"]],
         "gate": judge(gate, groups).record,
     }
@@ -45,7 +48,7 @@ def _words(f: dict[str, Any]) -> str:
     return f"{s['model']}{crafted} under {s['client']} with {defense}"
 
 
-def _headline(own: list[dict[str, Any]], level: str, thing: str) -> tuple[str, str]:
+def _headline(own: list[dict[str, Any]], level: str, thing: str, doubt: str) -> tuple[str, str]:
     """Two sentences that a privacy officer understands."""
     settings = sorted({_setting(f) for f in own})
     exposed = [f for f in own if f["level"] == "exposed"]
@@ -63,13 +66,18 @@ def _headline(own: list[dict[str, Any]], level: str, thing: str) -> tuple[str, s
         first = f"No {thing} came back whole, but the updates say more about who sent them than chance allows."
     elif level == "not_recovered":
         first = f"None of the attacks tried recovered {_a(thing)} in {_count(settings)} tested."
+    elif doubt:
+        return (
+            f"This audit does not settle whether {thing}s can be recovered: its plan does not explain the update.",
+            doubt,
+        )
     else:
         return (
             f"This audit does not settle whether {thing}s can be recovered.",
             "The attacks failed, did not apply, or did not show their power on an undefended control: the table has "
             "each reason (report.html).",
         )
-    return first, _second(own, settings, rest, thing)
+    return first, doubt or _second(own, settings, rest, thing)
 
 
 def _second(own: list[dict[str, Any]], settings: list[tuple[str, ...]], rest: list[tuple[str, ...]], thing: str) -> str:

@@ -1,0 +1,180 @@
+"""Why a plan may not explain its captured update: likely mistakes are undone one by one, in simulated rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from leakgauge.attacks.labels.classifier import find_classifier
+from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.study.explained import ENOUGH, Cause, FindCauses, Fit, Setting
+from leakgauge.study.mistakes import Mistake, mistakes
+from leakgauge.task import Batch
+from leakgauge.tensors import Tensors
+from leakgauge.update import Update, UpdateKind
+
+RATES = 6
+"""Corrections of a learning rate by the ratio of norms."""
+
+STRANGERS = 24
+"""Rounds on other people's examples that show whether an update belongs to the plan's weights."""
+
+TELLING = 0.8
+"""Share of a plan's own round that those must span to tell weights from pictures."""
+
+ALIKE = 0.6
+"""Cosine of two moves of a classifier's bias above which the labels are taken for the same."""
+
+BETTER = 0.1
+"""Gain in the share explained from which a change that does not suffice is named as well."""
+
+Elsewhere = Callable[[], Iterator[tuple[str, Batch]]]
+"""Other examples that the plan's source could have meant, each with its words."""
+
+
+def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> FindCauses:
+    """How causes are looked for: `strangers` are examples that are not the round's."""
+
+    def find(setting: Setting, update: Update, draws: Draws) -> tuple[Cause, ...]:
+        plain = setting.fit(update, draws)
+        tried = [_undone(mistake, update, draws) for mistake in mistakes(setting, update)]
+        if not _enough(tried):
+            for words, batch in elsewhere():
+                tried.append(Cause("data", words, replace(setting, batch=batch).fit(update, draws).share))
+        if enough := _enough(tried):
+            return _one_a_key(enough)
+        gained = [c for c in tried if c.share is not None and c.share > max(plain.share, 0) + BETTER]
+        gained.sort(key=lambda c: -(c.share or 0))
+        return _one_a_key([*_weights_or_pictures(setting, update, draws, strangers), *gained])
+
+    return find
+
+
+def _enough(causes: list[Cause]) -> list[Cause]:
+    """Those that explain the update, the best first; of equally good ones the simplest, which came first."""
+    found = [c for c in causes if c.share is not None and c.share >= ENOUGH]
+    return sorted(found, key=lambda c: -round(100 * (c.share or 0)))
+
+
+def _one_a_key(causes: list[Cause]) -> tuple[Cause, ...]:
+    first: dict[str, Cause] = {}
+    for cause in causes:
+        first.setdefault(cause.key, cause)
+    return tuple(first.values())
+
+
+def _undone(mistake: Mistake, update: Update, draws: Draws) -> Cause:
+    setting, words = mistake.setting, mistake.change
+    if mistake.is_delta:
+        update = replace(update, header=replace(update.header, kind=UpdateKind.DELTA))
+    fit = setting.fit(update, draws)
+    if mistake.against:
+        return Cause(mistake.key, words, -fit.cosine)  # its length may be another as well
+    if mistake.fit_rate:
+        setting, fit = _fitted(setting, fit, update, draws)
+        rate = _rate(setting.protocol)
+        words = words if rate is None else f"{words}, lr {rate:.3g}"
+    return Cause(mistake.key, words, fit.share)
+
+
+def _rate(protocol: Protocol) -> float | None:
+    if isinstance(protocol, SecureAggregation):
+        return _rate(protocol.client)
+    if isinstance(protocol, FedAvg):
+        return protocol.lr
+    return protocol.optimiser.lr if isinstance(protocol, LocalTraining) else None
+
+
+def _with_rate(protocol: Protocol, lr: float) -> Protocol:
+    if isinstance(protocol, SecureAggregation):
+        return replace(protocol, client=_with_rate(protocol.client, lr))
+    if isinstance(protocol, FedAvg):
+        return replace(protocol, lr=lr)
+    assert isinstance(protocol, LocalTraining)
+    return replace(protocol, optimiser=protocol.optimiser.with_rate(lr))
+
+
+def _fitted(setting: Setting, fit: Fit, update: Update, draws: Draws) -> tuple[Setting, Fit]:
+    """With the learning rate that explains most: by the ratio of norms, over and over, then round numbers near it.
+
+    Where steps are large the norm says little of the rate; people write 1, 2, 3 or 5 times a power of ten.
+    """
+    tried = [(setting, fit)]
+
+    def at(lr: float) -> None:
+        changed = replace(setting, protocol=_with_rate(setting.protocol, lr))
+        tried.append((changed, changed.fit(update, draws)))
+
+    for _ in range(RATES):
+        lr, norm = _rate(tried[-1][0].protocol), tried[-1][1].norm
+        if lr is None or norm <= 0 or abs(math.log(norm)) < 1e-3:
+            break
+        at(lr / norm if math.isfinite(norm) else lr / 100)
+    best, best_fit = max(tried, key=lambda t: t[1].share)
+    lr = _rate(best.protocol)
+    if lr is not None and best_fit.share < 0.99:
+        power = 10 ** math.floor(math.log10(lr))
+        for rate in (k * power * ten for ten in (0.1, 1, 10) for k in (1, 2, 3, 5)):
+            if lr / 3 <= rate <= 3 * lr:
+                at(rate)
+    return max(tried, key=lambda t: t[1].share)
+
+
+def _weights_or_pictures(setting: Setting, update: Update, draws: Draws, strangers: Tensor) -> list[Cause]:
+    """What no simulated round can try. Other labels in the classifier's bias speak for pictures; so do rounds on other
+    people's examples that span as much of this update as of the plan's own, which they do under its weights alone."""
+    weights = Cause("model.weights", "those that the server broadcast in this round", None)
+    pictures = Cause("data", "the round's own examples and labels (source, start, batch)", None)
+    bare = replace(setting, defense=NoDefense())
+    simulated = bare.simulated(update, draws)
+    if _labels_differ(setting, simulated, update):
+        return [pictures, weights]
+    ours, theirs = _spanned(bare, update, draws, strangers, (simulated, update.tensors))
+    return [pictures, weights] if ours > TELLING and theirs > 0.8 * ours else [weights, pictures]
+
+
+def _labels_differ(setting: Setting, simulated: Tensors, update: Update) -> bool:
+    """Whether the classifier's bias moved for other classes than the plan's: most of its move is the labels'."""
+    layer = find_classifier(Observation(setting.task, update, Knowledge()))
+    if isinstance(layer, Unknown):
+        return False
+    name = layer.weight if layer.bias is None else layer.bias
+    both = simulated[name].double(), update.tensors[name].double()
+    one, two = both if layer.bias is not None else (t.flatten(1).sum(1) for t in both)
+    return float(nn.functional.cosine_similarity(one, two, dim=0)) < ALIKE
+
+
+def _spanned(
+    setting: Setting, update: Update, draws: Draws, strangers: Tensor, targets: tuple[Tensors, Tensors]
+) -> tuple[float, float]:
+    """Share of each target's norm that rounds on strangers span."""
+    g, rounds = draws.generator("strangers"), []
+    for i in range(STRANGERS):
+        chosen = torch.randint(len(strangers), (len(setting.batch),), generator=g)
+        labels = torch.randint(setting.task.data.classes, (len(setting.batch),), generator=g)
+        other = replace(setting, batch=Batch(strangers[chosen], labels))
+        try:
+            flat = _flat(other.simulated(update, draws.of("stranger", i)))
+        except (InputError, RuntimeError):
+            continue
+        if bool(torch.isfinite(flat).all()) and float(flat.norm()) > 0:
+            rounds.append(flat / flat.norm())
+    if not rounds:
+        return 0.0, 0.0
+    basis = torch.linalg.qr(torch.stack(rounds).T)[0]
+    ours, theirs = (float((basis.T @ f).norm() / f.norm().clamp_min(1e-300)) for f in map(_flat, targets))
+    return ours, theirs
+
+
+def _flat(tensors: Tensors) -> Tensor:
+    return torch.cat([tensors[k].detach().double().flatten() for k in sorted(tensors)])

@@ -1,0 +1,225 @@
+"""How much of a captured update its plan explains, with the round's own examples at hand.
+
+An attack on an update that was made with other weights, another mode or other pictures than the plan says fails, and
+its failure would be taken for protection. So one round is simulated from the plan and compared with what was captured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.matching import Simulator
+from leakgauge.clients import Protocol, client_update
+from leakgauge.defenses import Defense
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.task import Batch, Task
+from leakgauge.tensors import Tensors
+from leakgauge.update import Update
+
+ENOUGH = 0.95
+"""Share of what the right plan would explain below which a plan counts as wrong."""
+
+ROUNDS = 4
+"""Rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown."""
+
+CERTAIN = 5.0
+"""Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One comparison.
+
+    Attributes:
+        cosine: between simulated and captured, −1 to 1.
+        norm: ‖simulated‖ / ‖captured‖.
+    """
+
+    cosine: float
+    norm: float
+
+    @property
+    def share(self) -> float:
+        """The cosine, times the smaller norm over the larger: 1 where both are equal."""
+        larger = max(self.norm, 1 / self.norm) if self.norm > 0 else math.inf
+        return self.cosine / larger if math.isfinite(larger) else 0.0
+
+    @staticmethod
+    def between(simulated: Tensors, captured: Tensors) -> Fit:
+        """Over all tensors together, in float64. One that is not finite fits nothing."""
+        a, b = (torch.cat([t[k].detach().double().flatten() for k in captured]) for t in (simulated, captured))
+        size, other = float(a.norm()), float(b.norm())
+        if not math.isfinite(size) or not size or not other:
+            return Fit(0.0, math.inf if not math.isfinite(size) else 0.0)
+        return Fit(float(a @ b) / size / other, size / other)
+
+
+@dataclass(frozen=True)
+class TensorFit:
+    """The fit of one tensor, and its share of the captured update's squared norm."""
+
+    name: str
+    energy: float
+    fit: Fit
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What may be wrong with a plan.
+
+    Attributes:
+        key: of the plan, e.g. ``mode``.
+        change: what to write or look at.
+        share: explained with that change; `None` where nothing could be tried.
+    """
+
+    key: str
+    change: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Whether a plan explains its captured update.
+
+    Attributes:
+        fit: of the whole update.
+        expected: what the right plan would explain, at least and at most: less than all where noise, order or dropout
+            are drawn.
+        recognisable: whether the right plan's cosine stands out of chance at all.
+        tensors: tensor by tensor, the least explained first.
+        causes: the likeliest first; empty where the plan explains the update.
+    """
+
+    fit: Fit
+    expected: tuple[float, float]
+    recognisable: bool
+    tensors: tuple[TensorFit, ...]
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def too_well(self) -> bool:
+        """Whether the update holds clearly less noise than the plan says."""
+        return self.expected[1] < ENOUGH and self.fit.share > (1 + self.expected[1]) / 2
+
+    @property
+    def holds(self) -> bool:
+        """Whether results on this update mean what the plan says."""
+        return self.recognisable and self.fit.share >= ENOUGH * self.expected[0] and not self.too_well
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As in report.json."""
+        return {
+            "holds": self.holds,
+            "share": _rounded(self.fit.share),
+            "cosine": _rounded(self.fit.cosine),
+            "norm": _rounded(self.fit.norm),
+            "expected": [_rounded(e) for e in self.expected],
+            "sentence": self.sentence,
+            "tensors": [
+                {"name": t.name, "energy": _rounded(t.energy)}
+                | {"cosine": _rounded(t.fit.cosine), "norm": _rounded(t.fit.norm)}
+                for t in self.tensors
+            ],
+            "causes": [{"key": c.key, "change": c.change, "share": _rounded(c.share)} for c in self.causes],
+        }
+
+    @property
+    def sentence(self) -> str:
+        """For terminal and page."""
+        share = f"The plan explains {100 * self.fit.share:.1f} % of this update"
+        read = f"(cosine {self.fit.cosine:.3f}, norm {self.fit.norm:.3g} of the captured)"
+        if self.expected[0] < ENOUGH:
+            read += f"; the right plan would explain {100 * self.expected[0]:.0f} to {100 * self.expected[1]:.0f} %"
+        if self.holds:
+            return f"{share} {read}."
+        if not self.recognisable:
+            return f"{share} {read}: under so much noise no plan could be told from another, so nothing is concluded."
+        if self.too_well:
+            return f"{share} {read}: more than its defence allows. First look at defenses: the update holds less noise."
+        first = "; then at ".join(f"{c.key}: {c.change}{_percent(c.share)}" for c in self.causes[:3])
+        return f"{share} {read}, so nothing is concluded. First look at {first or 'the plan'}."
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f" ({100 * share:.1f} % explained)"
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A plan's account of one round: everything that a simulated client needs, examples included."""
+
+    task: Task
+    protocol: Protocol
+    defense: Defense
+    batch: Batch
+
+    def simulated(self, update: Update, draws: Draws) -> Tensors:
+        """The update as this account has it; what is drawn comes from `draws`, noise is left out.
+
+        Raises:
+            InputError: no client can train so.
+        """
+        knowledge = Knowledge(example_count=len(self.batch), local_training=self.protocol, defense=self.defense)
+        seen = Observation(self.defense.on_task(self.task), update, knowledge)
+        like = next(iter(self.task.parameters.values()))
+        simulator = Simulator.of(seen, like, draws.generator("explained"))
+        return simulator.exact(Batch(self.batch.inputs.to(like), self.batch.labels.to(like.device)))
+
+    def fit(self, update: Update, draws: Draws) -> Fit:
+        """How this account fits; a round that cannot be simulated fits nothing."""
+        try:
+            return Fit.between(self.simulated(update, draws), update.tensors)
+        except (InputError, RuntimeError, ValueError):
+            return Fit(0.0, 0.0)
+
+
+FindCauses = Callable[[Setting, Update, Draws], tuple[Cause, ...]]
+
+
+def explain(setting: Setting, update: Update, draws: Draws, find_causes: FindCauses) -> Explained:
+    """Compares one simulated round with what was captured, and looks for the cause where they differ.
+
+    Raises:
+        InputError: the plan's client cannot train at all.
+    """
+    simulated = setting.simulated(update, draws)
+    own = [_own_fit(setting, update, draws.of("round", i)) for i in range(ROUNDS)]
+    shares = [f.share for f in own]
+    entries = sum(t.numel() for t in update.tensors.values())
+    total = sum(float(t.double().square().sum()) for t in update.tensors.values()) or 1.0
+
+    def one(name: str, tensor: Tensor) -> TensorFit:
+        fit = Fit.between({name: simulated[name]}, {name: tensor})
+        return TensorFit(name, float(tensor.double().square().sum()) / total, fit)
+
+    tensors = [one(name, tensor) for name, tensor in update.tensors.items()]
+    tensors.sort(key=lambda t: t.energy * (1 - t.fit.share), reverse=True)
+    found = Explained(
+        fit=Fit.between(simulated, update.tensors),
+        expected=(min(shares), max(shares)),
+        recognisable=min(f.cosine for f in own) > CERTAIN / math.sqrt(entries),
+        tensors=tuple(tensors),
+    )
+    if found.holds or not found.recognisable:
+        return found
+    return replace(found, causes=find_causes(setting, update, draws))
+
+
+def _own_fit(setting: Setting, update: Update, draws: Draws) -> Fit:
+    """How the plan fits a round of its own, simulated with draws that it does not know."""
+    sent = client_update(setting.task, setting.protocol, setting.batch, draws, defense=setting.defense)
+    return setting.fit(replace(sent, header=update.header), draws.of("guess", 0))

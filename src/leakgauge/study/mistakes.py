@@ -1,0 +1,147 @@
+"""Mistakes that people make when they describe a round, each undone: the plan's account with one thing changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from leakgauge.clients import SGD, Adam, FedAvg, LocalTraining, Optimiser, Protocol, adamw
+from leakgauge.clients.protocol import GradientRule
+from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.study.explained import Setting
+from leakgauge.task import Batch, Mode, Task
+from leakgauge.tensors import Tensors
+from leakgauge.update import Update, UpdateKind
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation a channel that torchvision's models are trained with."""
+
+MOST_STEPS = 100
+"""Minibatches of a client up to which other numbers of epochs and sizes are tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mistake:
+    """One mistake undone.
+
+    Attributes:
+        key: of the plan.
+        change: what the plan should say.
+        setting: the plan's account without the mistake.
+        fit_rate: its learning rate has to be found.
+        against: the update points the other way.
+        is_delta: the update is a delta, whatever its header says.
+    """
+
+    key: str
+    change: str
+    setting: Setting
+    fit_rate: bool = False
+    against: bool = False
+    is_delta: bool = False
+
+
+def mistakes(setting: Setting, update: Update) -> Iterator[Mistake]:
+    """The simplest first: of those that explain equally much, the first is named."""
+    yield from _of_the_update(setting, update)
+    yield from _of_the_mode(setting)
+    yield from _of_normalisation(setting)
+    if not isinstance(setting.defense, NoDefense):
+        yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
+    yield from _of_local_training(setting)
+
+
+def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
+    task = setting.task
+    if update.header.kind is UpdateKind.DELTA:
+        yield Mistake("clients[0].lr", "another learning rate", setting, fit_rate=True)
+        yield Mistake("update", "it points against the plan's; was before − after handed in?", setting, against=True)
+        before = task.with_state({k: v - update.tensors[k].to(v) for k, v in task.parameters.items()})
+        words = "these are the weights after training; give those before"
+        yield Mistake("model.weights", words, replace(setting, task=before))
+        return
+    for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
+        local = replace(setting, protocol=LocalTraining(batch_size=size))
+        words = "it is a delta (after − before), and its header says gradient"
+        yield Mistake("update", words, local, fit_rate=True, is_delta=True)
+    yield Mistake("update", "it points against the plan's gradient", setting, against=True)
+    fit = setting.fit(update, Draws(0))
+    factor = 1 / fit.norm if fit.norm > 0 else 1.0
+    words = f"it is {factor:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
+    yield Mistake("update", words, replace(setting, protocol=Scaled(setting.protocol, factor)))
+
+
+def _of_the_mode(setting: Setting) -> Iterator[Mistake]:
+    task = setting.task
+    drops = [m for m in task.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
+    norms = [m for m in task.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if drops or norms:
+        other = Mode.EVAL if task.mode is Mode.TRAIN else Mode.TRAIN
+        module = copy.deepcopy(task.module).train(other is Mode.TRAIN)
+        changed = replace(task, module=module, mode=other, stochastic=bool(drops) and other is Mode.TRAIN)
+        yield Mistake("mode", other.value, replace(setting, task=changed))
+
+
+def _of_normalisation(setting: Setting) -> Iterator[Mistake]:
+    data = setting.task.data
+    low, width = data.low, data.range
+    ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
+        ("the network saw raw values: normalise: false", (0.0,), (1.0,))
+    ]
+    if data.is_image and data.shape[0] == 3:
+        for name, (mean, std) in (("CIFAR-10's", (CIFAR_MEAN, CIFAR_STD)), ("ImageNet's", IMAGENET)):
+            scaled = tuple(low + width * m for m in mean), tuple(width * s for s in std)
+            ways.append((f"{name} mean and standard deviation, here or in the module", *scaled))
+    ways.append(("values from −1 to 1: put that into the module", (low + width / 2,), (width / 2,)))
+    ways.append(("values from 0 to 1: put that into the module", (low,), (width,)))
+    ways.append(("values from 0 to 255: put that into the module", (low,), (width / 255,)))
+    for words, mean, std in ways:
+        if (set(data.mean), set(data.std)) != (set(mean), set(std)):
+            changed = replace(setting.task, data=replace(data, mean=mean, std=std))
+            yield Mistake("data.normalise", words, replace(setting, task=changed))
+
+
+def _of_local_training(setting: Setting) -> Iterator[Mistake]:
+    loop = setting.protocol.training if isinstance(setting.protocol, FedAvg) else setting.protocol
+    if not isinstance(loop, LocalTraining):
+        return
+    examples = len(setting.batch)
+    sizes = dict.fromkeys((loop.batch_size, None, *(2**i for i in range(8) if 2**i < examples)))
+    for epochs in dict.fromkeys((loop.epochs, 1, 2, 3, 5, 10)):
+        for size in sizes:
+            other = replace(loop, epochs=epochs, batch_size=size)
+            if other != loop and other.steps(examples) <= MOST_STEPS:
+                words = f"epochs: {epochs}, batch_size: {size or examples}"
+                yield Mistake("clients[0]", words, replace(setting, protocol=other))
+    lr = loop.optimiser.lr
+    others: list[tuple[str, Optimiser]] = [("SGD", SGD(lr=lr)), ("SGD with momentum 0.9", SGD(lr=lr, momentum=0.9))]
+    if not loop.optimiser.rescales_entries:
+        others += [("Adam", Adam()), ("AdamW", adamw())]
+    for name, optimiser in others:
+        if optimiser != loop.optimiser:
+            changed = replace(setting, protocol=replace(loop, optimiser=optimiser))
+            yield Mistake("clients[0].optimiser", name, changed, fit_rate=True)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A protocol whose update is multiplied, such as the gradient of a sum for that of a mean."""
+
+    client: Protocol
+    factor: float
+
+    @property
+    def kind(self) -> UpdateKind:
+        return self.client.kind
+
+    def steps(self, examples: int) -> int:
+        return self.client.steps(examples)
+
+    def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
+        moved, buffers = self.client.local_training(task, batch, draws, gradient)
+        return {k: self.factor * v for k, v in moved.items()}, buffers

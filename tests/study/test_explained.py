@@ -1,0 +1,232 @@
+"""A captured update that its plan does not explain reassures nobody, and the mistake is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from audit.test_verdict import LEAKY, trial
+from torch import nn
+
+from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, adamw, client_update
+from leakgauge.data import Samples
+from leakgauge.data.source import Part, spec
+from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
+from leakgauge.draws import Draws
+from leakgauge.study.causes import causes_from
+from leakgauge.study.explained import Explained, Fit, Setting, TensorFit, explain
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.verdict import verdict
+from leakgauge.task import Batch, Task
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+SOURCE = Samples(size=16)
+SPEC = spec(SOURCE)
+SGD_OF_TWO = FedAvg(batch_size=2, lr=0.01)
+
+
+def normed_cnn() -> nn.Module:
+    """BatchNorm, so that the mode matters."""
+    conv = nn.Conv2d(3, 8, 3, 2, 1)
+    return nn.Sequential(conv, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 8))
+
+
+def dropped_mlp() -> nn.Module:
+    hidden = nn.Linear(768, 32)
+    return nn.Sequential(nn.Flatten(), hidden, nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 8))
+
+
+def grouped_cnn() -> nn.Module:
+    conv = nn.Conv2d(3, 6, 5, 2, 2)
+    return nn.Sequential(
+        conv, nn.Sigmoid(), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(384, 16), nn.ReLU(), nn.Linear(16, 8)
+    )
+
+
+NETS = (normed_cnn, dropped_mlp, grouped_cnn)
+
+
+def made(net: Callable[[], nn.Module], seed: int = 1) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return net()
+
+
+def captured(
+    net: nn.Module, optimiser: str = "SGD", *, mode: str = "train", clip: float | None = None, **options: float
+) -> Update:
+    """Two steps of two photos each, in a loop of somebody's own."""
+    batch = SOURCE.read([0, 1, 2, 3])
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    net.train(mode == "train")
+    steps = getattr(torch.optim, optimiser)(net.parameters(), **{"lr": 0.01, **options})
+    for i in (0, 2):
+        steps.zero_grad()
+        loss = nn.functional.cross_entropy(net(SPEC.normalise(batch.inputs[i : i + 2])), batch.labels[i : i + 2])
+        loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        steps.step()
+    update = Update.between(before, net.state_dict(), example_count=4)
+    net.load_state_dict(before)
+    return update
+
+
+def setting(net: nn.Module, protocol: Protocol = SGD_OF_TWO, *, mode: str = "train", first: int = 0) -> Setting:
+    batch = SOURCE.read(range(first, first + 4))
+    return Setting(Task.of(net, SPEC, mode=mode), protocol, NoDefense(), batch)
+
+
+def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explained:
+    strangers = SOURCE.others(frozenset(range(4)), Part.PUBLIC, 32, torch.Generator().manual_seed(0))
+
+    def others() -> Iterator[tuple[str, Batch]]:
+        if elsewhere:
+            yield "start: 0", SOURCE.read(range(4))
+
+    return explain(account, update, Draws(0), causes_from(strangers, others))
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    ("optimiser", "options", "protocol"),
+    [
+        ("SGD", {}, SGD_OF_TWO),
+        ("SGD", {"momentum": 0.9}, FedAvg(batch_size=2, lr=0.01, momentum=0.9)),
+        ("SGD", {"mode": "eval"}, SGD_OF_TWO),
+        ("SGD", {"clip": 0.1}, LocalTraining(optimiser=SGD(lr=0.01), batch_size=2, clip=0.1)),
+        ("Adam", {"lr": 0.001}, LocalTraining(optimiser=Adam(lr=0.001), batch_size=2)),
+        (
+            "AdamW",
+            {"lr": 0.001, "weight_decay": 0.1},
+            LocalTraining(optimiser=adamw(lr=0.001, weight_decay=0.1), batch_size=2),
+        ),
+    ],
+)
+def test_the_right_plan_explains_all(
+    net: Callable[[], nn.Module], optimiser: str, options: dict, protocol: Protocol
+) -> None:
+    module = made(net)
+    found = look(setting(module, protocol, mode=options.get("mode", "train")), captured(module, optimiser, **options))
+    assert found.holds
+    assert found.fit.share >= 0.99
+    assert not found.causes
+
+
+def other_weights(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    return setting(made(net, 2)), captured(made(net))
+
+
+def other_mode(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    return setting(made(net), mode="eval"), captured(made(net))
+
+
+def other_rate(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    return setting(made(net), FedAvg(batch_size=2, lr=1.0)), captured(made(net))
+
+
+def other_normalisation(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    account = setting(made(net))
+    raw = replace(SPEC, mean=(0.0,), std=(1.0,))
+    return replace(account, task=replace(account.task, data=raw)), captured(made(net))
+
+
+def other_optimiser(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    return setting(made(net)), captured(made(net), "Adam", lr=0.001)
+
+
+def other_pictures(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    return setting(made(net), first=4), captured(made(net))
+
+
+def a_delta_for_a_gradient(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    update = captured(made(net))
+    return setting(made(net), FedSGD()), Update(update.tensors, UpdateHeader(UpdateKind.GRADIENT, 4))
+
+
+def weights_after_training(net: Callable[[], nn.Module]) -> tuple[Setting, Update]:
+    update = captured(made(net))
+    account = setting(made(net))
+    after = {k: v + update.tensors[k] for k, v in account.task.parameters.items()}
+    return replace(account, task=account.task.with_state(after)), update
+
+
+MISTAKES: tuple[tuple[Callable[[Callable[[], nn.Module]], tuple[Setting, Update]], str], ...] = (
+    (other_weights, "model.weights"),
+    (other_mode, "mode"),
+    (other_rate, "clients[0].lr"),
+    (other_normalisation, "data.normalise"),
+    (other_optimiser, "clients[0].optimiser"),
+    (other_pictures, "data"),
+    (a_delta_for_a_gradient, "update"),
+    (weights_after_training, "model.weights"),
+)
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(("mistake", "key"), MISTAKES, ids=lambda v: getattr(v, "__name__", v))
+def test_a_mistake_is_seen_and_named(net: Callable[[], nn.Module], mistake: Callable, key: str) -> None:
+    found = look(*mistake(net))
+    assert not found.holds
+    assert found.causes[0].key == key
+    assert f"First look at {key}: " in found.sentence
+
+
+def test_the_rounds_own_pictures_are_found_elsewhere_in_the_source() -> None:
+    found = look(*other_pictures(normed_cnn), elsewhere=True)
+    assert found.causes[0].change == "start: 0"
+    assert found.causes[0].share is not None
+    assert found.causes[0].share > 0.99
+
+
+@pytest.mark.parametrize(
+    "defense", [noise(relative=1.0), TopK(keep=0.05), RandomK(keep=0.1), noise(relative=3.0)], ids=repr
+)
+def test_what_is_drawn_is_not_held_against_the_plan(defense: Defense) -> None:
+    account = replace(setting(made(normed_cnn)), defense=defense)
+    sent = client_update(account.task, SGD_OF_TWO, account.batch, Draws(5), defense=defense)
+    assert look(account, sent).holds
+    wrong = replace(account, task=setting(made(normed_cnn, 2)).task)
+    assert not look(wrong, sent).holds
+
+
+def test_an_update_with_less_noise_than_the_plan_says_is_not_explained() -> None:
+    """The attacker would be told to expect noise that is not there, and would look weak."""
+    account = replace(setting(made(normed_cnn)), defense=noise(relative=1.0))
+    found = look(account, captured(made(normed_cnn)))
+    assert found.fit.share > 0.99
+    assert not found.holds
+    assert "holds less noise" in found.sentence
+
+
+def test_noise_that_hides_every_plan_concludes_nothing() -> None:
+    account = replace(setting(made(normed_cnn)), defense=noise(relative=1000.0))
+    sent = client_update(account.task, SGD_OF_TWO, account.batch, Draws(5), defense=account.defense)
+    found = look(account, sent)
+    assert not found.holds
+    assert "no plan could be told from another" in found.sentence
+
+
+def test_a_share_is_the_cosine_shortened_by_unequal_norms() -> None:
+    one = {"a": torch.tensor([3.0, 4.0])}
+    assert Fit.between(one, one).share == pytest.approx(1)
+    assert Fit.between({"a": 100 * one["a"]}, one).share == pytest.approx(0.01)
+    assert Fit.between({"a": one["a"] / 4}, one).share == pytest.approx(0.25)
+    assert Fit.between({"a": -one["a"]}, one).share == pytest.approx(-1)
+    assert Fit.between({"a": one["a"] * float("nan")}, one).share == 0
+    assert Fit.between({"a": one["a"] * 0}, one).share == 0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.35])
+def test_what_is_not_explained_is_inconclusive_and_fails_its_gate(share: float) -> None:
+    """Twenty pictures that no attack came near to, with controls that show power: a passed gate but for the plan."""
+    one = TensorFit("w", 1.0, Fit(share, 1.0))
+    told = Explained(Fit(share, 1.0), (1.0, 1.0), recognisable=True, tensors=(one,))
+    rows = [trial(i, 11.0, defense="topk") | {"explained": told.record} for i in range(20)]
+    found = verdict([*rows, *LEAKY], GateConfig.model_validate({"identified": {"max": 0.2}}))
+    level = next(f["level"] for f in found["findings"] if f["scenario"]["defense"] == "topk")
+    assert level == ("not_recovered" if share == 1.0 else "inconclusive")
+    assert any("The plan explains 35.0 %" in r for r in found["gate"]["reasons"]) == (share < 1)
+    assert found["explained"] == told.record

@@ -12,7 +12,11 @@ from torch import nn
 from leakgauge.compute import Compute
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
+from leakgauge.report.html import render
+from leakgauge.study.document import document
+from leakgauge.study.explained import Explained
 from leakgauge.study.plan import Key, Plan
+from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 from study.plans import tiny
@@ -182,3 +186,20 @@ def test_an_update_without_the_weights_of_its_round_is_refused(captured: dict[st
     Update(made.parameters, UpdateHeader(UpdateKind.DELTA, 1)).save(tmp_path / "mlp.safetensors")
     with pytest.raises(InputError, match=r"model: names no weights, .*; add weights: a file"):
         Plan(captured | {"model": net, "update": str(tmp_path / "mlp.safetensors")})
+
+
+def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: dict[str, Any], tmp_path: Path) -> None:
+    right = Plan(captured).explained()
+    assert right is not None
+    assert right.holds
+    assert right.fit.share > 0.99
+    wrong = captured | {"data": captured["data"] | {"normalise": True}, "gate": {"identified": {"max": 0.5}}}
+    seen: list[Explained] = []
+    store = run(Plan(wrong), tmp_path / "out", on_explained=seen.append)
+    report = document(store)
+    assert [e.causes[0].key for e in seen] == ["data.normalise"]
+    assert report["verdict"]["explained"] == seen[0].record
+    assert report["verdict"]["level"] != "not_recovered"
+    assert report["verdict"]["gate"]["passed"] is False
+    assert "The plan does not explain the captured update" in render(report, {})
+    assert [r["explained"] is not None for r in report["trials"] if not r["control"]] == [True]

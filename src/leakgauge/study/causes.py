@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +23,9 @@ from leakgauge.study.mistakes import Mistake, mistakes
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind
+
+ALL = 0.99
+"""Share from which a change is taken for the true one, and no other is tried: the simplest come first."""
 
 RATES = 6
 """Corrections of a learning rate by the ratio of norms."""
@@ -47,10 +51,14 @@ def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> F
 
     def find(setting: Setting, update: Update, draws: Draws) -> tuple[Cause, ...]:
         plain = setting.fit(update, draws)
-        tried = [_undone(mistake, update, draws) for mistake in mistakes(setting, update)]
-        if not _enough(tried):
-            for words, batch in elsewhere():
-                tried.append(Cause("data", words, replace(setting, batch=batch).fit(update, draws).share))
+        tried: list[Cause] = []
+        for cause in itertools.chain(
+            (_undone(mistake, update, draws) for mistake in mistakes(setting, update)),
+            (Cause("data", w, replace(setting, batch=b).fit(update, draws).share) for w, b in elsewhere()),
+        ):
+            tried.append(cause)
+            if cause.share is not None and cause.share >= ALL:
+                break
         if enough := _enough(tried):
             return _one_a_key(enough)
         gained = [c for c in tried if c.share is not None and c.share > max(plain.share, 0) + BETTER]

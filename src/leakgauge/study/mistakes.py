@@ -94,8 +94,8 @@ def _of_normalisation(setting: Setting) -> Iterator[Mistake]:
         ("the network saw raw values: normalise: false", (0.0,), (1.0,))
     ]
     if data.is_image and data.shape[0] == 3:
-        for name, (mean, std) in (("CIFAR-10's", (CIFAR_MEAN, CIFAR_STD)), ("ImageNet's", IMAGENET)):
-            scaled = tuple(low + width * m for m in mean), tuple(width * s for s in std)
+        for name, (means, stds) in (("CIFAR-10's", (CIFAR_MEAN, CIFAR_STD)), ("ImageNet's", IMAGENET)):
+            scaled = tuple(low + width * m for m in means), tuple(width * s for s in stds)
             ways.append((f"{name} mean and standard deviation, here or in the module", *scaled))
     ways.append(("values from −1 to 1: put that into the module", (low + width / 2,), (width / 2,)))
     ways.append(("values from 0 to 1: put that into the module", (low,), (width,)))

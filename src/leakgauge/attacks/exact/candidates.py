@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, uncertainty
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_of
 from leakgauge.attacks.exact.sums import Sums
 from leakgauge.attacks.exact.tail import Tail
 
@@ -21,17 +21,20 @@ WEAK = 1e-3
 """Relative tolerance beyond which one row alone is no reason to accept a candidate, even for a while."""
 
 LIKELY = 1e-3
-"""Expected false matches among all tests up to which one row alone is taken before others."""
+"""Expected false matches among all tests up to which one row alone is taken before others; of rows that agree, one."""
 
 
-def candidates(tail: Tail, sums: Sums, state: Residual, found: Examples) -> tuple[Examples, int]:
+def candidates(tail: Tail, sums: Sums, state: Residual, known: Float[Tensor, "k d"]) -> tuple[Examples, int]:
     """Examples that predict the row that they were read from, best first, and how many tests were made.
 
     A row that one example alone drives is s·δ_ki·(x_k, 1): its weights over its bias entry are the example. The
     candidate goes through the model, and for its true label the predicted s·δ_ki is the row's bias entry: d numbers
     make the candidate, one more tests it, for every label. Rows that give the same example agree.
+
+    Args:
+        known: examples that are not asked for again: those that were accepted, and those that were taken back.
     """
-    rows = (~state.explained & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
+    rows = (~state.explained & ~state.open & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
     x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
     if sums.low is not None and sums.high is not None:
         slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
@@ -47,17 +50,18 @@ def candidates(tail: Tail, sums: Sums, state: Residual, found: Examples) -> tupl
     rows, x, doubt, least, labels = rows[near], x[near], doubt[near], least[near], sums.labels[best[near]]
     if not len(rows):
         return none, gap.numel()
-    error = uncertainty(tail, sums, x, labels, doubt)
-    tolerance = FACTOR * (state.error[rows] + error)
+    shares = shares_of(tail, sums, x, labels, doubt)
+    at = torch.arange(len(rows), device=rows.device)
+    tolerance = FACTOR * (state.error[rows] + shares.error[at, rows] + shares.open[at, rows])
     relative = tolerance / state.bias[rows].abs()
     kept = ((least <= tolerance) & (relative < LOOSE)).nonzero()[:, 0]
     kept = kept[relative[kept].argsort()]
     first, agreeing = _distinct(x[kept], labels[kept], doubt[kept])
     kept = kept[first]
-    fresh = Examples(x[kept], labels[kept], doubt[kept], error[kept], relative[kept], agreeing)
-    sure = (agreeing > 1) | (fresh.relative * gap.numel() <= LIKELY)
-    fresh = fresh.take(sure if bool(sure.any()) else fresh.relative < WEAK)
-    return _new(fresh, found), gap.numel()
+    fresh = Examples(x[kept], labels[kept], doubt[kept], relative[kept], agreeing)
+    fresh = _new(fresh, known)
+    sure = fresh.relative * gap.numel() <= torch.where(fresh.agreeing > 1, 1.0, LIKELY)
+    return fresh.take(sure if bool(sure.any()) else fresh.relative < WEAK), gap.numel()
 
 
 def _distinct(
@@ -80,9 +84,9 @@ def _distinct(
     return pair[0], pair[1]
 
 
-def _new(fresh: Examples, found: Examples) -> Examples:
-    """Those that are not among the accepted ones: a unit on its kink leaves what looks like its example again."""
-    if not len(found) or not len(fresh):
+def _new(fresh: Examples, known: Float[Tensor, "k d"]) -> Examples:
+    """Those that are not known: a unit on its kink leaves what looks like its example again."""
+    if not len(known) or not len(fresh):
         return fresh
-    gap = torch.cdist(fresh.x, found.x).amin(1) / fresh.x.norm(dim=1).clamp_min(1e-12)
+    gap = torch.cdist(fresh.x, known).amin(1) / fresh.x.norm(dim=1).clamp_min(1e-12)
     return fresh.take(gap > 1e-3)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.exact.candidates import candidates
 from leakgauge.attacks.exact.certificate import certify
-from leakgauge.attacks.exact.residual import Examples, Residual, refit, residual
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, refit, residual
 from leakgauge.attacks.exact.sums import Sums, scale_of, sums_of
 from leakgauge.attacks.exact.tail import Tail
 from leakgauge.compute import Budget, Compute
@@ -20,6 +20,9 @@ from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Sta
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Mode, Task
 from leakgauge.tracing import input_layers
+
+BLURRED = 0.1
+"""Largest error of an example, in shares of the largest input, with which it is worth subtracting."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +52,20 @@ def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> 
     """Reads the rows that one example alone drives, subtracts these examples, and reads again until nothing is new."""
     found = Examples.none(sums.weight)
     state = residual(tail, sums, found)
+    read = back = found.x  # as they were accepted; and those that were taken back
     tests, stopped = 0, False
     for index in range(most_rounds):
-        fresh, made = candidates(tail, sums, state, found)
+        fresh, made = candidates(tail, sums, state, torch.cat([found.x, back]))
         tests += made
         if not len(fresh):
             break
+        read = torch.cat([read, fresh.x])
         found, state = refit(tail, sums, found.joined(fresh))
+        blurred = FACTOR * found.doubt > BLURRED
+        if bool(blurred.any()):
+            back = torch.cat([back, read[blurred]])
+            found, read = found.take(~blurred), read[~blurred]
+            state = residual(tail, sums, found)
         if bool(state.explained.all()):
             break
         if not go_on(index, state, tests // len(sums.labels)):
@@ -156,22 +166,29 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
 
 def readable(observation: Observation, generator: torch.Generator, like: Tensor) -> tuple[Tail, Sums] | str:
     """The layer's sums and what stands behind it, or why they cannot be had."""
-    task = observation.task
-    if why := mixes(task):
-        return why
     examples = observation.examples
     if examples is None:
         return "needs the number of examples (knows: example_count, or labels)"
     scale = scale_of(observation, examples)
     if isinstance(scale, str):
         return scale
+    tail = readable_layer(observation.task, generator, like)
+    if isinstance(tail, str):
+        return tail
+    return tail, sums_of(observation, tail.layer, examples, scale, reads_input=True)
+
+
+def readable_layer(task: Task, generator: torch.Generator, like: Tensor) -> Tail | str:
+    """The layer that peeling reads, in the dtype and on the device of `like`, or why there is none."""
+    if why := mixes(task):
+        return why
     raw = torch.rand((3, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
     raw = task.data.low + task.data.range * raw
     for layer in input_layers(task, generator):
         if layer.bias is not None:
             tail = Tail.of(task, layer, like)
             if tail.gates(raw):
-                return tail, sums_of(observation, layer, examples, scale, reads_input=True)
+                return tail
     return "no linear layer with bias reads the input and is the only way from it to the output"
 
 

@@ -7,7 +7,8 @@ Tolerances are derived, not set. With u the unit round-off of the format in whic
   accepted examples' s·δ_ki and what is left. Writing it into the update adds at most u·|sum|, once.
 * A predicted s·δ_ki is off by the error of the example it is computed from (the share `doubt` of x_k, carried through
   the model by evaluating it again at x_k·(1 + doubt)) and by the client's own arithmetic (p − y is rounded as a
-  number of size one, which matters where the soft-max is saturated; logits by a few u of their size).
+  number of size one, which matters where the soft-max is saturated; logits by a few v of their size). Where the
+  error of x_k may carry a unit over its kink, the whole share is in doubt, and the row says nothing.
 * Subtracting adds these in quadrature. Dividing by the row's bias entry gives the relative error of a candidate:
   error_i / |Σ_k s·δ_ki|. The amplification by subtraction is thus carried along.
 * A joint fit over m rows has the covariance (AᵀA)⁻¹ of weighted least squares, rows weighted by 1 / error_i.
@@ -17,7 +18,7 @@ A quantity agrees with its prediction where they differ by less than `FACTOR` ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,12 +27,15 @@ from torch import Tensor
 from leakgauge.attacks.exact.sums import Sums
 from leakgauge.attacks.exact.tail import Tail
 
-FACTOR = 16.0
+FACTOR = 8.0
 """How many standard errors a true value may be off."""
 
 
-HARD = 4.0
-"""A rounding that cannot exceed its bound counts as a standard error of a fourth of it: `FACTOR` makes that four."""
+HARD = 2.0
+"""A rounding that cannot exceed its bound counts as a standard error of half of it: `FACTOR` makes that four."""
+
+ROUNDED = 0.25
+"""Rounding of a sum of d products, in shares of v·|x|·|w|: more for a plain loop, less for sums in blocks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,6 @@ class Examples:
     Attributes:
         x, labels: of each; `x` is what enters the layer.
         doubt: error of each `x`, in shares of the largest input.
-        error: of each one's s·δ in any row, absolute.
         relative: width of the test that accepted it, in shares of what was tested.
         agreeing: rows that gave this example when it was accepted.
     """
@@ -49,7 +52,6 @@ class Examples:
     x: Float[Tensor, "k d"]
     labels: Int[Tensor, " k"]
     doubt: Float[Tensor, " k"]
-    error: Float[Tensor, " k"]
     relative: Float[Tensor, " k"]
     agreeing: Int[Tensor, " k"]
 
@@ -59,18 +61,33 @@ class Examples:
     @staticmethod
     def none(like: Float[Tensor, "units d"]) -> Examples:
         numbers, index = like.new_zeros(0), torch.zeros(0, dtype=torch.long, device=like.device)
-        return Examples(like[:0], index, numbers, numbers, numbers, index)
+        return Examples(like[:0], index, numbers, numbers, index)
 
     def take(self, which: Tensor) -> Examples:
         """Those at `which`."""
-        parts = (self.x, self.labels, self.doubt, self.error, self.relative, self.agreeing)
+        parts = (self.x, self.labels, self.doubt, self.relative, self.agreeing)
         return Examples(*(part[which] for part in parts))
 
     def joined(self, other: Examples) -> Examples:
         """These and others."""
-        mine = (self.x, self.labels, self.doubt, self.error, self.relative, self.agreeing)
-        theirs = (other.x, other.labels, other.doubt, other.error, other.relative, other.agreeing)
+        mine = (self.x, self.labels, self.doubt, self.relative, self.agreeing)
+        theirs = (other.x, other.labels, other.doubt, other.relative, other.agreeing)
         return Examples(*(torch.cat(pair) for pair in zip(mine, theirs, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What examples contribute to each row's bias entry, s·δ_ki.
+
+    Attributes:
+        value: as computed.
+        error: standard error of each.
+        open: how large each may be where the error of the example may switch the unit on or off; zero elsewhere.
+    """
+
+    value: Float[Tensor, "k units"]
+    error: Float[Tensor, "k units"]
+    open: Float[Tensor, "k units"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +96,10 @@ class Residual:
 
     Attributes:
         weight, bias: left of each row.
-        error: of a row's bias entry, absolute; of its weight entries times the largest input.
+        error: of a row's bias entry, absolute; of its weight entries in units of the largest input.
         shares: s·δ_ki of each example in each row.
         explained: rows of which nothing is left beyond their error.
+        open: rows that say nothing, because an example that was subtracted may or may not drive them.
     """
 
     weight: Float[Tensor, "units d"]
@@ -89,57 +107,86 @@ class Residual:
     error: Float[Tensor, " units"]
     shares: Float[Tensor, "k units"]
     explained: Bool[Tensor, " units"]
+    open: Bool[Tensor, " units"]
 
 
-def shares_of(tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"]) -> Float[Tensor, "k units"]:
-    """s·δ_ki of examples in every row."""
-    return sums.scale * tail.errors(tail.answers(x), labels)
+def shares_of(
+    tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]
+) -> Shares:
+    """s·δ_ki of examples that are known up to a share `doubt` of themselves."""
+    unit = torch.finfo(sums.wire.computed).eps / 2
+    z = tail.answers(x)
+
+    def errors(at: Tensor, of: Tensor = labels) -> Tensor:
+        return sums.scale * tail.errors(at, of)
+
+    value = errors(z)
+    # What the layer answers is off by the example's error and by the rounding of its own sum of d products.
+    length = tail.weight.norm(dim=1)
+    off = (doubt * sums.reach)[:, None] * length
+    rounded = unit * ROUNDED * x.norm(dim=1, keepdim=True) * length
+    shake = torch.randn(z.shape, generator=torch.Generator().manual_seed(0), dtype=z.dtype).to(z)
+    moved = (errors(z + shake * (off + rounded)) - value).abs()
+    moved = moved.maximum((errors(tail.answers(x * (1 + doubt)[:, None])) - value).abs())
+    # The loss's slope in the logits has entries of size one, which another label shows however small p − y is.
+    other = errors(z, (labels + 1) % tail.task.data.classes).abs()
+    step = FACTOR * (off + rounded)
+    open_ = ((errors(z + step) != 0) != (value != 0)) | ((errors(z - step) != 0) != (value != 0))
+    driven = (value != 0) & ~open_
+    largest = value.abs().amax(1, keepdim=True).expand_as(value)
+    error = torch.where(open_, 0.0, moved) + unit * (2 * other + 2 * value.abs())
+    # Where the moved value happens to cross the first one it says too little: no less than the mean over the rows.
+    mean = ((error.square() * driven).sum(1) / driven.sum(1).clamp_min(1)).sqrt()
+    return Shares(value, torch.where(value != 0, error.maximum(mean[:, None]), 0.0), torch.where(open_, largest, 0.0))
 
 
 def residual(tail: Tail, sums: Sums, found: Examples) -> Residual:
     """Subtracts the examples' own gradients."""
-    shares = shares_of(tail, sums, found.x, found.labels) if len(found) else sums.bias.new_zeros((0, len(sums.bias)))
-    weight = torch.addmm(sums.weight, shares.T, found.x, alpha=-1.0)
-    bias = sums.bias - shares.sum(0)
-    active = (shares != 0).to(bias)
-    terms = active.sum(0) + 1
+    if not len(found):
+        nothing = sums.bias.new_zeros((0, len(sums.bias)))
+        shares = Shares(nothing, nothing, nothing)
+    else:
+        shares = shares_of(tail, sums, found.x, found.labels, found.doubt)
+    weight = torch.addmm(sums.weight, shares.value.T, found.x, alpha=-1.0)
+    bias = sums.bias - shares.value.sum(0)
+    terms = (shares.value != 0).sum(0) + 1
     unit = torch.finfo(sums.wire.computed).eps / 2
-    summed = 3 * unit * terms.sqrt() * (shares.abs().sum(0) + bias.abs())
+    summed = unit * terms.sqrt() * (shares.value.abs().sum(0) + bias.abs())
     written = (sums.wire.unit * sums.bias.abs() + sums.floor) / HARD
-    error = (summed.square() + written.square() + found.error.square() @ active).sqrt()
+    # A share's own error, and that of the example which it multiplies.
+    carried = shares.error.square().sum(0) + (found.doubt[:, None] * shares.value).square().sum(0)
+    switched = shares.open.square().sum(0)
+    plain = summed.square() + written.square() + carried
+    error = (plain + switched).sqrt()
+    silent = (switched > plain) & (bias.abs() <= FACTOR * error)
     explained = (bias.abs() <= FACTOR * error) & (weight.abs().amax(1) <= FACTOR * sums.reach * error)
-    return Residual(weight, bias, error, shares, explained)
+    return Residual(weight, bias, error, shares.value, explained, silent)
 
 
-def uncertainty(
-    tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]
-) -> Float[Tensor, " k"]:
-    """Absolute error of s·δ_k in any row, for examples that are known up to a share `doubt` of themselves."""
-    shares = shares_of(tail, sums, x, labels)
-    unit = torch.finfo(sums.wire.computed).eps / 2
-    moved = shares_of(tail, sums, x * (1 + doubt + 4 * unit)[:, None], labels)
-    # The loss's slope in the logits has entries of size one, which another label shows however small p − y is.
-    classes = tail.task.data.classes
-    other = shares_of(tail, sums, x, (labels + 1) % classes)
-    return (moved - shares).abs().amax(1) + unit * (2 * other.abs().amax(1) + 4 * shares.abs().amax(1))
+def refit(tail: Tail, sums: Sums, found: Examples, *, passes: int = 4) -> tuple[Examples, Residual]:
+    """All examples at once, by weighted least squares over the rows that they explain together.
 
-
-def refit(tail: Tail, sums: Sums, found: Examples, *, passes: int = 3) -> tuple[Examples, Residual]:
-    """All examples at once, by weighted least squares over the rows that they explain together."""
+    Shares depend on the examples, so the fit is repeated; what the last pass still moved counts as doubt.
+    """
     state = residual(tail, sums, found)
     for _ in range(passes):
-        known = state.explained & (state.shares != 0).any(0)
+        known = state.explained & ~state.open & (state.shares != 0).any(0)
         if int(known.sum()) < len(found):
             break
-        weight = 1 / state.error[known, None]
-        q, r = torch.linalg.qr(state.shares[:, known].T * weight)
+        # Rows weigh by all of their error; what the fit leaves is counted without the examples' own, which it settles.
+        settled = residual(tail, sums, replace(found, doubt=torch.zeros_like(found.doubt)))
+        weight = 1 / state.error[known]
+        q, r = torch.linalg.qr(state.shares[:, known].T * weight[:, None])
         diagonal = r.diagonal().abs()
         if float(diagonal.min()) <= 1e-12 * float(diagonal.max()):
             break
-        x = found.x + torch.linalg.solve_triangular(r, q.T @ (state.weight[known] * weight), upper=True)
-        spread = torch.linalg.solve_triangular(r, torch.eye(len(found)).to(r), upper=True).norm(dim=1)
-        doubt = spread + sums.wire.unit / HARD
-        error = uncertainty(tail, sums, x, found.labels, doubt)
-        found = Examples(x, found.labels, doubt, error, found.relative, found.agreeing)
+        inverse = torch.linalg.solve_triangular(r, q.T, upper=True) * weight
+        step = inverse @ state.weight[known]
+        spread = (inverse * settled.error[known]).norm(dim=1)
+        moved = step.square().mean(1).sqrt() / sums.reach
+        doubt = (spread.square() + moved.square()).sqrt() + sums.wire.unit / HARD
+        found = replace(found, x=found.x + step, doubt=doubt)
         state = residual(tail, sums, found)
+        if bool((moved <= spread).all()):
+            break
     return found, state

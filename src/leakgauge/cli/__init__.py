@@ -16,7 +16,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 import click
 
 from leakgauge.cli.counts import count, privacy
-from leakgauge.cli.evidence import cohort
+from leakgauge.cli.evidence import cohort, lint
 from leakgauge.cli.fit import fit
 from leakgauge.errors import InputError
 from leakgauge.version import __version__
@@ -66,7 +66,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (fit, count, cohort, privacy):
+for command in (fit, count, cohort, lint, privacy):
     main.add_command(command)
 
 

@@ -58,3 +58,22 @@ def cohort(log: Path, json_file: Path | None) -> None:
     from leakgauge.cli.cohort import cohort_command
 
     sys.exit(cohort_command(log, json_file=json_file, console=Console()))
+
+
+@click.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the findings to FILE.")
+def lint(target: Path, json_file: Path | None) -> None:
+    """What gives data away before any attack is run?
+
+    TARGET is a plan, a captured update, or a folder with captured updates or the source of a Flower app (which is
+    parsed, never run). With a plan, one client of each setting is simulated and read by every read that certifies
+    itself.
+
+    Exit code 0: nothing of high severity, which is no clearance; 1: something; 2: the input cannot be used.
+    """
+    from rich.console import Console
+
+    from leakgauge.cli.lint import lint_command
+
+    sys.exit(lint_command(target, json_file=json_file, console=Console()))

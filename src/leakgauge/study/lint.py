@@ -1,0 +1,152 @@
+"""What a plan gives away before any search: exact reads of its simulated clients, and its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
+from leakgauge.attacks.exact.peeling import Peeling
+from leakgauge.clients import FedAvg, client_update
+from leakgauge.clients.protocol import Protocol
+from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, NoDefense, parts_of
+from leakgauge.draws import Draws
+from leakgauge.errors import FOREIGN, InputError
+from leakgauge.observation import Attack, Knowledge, Observation, Status
+from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
+from leakgauge.privacy.tested import Claim
+from leakgauge.risk.lint import LintFinding, Severity, lint_update
+from leakgauge.study.plan import Key, Plan
+from leakgauge.update import Update
+
+READS: dict[str, Attack] = {
+    "closed-form": LinearRead(),
+    "rank-one": RankOneRead(),
+    "patches": PatchRead(),
+    "peeling": Peeling(),
+}
+"""Reads that certify themselves: they try, and say by their own check whether it came out exactly."""
+DELTA = 1e-5
+HIGH_EPSILON = 10.0
+"""ε of one release above which little noise is called out; a round is rarely the only one."""
+
+
+def lint_plan(plan: Plan) -> Iterator[LintFinding]:
+    """One client of each model, protocol and defence is simulated with the plan's first batch, and read."""
+    seen: set[tuple[int, int, int]] = set()
+    for key in plan.trials():
+        setting = key.model, key.client, key.defense
+        if key.control or setting in seen:
+            continue
+        seen.add(setting)
+        yield from _setting(plan, key)
+    for client in plan.clients:
+        yield from _batch_of_one(plan, client.label, client.value)
+    for defense in plan.defenses:
+        yield from lint_defense(defense.value, defense.label, plan.config.data.batch)
+    if "buffers" in plan.config.knows:
+        yield LintFinding(
+            "batchnorm-statistics",
+            Severity.MEDIUM,
+            "knows",
+            "the server receives the client's buffers: BatchNorm's means and variances of its activations",
+            "send parameters only, or use GroupNorm",
+        )
+
+
+def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
+    client, defense = plan.clients[key.client], plan.defenses[key.defense]
+    where = f"{plan.models[key.model].label}, {client.label}, {defense.label}"
+    draws, batch, task = Draws(0), plan.examples(key).batch, plan.broadcast(key).task
+    try:
+        update = _update(plan, key, draws)
+        knowledge = Knowledge(
+            example_count=len(batch),
+            local_training=client.value,
+            defense=None if isinstance(defense.value, NoDefense) else defense.value,
+        )
+        observation = Observation(defense.value.on_task(task), update, knowledge)
+    except FOREIGN as error:  # a model, protocol or defence may be anybody's
+        hint = "see the row in the audit"
+        yield LintFinding("not-read", Severity.LOW, where, f"the client could not be simulated ({error})", hint)
+        return
+    yield from lint_update(update, where, observation.task)
+    for name, read in READS.items():
+        try:
+            found = read.reconstruct(observation, draws.generator(name))
+        except FOREIGN:
+            continue
+        if found.status is Status.EXACT and found.inputs is not None:
+            yield LintFinding(
+                "exact-read",
+                Severity.HIGH,
+                where,
+                f"{name} reads {min(len(found.inputs), len(batch))} of {len(batch)} examples exactly: {found.message}",
+                "see the defences that stop it: leakgauge frontier",
+            )
+            return
+
+
+def _update(plan: Plan, key: Key, draws: Draws) -> Update:
+    if plan.config.update is not None:
+        return Update.load(plan.config.update)
+    client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
+    task, batch = plan.broadcast(key).task, plan.examples(key).batch
+    update = client_update(task, client, batch, draws, defense=defense, send_buffers="buffers" in plan.config.knows)
+    if "example_count" in plan.config.knows:
+        return update
+    return replace(update, header=replace(update.header, example_count=None))
+
+
+def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFinding]:
+    steps = isinstance(client, FedAvg) and client.batch_size == 1
+    if plan.config.data.batch == 1 or steps:
+        yield LintFinding(
+            "batch-of-one",
+            Severity.MEDIUM,
+            label,
+            "steps of one example: no other example hides in its gradient"
+            if steps
+            else "a client holds one example: nothing else is in its update",
+            "larger batches, and clipping with noise",
+        )
+
+
+def lint_defense(defense: Defense, label: str, examples: int) -> Iterator[LintFinding]:
+    """Clip and noise that do not do what they are there for."""
+    parts = parts_of(defense)
+    noisy = [i for i, part in enumerate(parts) if isinstance(part, GaussianNoise)]
+    clips = [i for i, part in enumerate(parts) if isinstance(part, Clip | ClipExamples)]
+    if noisy and clips and min(noisy) < max(clips):
+        yield LintFinding(
+            "noise-before-clip",
+            Severity.MEDIUM,
+            label,
+            "the noise is added before the clip, which scales both down: how much noise is left depends on the data",
+            "clip first, then add noise",
+        )
+        return
+    found = mechanism(defense, examples=examples)
+    if isinstance(found, NoGuarantee):
+        if noisy or clips:
+            hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
+            yield LintFinding("no-guarantee", Severity.LOW, label, f"states no ε: {found.reason}", hint)
+        return
+    yield from _epsilon(found, label)
+
+
+def _epsilon(found: Mechanism, label: str) -> Iterator[LintFinding]:
+    try:
+        epsilon = Claim.of_noise(found.noise_multiplier, DELTA).epsilon
+    except (InputError, OverflowError):
+        epsilon = float("inf")
+    unit = "client" if found.unit is Unit.CLIENT else "example"
+    if epsilon > HIGH_EPSILON:
+        yield LintFinding(
+            "little-noise",
+            Severity.MEDIUM,
+            label,
+            f"noise over clip is {found.noise_multiplier:.3g}: ε of one release is {epsilon:.3g} (δ = {DELTA:g}, unit: "
+            f"one {unit}), and rounds add to it",
+            "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
+        )

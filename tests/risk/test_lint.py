@@ -1,0 +1,191 @@
+"""What is seen before any attack: each rule fires where it must, and not beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from leakgauge.cli import main
+from leakgauge.risk.lint import LintFinding, Severity, lint_update, spectrum
+from leakgauge.risk.lint_source import lint_source
+from leakgauge.study.lint import lint_plan
+from leakgauge.study.plan import Plan
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+
+def update_of(net: nn.Module, inputs: torch.Tensor, *, count: int | None = None, buffers: bool = False) -> Update:
+    """The gradient of a mean cross-entropy."""
+    labels = torch.arange(len(inputs)) % 3
+    nn.functional.cross_entropy(net(inputs), labels).backward()
+    tensors = {n: p.grad.detach() for n, p in net.named_parameters() if p.grad is not None}
+    kept = {n: b.clone() for n, b in net.named_buffers()} if buffers else None
+    return Update(tensors, UpdateHeader(UpdateKind.GRADIENT, count), kept)
+
+
+def mlp(bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 20, bias=bias), nn.Sigmoid(), nn.Linear(20, 3))
+
+
+def rules(found: list[LintFinding]) -> dict[str, Severity]:
+    return {f.rule: f.severity for f in found}
+
+
+def test_one_example_behind_a_biased_layer_is_an_exact_read() -> None:
+    inputs = torch.rand(1, 12)
+    update = update_of(mlp(), inputs, count=1)
+    found = list(lint_update(update, "u"))
+    reads = [f for f in found if f.rule == "input-of-biased-layer"]
+    assert [f.severity for f in reads] == [Severity.HIGH, Severity.MEDIUM]  # the input, and features
+    assert reads[0].residual is not None
+    assert reads[0].residual < 1e-10
+    ratio = update.tensors["0.weight"] / update.tensors["0.bias"][:, None]
+    assert torch.allclose(ratio, inputs.expand(20, 12), atol=1e-4)
+    assert rules(found)["exact-count"] is Severity.MEDIUM
+
+
+@pytest.mark.parametrize("examples", [1, 2, 5])
+def test_rank_is_a_count_from_below(examples: int) -> None:
+    update = update_of(mlp(), torch.rand(examples, 12))
+    (found,) = [f for f in lint_update(update, "u") if f.rule == "rank-counts-examples"]
+    assert f"rank {examples} of 12" in found.evidence
+    assert any(f.rule == "input-of-biased-layer" for f in lint_update(update, "u")) == (examples == 1)
+
+
+def test_noise_and_missing_biases_are_no_exact_read() -> None:
+    clear = update_of(mlp(bias=False), torch.rand(1, 12))
+    assert rules(list(lint_update(clear, "u")))["input-of-biased-layer"] is Severity.MEDIUM  # only the second layer
+    noisy = {
+        n: t + 1e-3 * t.std() * torch.randn_like(t) for n, t in update_of(mlp(), torch.rand(1, 12)).tensors.items()
+    }
+    assert not list(lint_update(Update(noisy, clear.header), "u"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_ranks_do_not_depend_on_scale_or_type(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    low = torch.randn(30, 3, dtype=torch.float64) @ torch.randn(3, 50, dtype=torch.float64)
+    for scale in (1.0, 1e-3):
+        assert spectrum((low * scale).to(dtype)).rank in ((3,) if dtype is torch.float64 else range(3, 31))
+    assert spectrum((torch.randn(30, 1) @ torch.randn(1, 50)).to(torch.float32)).rank == 1
+    assert spectrum(torch.zeros(3, 4)).rank == 0
+
+
+def test_the_rows_of_an_embedding_are_the_tokens() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(100, 8)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.embed(x).mean(1))
+            return out
+
+    tokens = torch.tensor([[3, 17, 17, 42], [5, 3, 99, 0]])
+    (found,) = [f for f in lint_update(update_of(Text(), tokens), "u") if f.rule == "tokens-of-embedding"]
+    assert "6 of 100 rows" in found.evidence
+    assert "(0, 3, 5, 17, 42, 99)" in found.evidence
+
+
+def test_batchnorm_statistics_in_the_reply() -> None:
+    net = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    found = rules(list(lint_update(update_of(net, torch.rand(4, 12), buffers=True), "u")))
+    assert found["batchnorm-statistics"] is Severity.MEDIUM
+    assert "batchnorm-statistics" not in rules(list(lint_update(update_of(net, torch.rand(4, 12)), "u")))
+
+
+def plan(**keys: object) -> Plan:
+    data = {"source": "samples", "size": 8, "batch": 1, "batches": 1}
+    return Plan({"model": {"mlp": {"hidden": [16]}}, "data": data, **keys})
+
+
+def test_a_plan_is_read_by_the_reads_that_certify_themselves() -> None:
+    found = list(lint_plan(plan(defenses=["none", {"noise": {"relative": 0.1}}])))
+    (read,) = [f for f in found if f.rule == "exact-read"]
+    assert (read.severity, "fedsgd, none" in read.where) == (Severity.HIGH, True)
+    assert "reads 1 of 1 examples exactly" in read.evidence
+    assert rules(found)["batch-of-one"] is Severity.MEDIUM
+
+
+CONFIGURED = [
+    ([{"noise": {"sigma": 0.1}}, {"clip": {"norm": 1.0}}], "noise-before-clip"),
+    ([{"clip": {"norm": 1.0}}, {"noise": {"sigma": 0.01}}], "little-noise"),
+    ({"client-dp": {"norm": 1.0, "noise_multiplier": 0.1}}, "little-noise"),
+    ({"noise": {"relative": 0.1}}, "no-guarantee"),
+    ({"clip": {"norm": 1.0}}, "no-guarantee"),
+    ({"client-dp": {"norm": 1.0, "noise_multiplier": 2.0}}, None),
+    ([{"clip": {"norm": 1.0}}, {"noise": {"sigma": 2.0}}], None),
+    ("none", None),
+]
+
+
+@pytest.mark.parametrize(("defense", "rule"), CONFIGURED, ids=[str(d) for d, _ in CONFIGURED])
+def test_clip_and_noise_that_do_not_do_what_they_are_for(defense: object, rule: str | None) -> None:
+    named = {"noise-before-clip", "little-noise", "no-guarantee"}
+    found = rules(
+        list(lint_plan(plan(defenses=[defense], data={"source": "samples", "size": 8, "batch": 2, "batches": 1})))
+    )
+    assert named & set(found) == ({rule} if rule else set())
+
+
+APP = """
+local_dp = LocalDpMod(10.0, 0.001, 3.0, 1e-5)
+outer = ClientApp(mods=[LocalDpMod(1.0, sensitivity=1.0, epsilon=0.5, delta=1e-5), secaggplus_mod])
+late = ClientApp(mods=[fixedclipping_mod, LocalDpMod(CLIP, CLIP, EPSILON, 1e-5)])
+right = ClientApp(mods=[secaggplus_mod, LocalDpMod(CLIP, CLIP, EPSILON, 1e-5), fixedclipping_mod])
+loader = DataLoader(data, batch_size=1)
+config = ServerConfig(num_rounds=50)
+"""
+
+
+def test_the_source_of_an_app(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    found = [(f.rule, int(f.where.rpartition(" ")[2]), f.severity.value) for f in lint_source(tmp_path / "app.py")]
+    assert sorted(found) == [
+        ("batch-of-one", 6, "medium"),
+        ("classical-gaussian", 2, "low"),
+        ("epsilon-of-a-round", 2, "medium"),
+        ("epsilon-of-a-round", 3, "medium"),
+        ("order-of-mods", 3, "high"),
+        ("order-of-mods", 4, "medium"),
+        ("sensitivity-is-not-the-clip", 2, "high"),
+    ]
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "runs.py").write_text("raise SystemExit('was run')")
+    assert not list(lint_source(tmp_path / "broken.py"))
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["lint", *words])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_the_command(tmp_path: Path) -> None:
+    update_of(mlp(), torch.rand(1, 12), count=1).save(tmp_path / "u.safetensors")
+    (tmp_path / "weights.safetensors").write_bytes(b"not an update")
+    kept = tmp_path / "f.json"
+    code, text = run(str(tmp_path), "--json", str(kept))
+    assert code == 1
+    assert "high: input-of-biased-layer u.safetensors: 0.weight is one outer product with 0.bias" in text
+    assert "No finding means that these rules saw nothing, no more." in text
+    assert {f["severity"] for f in json.loads(kept.read_text())["findings"]} == {"high", "medium", "low"}
+    (tmp_path / "plan.yaml").write_text(
+        "model: {mlp: {hidden: [16]}}\ndata: {source: samples, size: 8, batch: 1}\ndefenses: [{client-dp: "
+        "{norm: 1, noise_multiplier: 1}}]\nknows: []\n"
+    )
+    code, text = run(str(tmp_path / "plan.yaml"))
+    assert (code, "0 high" in text) == (0, True), text
+
+
+@pytest.mark.parametrize("name", ["none", "weights.safetensors", "empty"])
+def test_bad_input_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "weights.safetensors").write_bytes(b"not an update")
+    code, text = run(str(tmp_path / name))
+    assert (code, text.startswith("leakgauge: ")) == (2, True)

@@ -278,19 +278,6 @@ def test_help_and_version_and_example_exit_0() -> None:
         assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("kind", ["attacks", "defenses", "metrics", "models", "data", "clients", "objectives"])
-def test_list_names_everything_with_its_parameters(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from leakgauge.cli.listing import REGISTRIES, show
-
-    show(kind)
-    shown = capsys.readouterr().out
-    entries = list(REGISTRIES[kind])
-    assert entries
-    for entry in entries:
-        assert entry.name in shown.replace("\n", "")
-        assert entry.summary, f"{entry.name} has no docstring"
-
-
 def one_line(text: str) -> str:
     """The only line on standard error."""
     lines = [line for line in text.splitlines() if line.strip()]

@@ -229,11 +229,12 @@ def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> 
 
 @main.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
-def list_(kind: str) -> None:
-    """Names that a plan may use, with their parameters and what each needs."""
+@click.argument("name", required=False)
+def list_(kind: str, name: str | None) -> None:
+    """Names that a plan may use, a line each; with NAME that one in full, its parameters and needs."""
     from leakgauge.cli.listing import show
 
-    show(kind)
+    show(kind, name)
 
 
 if __name__ == "__main__":

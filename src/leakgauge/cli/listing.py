@@ -1,15 +1,15 @@
-"""`leakgauge list`: what a plan may name."""
+"""`leakgauge list`: what a plan may name, a line each; `leakgauge list KIND NAME`: one of them in full."""
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from enum import Enum
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import click
 
+from leakgauge.arguments import hints
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to_kind
 from leakgauge.defenses import NoDefense
 from leakgauge.registry import (
@@ -33,7 +33,6 @@ from leakgauge.registry import (
     Entry,
     Registry,
 )
-from leakgauge.resolve import hints
 
 REGISTRIES: dict[str, Registry] = {
     "attacks": ATTACKS,
@@ -55,17 +54,16 @@ REGISTRIES: dict[str, Registry] = {
     "rules": RULES,
 }
 
+WIDTH = 80
+"""Columns of a terminal that every line fits into."""
 
-def _parameters(entry: Entry) -> str:
-    def one(p: inspect.Parameter) -> str:
-        if p.default is p.empty:
-            return p.name
-        plain = p.default is None or isinstance(p.default, bool | int | float | str | tuple)
-        if isinstance(p.default, tuple) and any(isinstance(v, Enum) for v in p.default):
-            return f"{p.name}={', '.join(str(v.value) if isinstance(v, Enum) else str(v) for v in p.default)}"
-        return f"{p.name}={p.default}" if plain else f"{p.name}=…"
 
-    return ", ".join(one(p) for p in entry.parameters.values()) or "–"
+def _default(value: Any) -> str:
+    """A default as a plan would write it; `…` where only code can."""
+    if isinstance(value, tuple) and any(isinstance(v, Enum) for v in value):
+        return ", ".join(str(v.value) if isinstance(v, Enum) else str(v) for v in value)
+    plain = value is None or isinstance(value, bool | int | float | str | tuple)
+    return (repr(value) if isinstance(value, str) else str(value)) if plain else "…"
 
 
 def _counter(entry: Entry) -> Counter | NoneKnown | None:
@@ -74,25 +72,49 @@ def _counter(entry: Entry) -> Counter | NoneKnown | None:
     return None if made is NoDefense else counter_to_kind(made)
 
 
-def show(kind: str) -> None:
-    """Prints the registry of that kind as a table; defences with what counters them, explained below."""
-    console, table, defenses = Console(), Table(title=kind, show_lines=True), kind == "defenses"
-    for column in ("name", "what", "parameters", "needs", *(["countered by"] if defenses else [])):
-        table.add_column(column, overflow="fold", no_wrap=column == "name")
-    told: dict[str, str] = {}
-    for entry in REGISTRIES[kind]:
-        cells = [entry.name, entry.summary, _parameters(entry), entry.needs or "–"]
-        if defenses:
-            match _counter(entry):
-                case Counter(name=name, because=because):
-                    cells.append(name)
-                    told[name] = because
-                case NoneKnown(reason=reason):
-                    cells.append("none known")
-                    told[f"{entry.name}, none known"] = reason
-                case None:
-                    cells.append("–")
-        table.add_row(*map(escape, cells))
-    console.print(table)
-    for name, why in told.items():
-        console.print(f"[bold]{escape(name)}[/bold]: {escape(why)}")
+def lines(kind: str) -> list[str]:
+    """A name and what it is, a line each, at most `WIDTH` wide."""
+    entries = list(REGISTRIES[kind])
+    width = max(len(entry.name) for entry in entries) + 2
+    return [
+        f"{entry.name:<{width}}" + textwrap.shorten(entry.summary, WIDTH - width, placeholder=" …") for entry in entries
+    ]
+
+
+def details(kind: str, name: str) -> list[str]:
+    """One entry in full: description, parameters with their defaults, what it needs, what counters a defence.
+
+    Raises:
+        InputError: no such name; the hint is the nearest one.
+    """
+    entry = REGISTRIES[kind][name]
+    said = [name, "", *(inspect.getdoc(entry.build) or "").splitlines(), ""]
+    said += [
+        f"  {p.name}" + (" (required)" if p.default is p.empty else f" = {_default(p.default)}")
+        for p in entry.parameters.values()
+    ]
+    if not entry.parameters:
+        said.append("  takes no parameters")
+    if entry.needs:
+        said.append(f"needs: {entry.needs}")
+    if kind == "defenses":
+        match _counter(entry):
+            case Counter(name=counter, because=because):
+                said.append(f"countered by {counter}: {because}")
+            case NoneKnown(reason=reason):
+                said.append(f"no counter is known: {reason}")
+            case None:
+                pass
+    return [part for line in said for part in textwrap.wrap(line, WIDTH, subsequent_indent=_indent(line)) or [""]]
+
+
+def _indent(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip()) + (4 if line.startswith("  ") else 0))
+
+
+def show(kind: str, name: str | None = None) -> None:
+    """Prints the registry of that kind, or one of its entries in full."""
+    for line in lines(kind) if name is None else details(kind, name):
+        click.echo(line)
+    if name is None:
+        click.echo(f"\nIn full: leakgauge list {kind} NAME")

@@ -1,0 +1,38 @@
+"""`leakgauge list`: every registered name, a line each in 80 columns, and one of them in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from leakgauge.cli.listing import REGISTRIES, WIDTH, details, lines
+from leakgauge.errors import InputError
+
+
+@pytest.mark.parametrize("kind", sorted(REGISTRIES))
+def test_every_name_has_a_line_that_fits_and_says_what_it_is(kind: str) -> None:
+    entries, shown = list(REGISTRIES[kind]), lines(kind)
+    assert entries
+    for entry, line in zip(entries, shown, strict=True):
+        assert line.startswith(entry.name + " ")
+        assert len(line) <= WIDTH
+        assert entry.summary, f"{entry.name} has no docstring"
+
+
+@pytest.mark.parametrize("kind", sorted(REGISTRIES))
+def test_one_in_full_names_every_parameter_and_what_it_needs(kind: str) -> None:
+    for entry in REGISTRIES[kind]:
+        shown = details(kind, entry.name)
+        assert all(len(line) <= WIDTH for line in shown), entry.name
+        for parameter in entry.parameters:
+            assert any(line.startswith(f"  {parameter}") for line in shown), (entry.name, parameter)
+        assert not entry.needs or entry.needs.split()[0] in " ".join(shown)
+
+
+def test_a_defence_names_its_counter_or_that_none_is_known() -> None:
+    assert "countered by" in " ".join(details("defenses", "precode"))
+    assert "no counter is known" in " ".join(details("defenses", "instahide"))
+
+
+def test_a_name_that_is_none_is_told_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'dlg'"):
+        details("attacks", "dgl")

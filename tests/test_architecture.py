@@ -1,0 +1,112 @@
+"""The tree's own rules: imports point one way, modules and folders stay small, files are read at the edge."""
+
+from __future__ import annotations
+
+import ast
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+LINES = 280
+MODULES = 20
+
+FLOORS = (
+    (
+        "version",
+        "errors",
+        "own_code",
+        "draws",
+        "tensors",
+        "files",
+        "rounding",
+        "compute",
+        "registry",
+        "arguments",
+        "workers",
+    ),
+    ("batch", "task", "update", "checkpoint"),
+    ("clients", "defenses"),
+    ("observation", "data", "metrics", "models"),
+    ("tracing", "attacks"),
+    ("servers", "risk", "privacy", "training"),
+    ("resolve",),
+    ("inspection", "study", "report"),
+    ("frontiers",),
+    ("cli", "__main__"),
+)
+"""From the ground up. A module imports from its own floor or from below. Rooms that no floor names are at the top."""
+
+
+def modules() -> dict[str, Path]:
+    return {".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p for p in SRC.rglob("*.py")}
+
+
+MODULE = modules()
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the package that running this file imports; not those of a function or of `TYPE_CHECKING`."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULE else node.module for name in whole}
+    return found & set(MODULE)
+
+
+def test_imports_form_no_circle() -> None:
+    graph = {name: imported(path) for name, path in MODULE.items()}
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for other in sorted(graph[name]):
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        walk(name, ())
+
+
+def floor(module: str) -> int:
+    room = module.split(".")[1] if "." in module else "version"
+    return next((i for i, rooms in enumerate(FLOORS) if room in rooms), len(FLOORS))
+
+
+def test_imports_point_down() -> None:
+    upward = [
+        f"{name} → {other}"
+        for name, path in MODULE.items()
+        for other in imported(path)
+        if floor(other) > floor(name) and other != "leakgauge"
+    ]
+    assert not upward, "\n".join(sorted(upward))
+
+
+def test_modules_and_folders_stay_small() -> None:
+    long = {n: count for n, p in MODULE.items() if (count := len(p.read_text(encoding="utf-8").splitlines())) > LINES}
+    assert not long
+    full = {str(d.relative_to(SRC)): n for d in SRC.rglob("*/") if (n := len(list(d.glob("*.py")))) > MODULES}
+    assert not full
+
+
+@pytest.mark.parametrize("room", ["attacks", "clients", "defenses"])
+def test_contracts_are_declared_and_never_looked_up_by_name(room: str) -> None:
+    for path in (SRC / "leakgauge" / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+                named = isinstance(node.args[1], ast.Constant)
+                assert not named, f"{path.relative_to(SRC)}:{node.lineno} asks for a member by name"
+
+
+def test_the_floors_name_every_room_once() -> None:
+    rooms = [room for rooms in FLOORS for room in rooms]
+    assert len(rooms) == len(set(rooms))
+    assert all(a != b for a, b in pairwise(FLOORS))
+    there = {p.stem if p.is_file() else p.name for p in (SRC / "leakgauge").iterdir() if p.suffix in (".py", "")}
+    assert set(rooms) <= there, set(rooms) - there

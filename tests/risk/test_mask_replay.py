@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.exact.wire import Wire
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
@@ -15,6 +14,7 @@ from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.risk.mask_replay import Replay, peel_mask, replay
 from leakgauge.task import Task
+from leakgauge.wire import Wire
 
 CELLS = [
     (units, batch, dtype, centred)
@@ -41,12 +41,12 @@ def shares(text: str) -> Tensor:
     ],
 )
 def test_a_mask_is_peeled_as_by_hand(mask: str, alone: int, read: int, rounds: int) -> None:
-    told = peel_mask(shares(mask), Wire(torch.float64))
+    told = peel_mask(shares(mask), Wire.through(torch.float64))
     assert (told.alone, told.read, told.rounds) == (alone, read, rounds)
 
 
 def test_what_is_below_the_rounding_of_its_rows_is_silent() -> None:
-    told = peel_mask(torch.tensor([[1.0, 1.0], [1e-9, 0.0]], dtype=torch.float64), Wire(torch.float32))
+    told = peel_mask(torch.tensor([[1.0, 1.0], [1e-9, 0.0]], dtype=torch.float64), Wire.through(torch.float32))
     assert (told.read, told.silent) == (1, 1)
     assert told.rate == 0.5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -140,7 +140,12 @@ def child_generator(generator: torch.Generator) -> torch.Generator:
 
 
 def view_of(defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
-    """The view of an attacker who knows `defense`, and the client's `draws` unless `None`."""
+    """The view of an attacker who knows `defense`, and the client's `draws` unless `None`.
+
+    It is made in float32 at least: norms and spreads of an update in half precision vanish or overflow.
+    """
+    wide = map_tensors(lambda t: t.to(torch.promote_types(t.dtype, torch.float32)), update.tensors)
+    update = replace(update, tensors=wide)
     return defense.attacker_view(update, None if draws is None else draws.generator("update"))
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from leakgauge.attacks.exact.peeling import readable_layer
 from leakgauge.attacks.exact.residual import FACTOR
-from leakgauge.attacks.exact.wire import Wire
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
+from leakgauge.wire import Wire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
     x = task.data.normalise(batch.inputs.to(like)).flatten(1)
     shares = tail.errors(tail.answers(x), labels) / len(batch)
     sent = next(iter(task.parameters.values())).dtype if wire is None else wire
-    return peel_mask(shares, Wire(sent))
+    return peel_mask(shares, Wire.through(sent))
 
 
 def peel_mask(shares: Float[Tensor, "k units"], wire: Wire) -> Replay:

@@ -20,7 +20,7 @@ from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import biased_classifier_of, classifier_of, require_class
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Batch, Task, cross_entropy
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 PRESENT = 1e-6
@@ -76,7 +76,7 @@ class Fished:
         of the class, sent through the client's own local training; a defence that rescales updates makes the
         count wrong. Where the example count or the training of a delta is unknown, one is assumed.
         """
-        bias, header = observation.update.tensors[self.bias].detach(), observation.update.header
+        bias, header = observation.values(self.bias), observation.update.header
         towards = bias[self.target] if header.kind is UpdateKind.DELTA else -bias[self.target]
         if float(towards) <= PRESENT * float(bias.abs().max()):
             return 0, f"the batch holds none that class {self.target}'s row responds to"
@@ -90,7 +90,8 @@ class Fished:
         silent = observation.task.parameters[self.bias].clone()
         silent[self.target] -= 2 * silent.abs().max() + 1000.0
         task = observation.task.with_state({self.bias: silent})
-        middle = torch.full((examples, *task.data.shape), (task.data.low + task.data.high) / 2).to(bias)
+        middle = torch.full((examples, *task.data.shape), (task.data.low + task.data.high) / 2)
+        middle = middle.to(task.parameters[self.bias])
         labels = torch.full((examples,), (self.target + 1) % task.data.classes, device=bias.device)
         labels[0] = self.target
         made, _ = protocol.local_training(task, Batch(middle, labels), Draws(0), mean_gradient)
@@ -100,8 +101,9 @@ class Fished:
     def purified(self, observation: Observation, caught: int) -> Observation:
         """The caught examples' mean gradient, as if a client had held nothing else."""
         update, known = observation.update, observation.knowledge
-        strength = -update.tensors[self.bias][self.target]
-        own: Tensors = map_tensors(lambda t: t / strength, update.tensors)
+        strength = -observation.values(self.bias)[self.target]
+        wide = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
+        own: Tensors = {name: (observation.values(name) / strength).to(wide) for name in update.tensors}
         for name in (self.weight, self.bias):
             row = own[name][self.target]
             rows = (-row / (len(own[name]) - 1)).expand_as(own[name]).clone()

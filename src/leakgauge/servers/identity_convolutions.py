@@ -81,7 +81,7 @@ class PixelRead:
         small = Task.of(self.tail, spec, mode=task.mode, loss=task.loss)
         state = {here: (task.parameters | task.buffers)[there] for here, there in self.names.items()}
         tensors = {here: update.tensors[self.names[here]] for here in small.parameters}
-        small = small.to(next(iter(tensors.values()))).with_state(state)
+        small = small.to(next(iter(task.parameters.values()))).with_state(state)
         knowledge = replace(observation.knowledge, local_training=None, buffers=None, public_data=None, draws=None)
         return Observation(small, Update(tensors, update.header), knowledge)
 

@@ -13,11 +13,12 @@ from leakgauge.errors import require
 from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import fronted, relu_pair
-from leakgauge.servers.reads import Slots, read_slots
+from leakgauge.servers.reads import Slots, read_slots, row_errors
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Task
-from leakgauge.update import UpdateKind
 
+TERMS = 256
+"""Examples whose sums may round before an empty bin looks driven."""
 ROWS = 0.01
 """Scale of the rows, undone in the columns. A float32 delta is rounded as the parameter that it moved: small
 biases with large gradients keep its digits."""
@@ -48,10 +49,11 @@ class ImprintRead:
         """Costs no gradient evaluation. `EXACT` where no bin can have been shared."""
         del budget, compute, on_step
         bins, data = len(self.thresholds), observation.task.data
-        weight, bias = (observation.update.tensors[name][:bins] for name in (self.weight, self.bias))
+        weight, bias = (observation.values(name)[:bins] for name in (self.weight, self.bias))
         # Nothing stands above the last row, so that it is a bin itself.
         steps = [torch.cat([t[:-1] - t[1:], t[-1:]]) for t in (weight, bias)]
-        floors = [_rounding(observation, name) for name in (self.weight, self.bias)]
+        names = self.weight, self.bias
+        floors = [2 * float(row_errors(observation, name, terms=TERMS)[:bins].max()) for name in names]
         driven = (steps[0].abs().amax(1) > floors[0]) | (steps[1].abs() > floors[1])
         low = self.thresholds.to(weight)
         high = torch.cat([low[1:], low.new_tensor([torch.inf])])
@@ -61,16 +63,11 @@ class ImprintRead:
             brightness = raw.mean(1)
             return (brightness >= low - slack) & (brightness <= high + slack)
 
-        return read_slots(Slots(steps[0][:, None], steps[1][:, None], driven, belongs), observation, generator)
-
-
-def _rounding(observation: Observation, name: str) -> float:
-    """What two equal rows may differ by: sums over examples are rounded, and a delta as the parameter that it moved."""
-    update = observation.update.tensors[name]
-    allowed = 256 * float(update.abs().max())
-    if observation.update.header.kind is UpdateKind.DELTA:
-        allowed += 2 * float(observation.task.parameters[name].abs().max())
-    return allowed * torch.finfo(update.dtype).eps
+        terms = observation.examples or TERMS
+        off = [row_errors(observation, name, terms=terms)[:bins] for name in names]
+        error = [torch.cat([e[:-1] + e[1:], e[-1:]]) for e in off]
+        slots = Slots(steps[0][:, None], steps[1][:, None], (error[0], error[1]), driven, belongs)
+        return read_slots(slots, observation, generator)
 
 
 @SERVERS.register("imprint", needs="a linear layer with bias that reads the input, then ReLU and a linear layer")

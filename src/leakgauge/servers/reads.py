@@ -16,6 +16,12 @@ from leakgauge.defenses import NoDefense
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import DataSpec, Task
 from leakgauge.update import UpdateKind
+from leakgauge.wire import Wire
+
+CERTAIN = 1 / 510
+"""Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
+UNKNOWN_STEPS = 64
+"""Local steps that a delta is taken to have where nobody says how many."""
 
 
 def gradient_factor(observation: Observation) -> float | None:
@@ -40,6 +46,23 @@ def sums_gradients(observation: Observation) -> bool:
     return isinstance(protocol, FedAvg) and not protocol.weight_decay
 
 
+def row_errors(observation: Observation, name: str, *, terms: int) -> Float[Tensor, " rows"]:
+    """Bound on the rounding of a row's entries, each a sum of `terms`: by the client, and on the wire.
+
+    A sum of n products is off by at most n·v of its largest partial sum, for which the row's largest entry stands
+    (Higham, *Accuracy and Stability*, §3.1); a delta also as the parameter that it moved, once a step.
+    """
+    wire, parameter = Wire.of(observation.update.tensors[name]), observation.task.parameters[name]
+    step = max(wire.arithmetic, torch.finfo(parameter.dtype).eps / 2)
+    sizes = observation.values(name).abs().reshape(len(parameter), -1).amax(1)
+    error: Tensor = (wire.unit + (terms + 8) * step) * sizes + wire.least
+    if observation.update.header.kind is UpdateKind.DELTA:
+        known, examples = observation.knowledge.local_training, observation.examples
+        moves = UNKNOWN_STEPS if known is None or examples is None else known.steps(examples)
+        error = error + moves * step * parameter.detach().to(error).abs().reshape(len(parameter), -1).amax(1)
+    return error
+
+
 def undefended(observation: Observation) -> bool:
     """Whether the server knows that there is no defence. One on the batch would not show in the numbers."""
     return isinstance(observation.knowledge.defense, NoDefense)
@@ -55,6 +78,7 @@ class Slots:
 
     Attributes:
         weight, bias: those sums; z is the model input, g the gradient at the row's output.
+        error: largest rounding of an entry of `weight` and of `bias`, slot by slot.
         driven: slots that are not empty, by a threshold that knows the layer's rounding.
         belongs: for one raw example a slot, whether it would fall into that slot.
         steadfast: the slots keep their examples over local steps, and their inputs.
@@ -62,6 +86,7 @@ class Slots:
 
     weight: Float[Tensor, "slots rows d"]
     bias: Float[Tensor, "slots rows"]
+    error: tuple[Float[Tensor, " slots"], Float[Tensor, " slots"]]
     driven: Bool[Tensor, " slots"]
     belongs: Callable[[Float[Tensor, "slots d"]], Bool[Tensor, " slots"]]
     steadfast: bool = False
@@ -82,8 +107,11 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     a multiset.
 
     `EXACT`: all reads are plausible and there are as many driven slots as examples, fewer than slots, so that none
-    is shared; the update is one gradient (or the slots are steadfast) and no defence is known. Otherwise
-    `CONVERGED`, and the message counts.
+    is shared; the update is one gradient (or the slots are steadfast), no defence is known, and rounding has moved
+    no input by more than `CERTAIN`. Otherwise `CONVERGED`, and the message counts.
+
+    With entries of the weight off by at most e and of the bias by f, a ratio x is off by at most
+    (e + f·|x|)·Σ_r |b_r| / Σ_r b_r², and rows agree where residuals are within e + f·|x| + |b_r| times that.
     """
     began = time.perf_counter()
     data, examples = observation.task.data, observation.examples
@@ -92,9 +120,11 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     if not len(chosen):
         return Reconstruction(None, None, Status.FAILED, "no slot was driven: the layer's gradient is zero")
     ratios = torch.einsum("sr,srd->sd", slots.bias, slots.weight) / evidence[:, None]
-    explained = slots.bias[:, :, None] * ratios[:, None]
-    energy = slots.weight.square().sum((1, 2)).clamp_min(torch.finfo(slots.weight.dtype).tiny)
-    agree = (slots.weight - explained).square().sum((1, 2)) / energy < (1e3 * torch.finfo(ratios.dtype).eps) ** 2
+    entry = slots.error[0][:, None] + slots.error[1][:, None] * ratios.abs()
+    off = entry * (slots.bias.abs().sum(1) / evidence)[:, None]
+    residual = (slots.weight - slots.bias[:, :, None] * ratios[:, None]).abs()
+    allowed = entry[:, None] + slots.bias.abs()[:, :, None] * off[:, None]
+    agree = (residual <= allowed + 1e-12 * slots.weight.abs()).flatten(1).all(1)
     raw = data.denormalise(ratios.nan_to_num().view(-1, *data.shape)).flatten(1)
     margin = SLACK * data.range
     inside = ((raw >= data.low - margin) & (raw <= data.high + margin)).all(1)
@@ -106,7 +136,9 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     driven, certain = int(slots.driven.sum()), int(plausible.sum())
     plain = gradient_factor(observation) is not None
     unmixed = driven == examples and driven < len(slots.driven) and certain == driven
-    exact = unmixed and undefended(observation) and (plain or (slots.steadfast and sums_gradients(observation)))
+    fine = float(off[chosen].max()) * max(data.std) <= CERTAIN * data.range
+    exact = unmixed and fine and undefended(observation)
+    exact = exact and (plain or (slots.steadfast and sums_gradients(observation)))
     message = f"{driven} of {len(slots.driven)} slots driven"
     message += "" if examples is None else f" by {examples} examples"
     message += f", {certain} plausible reads, {len(chosen) - certain} doubtful ones (mixtures, or noise)"
@@ -146,11 +178,13 @@ class ClassFeatures:
     Attributes:
         features: one row a class, at `classes`.
         counts: examples of each; `None` where the update's scale is unknown.
+        error: of any feature that rounding can have made, in shares of the largest.
     """
 
     classes: Int[Tensor, " k"]
     features: Float[Tensor, "k f"]
     counts: Int[Tensor, " k"] | None
+    error: float = 0.0
 
 
 def class_features(
@@ -161,9 +195,10 @@ def class_features(
     The decoy's logit leads by `DECOY_BIAS`, so that softmax gives p ≈ 0 elsewhere and ∂L/∂logit_c is −1/n on the
     examples of class c and 0 on all others: the ratio is the mean feature of the class, and −n·∂L/∂b_c its count.
     """
-    tensors, factor = observation.update.tensors, gradient_factor(observation)
+    factor, sums = gradient_factor(observation), observation.values(bias)
     sign = 1.0 if observation.update.header.kind is UpdateKind.GRADIENT else -1.0
-    rows, totals = tensors[weight][:, columns], tensors[bias] * sign
+    rows, totals = observation.values(weight)[:, columns], sums * sign
+    errors = [row_errors(observation, name, terms=observation.examples or 1) for name in (weight, bias)]
     seen = totals < -1e-6 * totals.abs().max()
     seen[decoy] = False
     seen[observation.task.data.classes :] = False
@@ -172,13 +207,17 @@ def class_features(
         return None
     counts: Tensor | None = None
     if factor is not None and observation.examples is not None:
-        exact = -observation.examples * tensors[bias][classes] * factor
+        exact = -observation.examples * sums[classes] * factor
         whole = exact.round()
         # A defence that changed the numbers shows here.
-        if bool(((exact - whole).abs() < 1e-4 * whole.clamp_min(1)).all()) and bool((whole > 0).all()):
+        allowed = 1e-4 * whole.clamp_min(1) + abs(observation.examples * factor) * errors[1][classes]
+        if bool(((exact - whole).abs() < allowed.clamp_max(0.1)).all()) and bool((whole > 0).all()):
             counts = whole.long()
     features = rows[classes] * sign / totals[classes][:, None]
-    return ClassFeatures(classes, features, counts)
+    largest = float(features.abs().max()) or 1.0
+    moved = errors[0][classes, None] + errors[1][classes, None] * features.abs()
+    off = float((moved / totals[classes].abs()[:, None]).max())
+    return ClassFeatures(classes, features, counts, off / largest)
 
 
 def inside(raw: Float[Tensor, "k *shape"], data: DataSpec) -> bool:
@@ -188,8 +227,8 @@ def inside(raw: Float[Tensor, "k *shape"], data: DataSpec) -> bool:
 
 
 def exactly_all(found: ClassFeatures, examples: int | None) -> bool:
-    """Whether every example of the batch is the only one of its class, and none is of the decoy's."""
-    if found.counts is None or examples is None:
+    """Whether every example is the only one of its class, none is of the decoy's, and rounding is small."""
+    if found.counts is None or examples is None or found.error > CERTAIN:
         return False
     return bool((found.counts == 1).all()) and int(found.counts.sum()) == examples
 

@@ -14,7 +14,7 @@ from leakgauge.errors import require
 from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
-from leakgauge.servers.reads import Slots, read_slots
+from leakgauge.servers.reads import Slots, read_slots, row_errors
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 
@@ -65,8 +65,9 @@ class RoutedRead:
         """Costs no gradient evaluation. `EXACT` where no copy can have been shared, over any local steps."""
         del budget, compute, on_step
         data = observation.task.data
-        weight = observation.update.tensors["copies.weight"].unflatten(0, (self.copies, -1))
-        bias = observation.update.tensors["copies.bias"].unflatten(0, (self.copies, -1))
+        names = "copies.weight", "copies.bias"
+        weight, bias = (observation.values(name).unflatten(0, (self.copies, -1)) for name in names)
+        error = [row_errors(observation, name, terms=1).view(self.copies, -1).amax(1) for name in names]
         driven = (weight != 0).any(2).any(1)
         own = torch.arange(self.copies).to(weight)
 
@@ -75,7 +76,8 @@ class RoutedRead:
             place = places(mean, self.turns, self.copies)
             return ((place - own - 0.5 + self.copies / 2).remainder(self.copies) - self.copies / 2).abs() < 0.6
 
-        return read_slots(Slots(weight, bias, driven, belongs, steadfast=True), observation, generator)
+        slots = Slots(weight, bias, (error[0], error[1]), driven, belongs, steadfast=True)
+        return read_slots(slots, observation, generator)
 
 
 @SERVERS.register("sub-model-per-example")

@@ -13,9 +13,9 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
-from leakgauge.rounding import rounding
 from leakgauge.task import Task
 from leakgauge.update import Update
+from leakgauge.wire import Wire
 
 NETWORKS = {
     "relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 5)),
@@ -82,6 +82,6 @@ def test_a_delta_in_half_precision_is_read_as_far_as_its_rounding_allows(
 def test_rounding_bounds_what_a_type_does_to_numbers(kind: torch.dtype) -> None:
     exact = torch.randn(2000, dtype=torch.float64) * torch.logspace(-6, 2, 2000, dtype=torch.float64)
     sent = exact.to(kind)
-    bound = rounding(sent)
-    assert bound == rounding(sent.double())
-    assert bool(((sent.double() - exact).abs() <= bound.of(sent.double()) * (1 + bound.relative)).all())
+    bound = Wire.of(sent)
+    assert bound == Wire.of(sent.double())
+    assert bool(((sent.double() - exact).abs() <= bound.errors(sent.double()) * (1 + bound.unit)).all())

@@ -71,12 +71,12 @@ class MixingRead:
 def single_gradient(observation: Observation) -> Tensors | None:
     """The client's one gradient: as sent, or −delta/lr where its local training was one step."""
     if observation.update.header.kind is UpdateKind.GRADIENT:
-        return observation.update.tensors
+        return map_tensors(torch.Tensor.double, observation.update.tensors)
     client, examples = observation.knowledge.local_training, observation.examples
     if not isinstance(client, FedAvg) or examples is None or client.steps(examples) > 1 or client.weight_decay:
         return None
     lr = client.lr
-    return map_tensors(lambda t: -t / lr, observation.update.tensors)
+    return map_tensors(lambda t: -t.double() / lr, observation.update.tensors)
 
 
 def read_mixing(

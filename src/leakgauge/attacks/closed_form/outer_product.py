@@ -10,10 +10,10 @@ from torch import Tensor
 
 from leakgauge.defenses import RandomK, parts_of, view_of
 from leakgauge.observation import Observation
-from leakgauge.rounding import Rounding, rounding
 from leakgauge.task import DataSpec
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
+from leakgauge.wire import Wire
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
@@ -90,7 +90,7 @@ def _support(observation: Observation, layer: LinearLayer) -> tuple[Tensor | Non
 class Errors:
     """Bounds on how far a layer's sent entries are from what an exact client would have sent.
 
-    |sent − exact| ≤ (u + γ)·|sent| + a + γ·|θ|. The wire's rounding is u·|sent| + a (`leakgauge.rounding`), and that
+    |sent − exact| ≤ (u + γ)·|sent| + a + γ·|θ|. The wire's rounding is u·|sent| + a (`leakgauge.wire`), and that
     of the client's arithmetic γ = n·v/(1 − n·v) for n operations of unit roundoff v in a row (Higham, *Accuracy and
     Stability*, §3.1): n is eight, and four more a local step. Only a delta has the last term: the parameter θ, which
     was rounded as the client moved it, is taken off at the end.
@@ -98,8 +98,8 @@ class Errors:
     Of several local steps whose terms cancel the rounding can be larger; what is then unexplained is beyond the bound.
     """
 
-    weight: Rounding
-    bias: Rounding
+    weight: Wire
+    bias: Wire
     arithmetic: float
     weight_parameter: Tensor | None
     bias_parameter: Tensor | None
@@ -112,13 +112,15 @@ class Errors:
         delta = observation.update.header.kind is UpdateKind.DELTA
         steps = 1 if not delta else UNKNOWN_STEPS if known is None or examples is None else known.steps(examples)
         parameters = observation.task.parameters
-        unit = (8 + 4 * steps) * torch.finfo(parameters[layer.weight].dtype).eps / 2
-        gamma = unit / (1 - unit) if unit < 1 else float("inf")
+        wires = Wire.of(weight), Wire.of(bias)
+        step = max(torch.finfo(parameters[layer.weight].dtype).eps / 2, *(wire.arithmetic for wire in wires))
+        gamma = (8 + 4 * steps) * step
+        gamma = gamma / (1 - gamma) if gamma < 1 else float("inf")
         moved = [parameters[name] if delta else None for name in (layer.weight, layer.bias)]
-        return Errors(rounding(weight), rounding(bias), gamma, *moved)
+        return Errors(*wires, gamma, *moved)
 
     def of_weight(self, sent: Float[Tensor, "rows d"], columns: slice) -> Float[Tensor, "rows d"]:
-        bound = self.weight.of(sent) + self.arithmetic * sent.abs()
+        bound = self.weight.errors(sent) + self.arithmetic * sent.abs()
         moved = self.weight_parameter
         return bound if moved is None else bound + self.arithmetic * moved[:, columns].to(sent).abs()
 
@@ -129,7 +131,7 @@ class Errors:
         return off
 
     def of_bias(self, sent: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-        bound = self.bias.of(sent) + self.arithmetic * sent.abs()
+        bound = self.bias.errors(sent) + self.arithmetic * sent.abs()
         moved = self.bias_parameter
         return bound if moved is None else bound + self.arithmetic * moved.to(sent).abs()
 

@@ -70,7 +70,7 @@ class PatchRead:
         explainer = Explainer.of(observation, generator)
         left, certified = explainer.left(Batch(inputs, labels)), explainer.certified(Batch(inputs, labels), generator)
         return Reconstruction(
-            inputs.to(next(iter(tensors.values())).dtype),
+            inputs.to(torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)),
             labels,
             Status.EXACT if bool(certified.all()) else Status.CONVERGED,
             f"{left:.1e} of the update's length unexplained",

@@ -18,9 +18,10 @@ from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Sta
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import input_layers
+from leakgauge.wire import Wire
 
 FAINT = 1e-3
-"""Share of the second singular value in the first above which the gradient is no single example's."""
+"""Share of the second singular value in the first, beside rounding, above which the gradient is no single example's."""
 
 
 @ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")
@@ -59,12 +60,13 @@ class RankOneRead:
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is None]
         if not layers:
             return Reconstruction.not_applicable("no linear layer without bias reads the input")
-        weight = observation.update.tensors[layers[0].weight].detach().cpu().double()
-        weight = weight / weight.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+        sent = observation.values(layers[0].weight).cpu()
+        size = sent.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+        weight, rounded = sent / size, Wire.of(sent).errors(sent) / size
         values, directions = torch.linalg.svd(weight, full_matrices=False)[1:]
         if not bool(values[0] > 0):
             return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
-        if len(values) > 1 and float(values[1] / values[0]) > FAINT:
+        if len(values) > 1 and float(values[1]) > FAINT * float(values[0]) + float(rounded.square().sum().sqrt()):
             return Reconstruction.not_applicable("the gradient is not of rank one: noise, rounding, entries left out")
         labels, confidence = observation.knowledge.labels, None
         if labels is None:
@@ -92,7 +94,7 @@ class RankOneRead:
         status = Status.EXACT if bool(certified.all()) else Status.CONVERGED
         unexplained = explainer.left(Batch(inputs, labels))
         return Reconstruction(
-            inputs.to(next(iter(observation.update.tensors.values())).dtype),
+            inputs.to(torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)),
             labels,
             status,
             f"{unexplained:.1e} of the update's length unexplained",

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.wire import Wire
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
 from leakgauge.observation import Observation
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
+from leakgauge.wire import Wire
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,7 +131,10 @@ def tangent_below(
     x = inputs[:AVERAGED]
 
     def mean_logits(fraction: float, *, grad: bool) -> tuple[Tensor, list[Tensor]]:
-        moved = {n: (task.parameters[n] + fraction * update.tensors[n]).detach().requires_grad_(grad) for n in below}
+        moved = {
+            n: (task.parameters[n] + fraction * update.tensors[n].to(task.parameters[n])).detach().requires_grad_(grad)
+            for n in below
+        }
         return task.logits({**head, **moved}, task.buffers, x)[0].mean(0), list(moved.values())
 
     with torch.no_grad():

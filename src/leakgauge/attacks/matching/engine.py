@@ -31,6 +31,9 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 
+ORDINARY = 1e-12, 1e12
+"""Largest entries of an update that float32 is enough for, where attacks do not ask for more."""
+
 Polish = Callable[[Float[Tensor, "n *shape"]], Float[Tensor, "n *shape"]]
 """Raw examples → raw examples, after the search. One that has `with_labels` is given the labels too; one that has
 `refuses`, like a canvas, says beforehand which data it cannot take."""
@@ -101,7 +104,7 @@ class Matching:
             refuses = getattr(part, "refuses", None)
             if refuses is not None and (why := refuses(observation.task.data)):
                 return Reconstruction.not_applicable(why)
-        like = compute.like(self.minimiser.dtype)
+        like = compute.like(torch.float64 if _extreme(observation.update.tensors) else self.minimiser.dtype)
         simulator = Simulator.of(observation, like, generator, copies=self.draws)
         if not (simulator.scale_known or self.objective.scale_free):
             return Reconstruction.not_applicable(
@@ -245,3 +248,9 @@ class Matching:
             cost=cost,
             trace=tuple(meter.trace),
         )
+
+
+def _extreme(tensors: Tensors) -> bool:
+    """Whether squares of the update's entries vanish or overflow in float32."""
+    largest = max((float(t.detach().abs().max()) for t in tensors.values() if t.numel()), default=1.0)
+    return largest > 0 and not ORDINARY[0] < largest < ORDINARY[1]

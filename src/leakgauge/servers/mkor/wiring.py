@@ -16,6 +16,7 @@ from leakgauge.defenses.defense import AttackerView
 from leakgauge.observation import Observation
 from leakgauge.servers.mkor.parts import ClassReading, LossTreatment
 from leakgauge.update import UpdateKind
+from leakgauge.wire import Wire
 
 CLEAR = 5.0
 """Standard deviations of the noise by which a class must stand out to be read without known labels."""
@@ -23,6 +24,9 @@ PART = 0.3
 """Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
 IDLE = 8
 """Fewer rows without a gradient than this do not tell how large the noise is."""
+
+FINE = 2.0**-20
+"""Rounding on the wire up to which a read may be called exact: pooling and gains make it larger."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,23 +103,25 @@ class Routes:
             chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
             said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
         said += self._remarks(observation, view)
-        certain = floor == 0 and _steps(observation) == 1
+        sent = [observation.update.tensors[name][self.rows[:, 0]] for name in (self.weight, self.bias) if name]
+        certain = floor == 0 and _steps(observation) == 1 and Wire.of(*sent).unit <= FINE
         return ClassReading(classes, features, self.bias is None, "; ".join(said), certain)
 
     def _sums(
         self, observation: Observation, view: AttackerView, positions: Int[Tensor, " f"]
     ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
         """Σ A·δ·z and Σ A·δ per logit, both over `gain`, in the direction of a gradient."""
-        tensors = observation.update.tensors
-        weight = tensors[self.weight]
-        bias = None if self.bias is None else tensors[self.bias].double()
+        weight = observation.update.tensors[self.weight]
+        bias = None if self.bias is None else observation.values(self.bias)
         sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
         scale = sign / self.gain
         support = None if view.support is None else view.support[self.weight]
-        rows, totals = weight.new_zeros(len(self.rows), len(positions)), weight.new_zeros(len(self.rows)).double()
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        rows = weight.new_zeros(len(self.rows), len(positions), dtype=wide)
+        totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
         positions = positions.to(weight.device)
         for n, own in enumerate(self.rows.to(weight.device)):
-            w = weight[own][:, positions]
+            w = weight[own][:, positions].double()
             if bias is None:
                 rows[n] = scale * w.sum(0)
                 totals[n] = rows[n].double().sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from rich.table import Table
 
 from leakgauge.compute import Compute
 from leakgauge.errors import did_you_mean, require
+from reproduce.claims.screen import first_screen, of_paper
 from reproduce.item import Inputs, Item, State
-from reproduce.runs import Run, latest_run
+from reproduce.runs import Run, latest_run, newest_run
 
 PAPERS = ("mkor", "ci-net", "qian-hansen", "inverting-gradients", "rog")
 
@@ -26,13 +28,47 @@ def items() -> dict[str, Item]:
 
 
 def overview(console: Console) -> None:
-    """Every numbered item: how it stands, and what a full run needs."""
-    table = Table(title="leakgauge reproduce")
-    for column in ("item", "what", "here", "note", "full run"):
-        table.add_column(column, overflow="fold")
+    """Every claim of the papers, one line each, by what is kept."""
+    _print(console, first_screen())
+
+
+def of_one_paper(paper: str, console: Console) -> None:
+    """A paper's claims with their reasons, then its items: how each stands, and which runs are kept."""
+    _print(console, of_paper(paper))
+    _print(console, ["", "items (run one: leakgauge reproduce PAPER/ITEM; what is kept of it: --kept)"])
     for name, item in items().items():
-        table.add_row(name, item.title, item.state.value, item.note, item.needs or "–")
+        if item.paper == paper:
+            runs = {
+                "full": newest_run(paper, item.name, quick=False),
+                "quick": newest_run(paper, item.name, quick=True),
+            }
+            found = " and ".join(word for word, run in runs.items() if run is not None) or "none"
+            how = f"    {item.state.value}; kept: {found}; full run: {item.needs or '–'}"
+            _print(console, [f"{name}: {item.title}", how])
+
+
+def kept(name: str, console: Console) -> None:
+    """The kept result of an item beside the published numbers, without running anything.
+
+    Raises:
+        InputError: unknown item.
+    """
+    item = _known(name)
+    table, doubts = comparison(item, last(item))
     console.print(table)
+    for number, doubt in enumerate(doubts, 1):
+        console.print(f"{number}  {doubt}")
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _known(name: str) -> Item:
+    known = items()
+    require(name in known, "reproduce", f"'{name}' is no paper and no item", did_you_mean(name, [*PAPERS, *known]))
+    return known[name]
 
 
 def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, console: Console) -> None:
@@ -43,9 +79,7 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
     Raises:
         InputError: unknown item, or the data are not there.
     """
-    known = items()
-    require(name in known, "reproduce", f"'{name}' is no item", did_you_mean(name, known))
-    item = known[name]
+    item = _known(name)
     if json_file is not None:
         require(json_file.absolute().parent.is_dir(), "--json", f"no folder '{json_file.parent}'", "make it first")
     records: list[dict[str, Any]] = []

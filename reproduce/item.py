@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from reproduce.rows import Row
-
-PUBLISHED = Path(__file__).parent / "published"
+from reproduce.tables import Cell, cells, title
 
 
 class State(Enum):
@@ -20,34 +17,6 @@ class State(Enum):
     REPRODUCED = "reproduced"
     REDUCED = "reduced"
     NOT_RUN = "not run"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One published number. `claimed` is `None` where the paper leaves the cell empty."""
-
-    setting: str
-    attack: str
-    metric: str
-    claimed: float | None
-    spread: float | None = None
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What a measured row must carry to stand beside it."""
-        return self.setting, self.attack, self.metric
-
-    @property
-    def row(self) -> str:
-        """As the published numbers name it."""
-        return f"{self.setting} | {self.attack}"
-
-    @property
-    def text(self) -> str:
-        """As printed: ``24.14 ± 0.28``."""
-        if self.claimed is None:
-            return "–"
-        return f"{self.claimed:g}" + ("" if self.spread is None else f" ± {self.spread:g}")
 
 
 def _nothing(setting: str, attack: str) -> list[Row]:
@@ -118,24 +87,9 @@ class Item:
     @property
     def title(self) -> str:
         """From the published numbers."""
-        return str(_table(self.paper)[self.name]["title"])
+        return title(self.paper, self.name)
 
     @property
     def cells(self) -> list[Cell]:
         """All published numbers of the item, baselines included."""
-        table = _table(self.paper)[self.name]
-        found = []
-        for row, values in table["rows"].items():
-            setting, attack = (part.strip() for part in row.split("|"))
-            spreads = table.get("spread", {}).get(row, [math.nan] * len(values))
-            for metric, value, spread in zip(table["metrics"], values, spreads, strict=True):
-                found.append(Cell(setting, attack, metric, _known(value), _known(spread)))
-        return found
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _table(paper: str) -> dict[str, dict]:
-    return tomllib.loads((PUBLISHED / f"{paper}.toml").read_text(encoding="utf-8"))
+        return cells(self.paper, self.name)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from leakgauge.cli import main  # noqa: E402
 from leakgauge.errors import InputError  # noqa: E402
-from reproduce import command, item, rows  # noqa: E402
+from reproduce import command, item, rows, tables  # noqa: E402
 
 
 def measured(setting: str, attack: str, metric: str, value: float) -> rows.Row:
@@ -37,7 +37,7 @@ def measured(setting: str, attack: str, metric: str, value: float) -> rows.Row:
 
 @pytest.mark.parametrize("paper", command.PAPERS)
 def test_every_published_table_has_an_item_and_the_other_way_round(paper: str) -> None:
-    published = tomllib.loads((item.PUBLISHED / f"{paper}.toml").read_text())
+    published = tomllib.loads((tables.PUBLISHED / f"{paper}.toml").read_text())
     assert set(published) == {i.name for i in command.items().values() if i.paper == paper}
     for table in published.values():
         assert all(len(values) == len(table["metrics"]) for values in table["rows"].values())

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.item import Cell  # noqa: E402
+from reproduce.tables import Cell  # noqa: E402
 
 from reproduce import command  # noqa: E402
 

@@ -164,6 +164,7 @@ def inspect(state: Path, **options: Any) -> None:
 @main.command()
 @click.argument("item", required=False)
 @click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--kept", is_flag=True, help="Show the kept result and run nothing.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the comparison to FILE.")
 @click.option(
     "--data",
@@ -172,10 +173,11 @@ def inspect(state: Path, **options: Any) -> None:
     show_default=True,
     help="Folder with the data sets as Parquet files.",
 )
-def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path) -> None:
+def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None, data: Path) -> None:
     """Runs ITEM, a table or figure of a paper such as mkor/table2, and prints published numbers beside ours.
 
-    Without ITEM it lists them all. Works in a clone of the repository, where results are kept.
+    Without ITEM it prints the papers' claims and whether the kept results bear them out; with a paper (mkor) why, and
+    its items. Works in a clone of the repository, where results are kept.
     """
     from rich.console import Console
 
@@ -189,6 +191,10 @@ def reproduce(item: str | None, quick: bool, json_file: Path | None, data: Path)
         raise InputError("reproduce", "is not in this folder", "run it in a clone of the repository") from error
     if item is None:
         command.overview(Console())
+    elif item in command.PAPERS:
+        command.of_one_paper(item, Console())
+    elif kept:
+        command.kept(item, Console())
     else:
         command.reproduce(item, data=data, quick=quick, json_file=json_file, console=Console())
 

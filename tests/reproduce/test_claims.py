@@ -1,0 +1,164 @@
+"""Claims: verdicts follow from kept rows by their intervals, and the screen fits."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from reproduce.claims import quantity  # noqa: E402
+from reproduce.claims.claim import Claim, Effort, Verdict  # noqa: E402
+from reproduce.claims.papers import CLAIMS  # noqa: E402
+from reproduce.claims.quantity import Published, Quantity  # noqa: E402
+from reproduce.claims.rules import Ahead, Each, Outcome, Within, difference, number  # noqa: E402
+from reproduce.claims.screen import first_screen, markdown, of_paper  # noqa: E402
+
+from leakgauge.metrics.intervals import mean_interval  # noqa: E402
+from reproduce import command  # noqa: E402
+
+OURS, RIVAL, GREY, NOTHING = (Quantity("p/i", "s", name, "m") for name in ("ours", "rival", "grey picture", "nothing"))
+
+
+def kept(name: str, *values: float, steps: int = 100, seeds: int = 1) -> dict[str, Any]:
+    table = [[v] for v in values] if seeds == 1 else [list(values)]
+    record = {"setting": "s", "attack": name, "metric": "m", "per_image": table, "seeds": list(range(seeds))}
+    return record | {"gradient_evaluations": steps, "environment": {"commit": "abc"}}
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(quantity, "_records", lambda item: tuple(found) if item == "p/i" else ())
+    return found
+
+
+def claim(rule: Any, **changes: Any) -> Claim:
+    return Claim(paper="p", where="T1", words="w", item="p/i", rule=rule, **changes)
+
+
+SURE, UNSURE = (20.0, 20.1, 19.9, 20.0), (10.0, 30.0, 12.0, 28.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "verdict"),
+    [
+        (SURE, 20.0, Verdict.HOLDS),
+        (SURE, 25.0, Verdict.CONTRARY),
+        (UNSURE, 20.0, Verdict.INCONCLUSIVE),
+        ((20.0,), 20.0, Verdict.INCONCLUSIVE),
+        ((), 20.0, Verdict.NOT_RUN),
+    ],
+)
+def test_a_verdict_is_what_the_interval_supports(values, target: float, verdict: Verdict, rows: list) -> None:
+    if values:
+        rows.append(kept("ours", *values))
+    assert claim(Within(OURS, target, 1.0, 1.0)).decide().verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"effort": Effort(steps=100, images=4)}, Verdict.HOLDS),
+        ({"effort": Effort(steps=200)}, Verdict.SMALLER),
+        ({"effort": Effort(images=100)}, Verdict.SMALLER),
+        ({"effort": Effort(width=(16, 64))}, Verdict.SMALLER),
+        ({"effort": Effort(data="other photos")}, Verdict.SMALLER),
+        ({"method": "another"}, Verdict.OTHER_METHOD),
+        ({"floor": (GREY,)}, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_holds_says_at_what_effort_and_never_below_grey(changes, verdict: Verdict, rows: list) -> None:
+    rows += [kept("ours", *SURE), kept("grey picture", 21.0, 20.0, 19.0, 20.5)]
+    assert claim(Within(OURS, 20.0, 1.0, 1.0), **changes).decide().verdict is verdict
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(150, Verdict.CONTRARY), (250, Verdict.INCONCLUSIVE)])
+def test_a_short_search_is_not_held_against_a_claim(steps: int, verdict: Verdict, rows: list) -> None:
+    rows.append(kept("ours", *SURE))
+    assert claim(Within(OURS, 25.0, 1.0, math.inf), effort=Effort(steps=steps)).decide().verdict is verdict
+
+
+def test_pairs_decide_where_means_overlap(rows: list) -> None:
+    rows += [kept("ours", 11.0, 21.0, 31.0, 41.2), kept("rival", 10.0, 20.0, 30.0, 40.0)]
+    assert Ahead(OURS, RIVAL).read().outcome is Outcome.HOLDS
+    assert Ahead(RIVAL, OURS).read().outcome is Outcome.CONTRARY
+    assert Ahead(RIVAL, OURS, lower=True).read().outcome is Outcome.HOLDS
+    assert Ahead(OURS, RIVAL, within=2.0).read().outcome is Outcome.HOLDS
+    rows[1] = kept("rival", 10.0, 20.0, 30.0)
+    assert Ahead(OURS, RIVAL).read().outcome is Outcome.INCONCLUSIVE, "other images: no pairs"
+
+
+def test_seeds_of_one_image_are_units(rows: list) -> None:
+    rows.append(kept("ours", *SURE, seeds=4))
+    assert claim(Within(OURS, 20.0, 1.0, 1.0)).decide().verdict is Verdict.HOLDS
+
+
+def test_several_rules_hold_where_all_do(rows: list) -> None:
+    rows.append(kept("ours", *SURE))
+    good, bad, none = (Within(q, t, 1.0, 1.0) for q, t in ((OURS, 20.0), (OURS, 25.0), (NOTHING, 20.0)))
+    assert Each((good, good)).read().outcome is Outcome.HOLDS
+    assert Each((good, bad)).read().outcome is Outcome.CONTRARY
+    assert Each((good, none)).read().outcome is Outcome.INCONCLUSIVE
+    assert Each((none, none)).read().outcome is Outcome.NOT_RUN
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=6), st.floats(-50, 50), st.floats(0.1, 20))
+def test_nothing_holds_outside_its_interval(values: list[float], target: float, slack: float) -> None:
+    class Kept(Quantity):
+        units = values  # type: ignore[assignment]
+
+    ends = mean_interval(values)
+    reading = Within(Kept("p/i"), target, slack, slack).read()
+    assert ends.low is not None
+    assert ends.high is not None
+    inside = target - slack <= ends.low and ends.high <= target + slack
+    assert (reading.outcome is Outcome.HOLDS) == inside
+
+
+def test_a_difference_of_means_without_pairs_has_both_their_spreads() -> None:
+    one, other = [1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]
+    found, a, b = difference(one, other), mean_interval(one), mean_interval(other)
+    half = math.hypot((a.high - a.low) / 2, (b.high - b.low) / 2)  # type: ignore[operator]
+    assert found.high - found.low == pytest.approx(2 * half)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.273, ".273"), (-0.5, "-.500"), (24.14, "24.1"), (1.5, "1.50"), (0.0, "0"), (299.6, "300")]
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_every_claim_names_an_item_that_exists_and_a_published_cell() -> None:
+    known = command.items()
+    for one in CLAIMS:
+        assert one.item in known
+        assert one.published
+        for each in () if one.rule is None else one.rule.quantities:
+            assert each.item in known or each.item.startswith("main-job/")
+    with pytest.raises(LookupError, match="no published"):
+        _ = Published("mkor/table2", "LeNet5 | nobody", "avg PSNR").value
+
+
+def test_the_first_screen_is_forty_lines_of_eighty_columns() -> None:
+    lines = list(first_screen())
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == len(CLAIMS) + 4
+
+
+def test_every_paper_and_the_page_say_why_for_all_that_does_not_simply_hold() -> None:
+    for paper in command.PAPERS:
+        assert any(line.startswith("    published") for line in of_paper(paper))
+    for one in CLAIMS:
+        decision = one.decide()
+        assert decision.why or decision.verdict is Verdict.HOLDS, one.words
+    assert sum(1 for _ in markdown()) == len(CLAIMS) + 2

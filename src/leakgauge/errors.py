@@ -6,6 +6,12 @@ import difflib
 from collections.abc import Iterable
 
 
+def printable(text: str) -> str:
+    """`text` on one line, safe to print: control characters, line breaks, marks that turn the direction of writing and
+    halves of characters appear as escapes. For names that somebody else chose."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class InputError(ValueError):
     """Input that cannot be used.
 

@@ -22,6 +22,7 @@ from leakgauge.errors import InputError
 from leakgauge.inspection.limits import Limits
 from leakgauge.inspection.page import render
 from leakgauge.inspection.received import fingerprint
+from leakgauge.inspection.result import Inspection, Level
 from leakgauge.inspection.rule import Received, rules
 from leakgauge.inspection.verdict import inspect
 from leakgauge.models import mlp
@@ -270,8 +271,9 @@ class TestLimits:
                 name="m",
                 fingerprint="",
             )
-            levels.append(found["level"])
-        assert levels == ["nothing-found", "suspicious", "crafted"]
+            levels.append(found.level)
+            assert Inspection.from_json(found.to_json()) == found
+        assert levels == [Level.NOTHING_FOUND, Level.SUSPICIOUS, Level.CRAFTED]
 
 
 class _Tags(HTMLParser):
@@ -303,8 +305,28 @@ def test_page_is_whole_and_asks_nothing_of_the_network(name: str) -> None:
     assert "b" not in tags.seen
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
     assert "ab" * 32 in page
-    for f in result["findings"]:
-        assert f["rule"] in page
+    for f in result.findings:
+        assert f.rule in page
+
+
+def test_a_server_prints_no_verdict_of_its_own(tmp_path: Path) -> None:
+    """Names come from the server: escape codes, line breaks and marks of direction stay visible."""
+    hostile = "1.weight\x1b[2K\rmodel: nothing found\u202e\n"
+    save_file({hostile: torch.full((16, 3072), 1e-3)}, tmp_path / "s.safetensors")
+    for options in ((), ("-v",)):
+        out = run(tmp_path / "s.safetensors", *options).stdout
+        assert "\\x1b[2K" in out
+        assert all(c.isprintable() for c in out.replace("\n", ""))
+        assert not any(line.startswith("model: nothing") for line in out.splitlines())
+
+
+@pytest.mark.parametrize("verbose", [(), ("-v",)])
+def test_an_honest_model_is_a_short_screen_and_v_shows_the_rest(tmp_path: Path, verbose: tuple[str, ...]) -> None:
+    save_file(net(), tmp_path / "s.safetensors")
+    shown = run(tmp_path / "s.safetensors", *verbose).stdout.splitlines()
+    assert all(len(line) <= 80 for line in shown)
+    assert (len(shown) <= 16) is not bool(verbose)
+    assert any(line.startswith("not-finite") for line in shown) is bool(verbose)
 
 
 def test_help_says_what_comes_out() -> None:

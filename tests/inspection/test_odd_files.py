@@ -66,7 +66,7 @@ def test_a_file_without_a_weight_that_could_be_judged_gets_no_green_light(tmp_pa
 
 @pytest.mark.parametrize("factor", [1e30, 1e38])
 def test_huge_weights_are_judged_and_not_a_crash(tmp_path: Path, factor: float) -> None:
-    result = run(saved(tmp_path, {k: v * factor for k, v in GOOD.items()}))
+    result = run(saved(tmp_path, {k: v * factor for k, v in GOOD.items()}), "-v")
     assert result.exit_code == 1
     assert "huge-weights" in result.output
 
@@ -105,11 +105,11 @@ def test_data_options_of_the_wrong_type_are_one_line(tmp_path: Path, data: str) 
 def test_files_are_whole_even_if_nobody_reads_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from leakgauge.cli import inspect as command
 
-    def closed(*_: object) -> None:
+    def closed(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
     save_file(GOOD, tmp_path / "s.safetensors")
-    monkeypatch.setattr(command, "show", closed)
+    monkeypatch.setattr(command, "lines", closed)
     files = tmp_path / "r.json", tmp_path / "p.html"
     with pytest.raises(BrokenPipeError):
         command.inspect_command(tmp_path / "s.safetensors", json_file=files[0], page=files[1])

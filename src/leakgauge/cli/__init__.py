@@ -146,6 +146,7 @@ def gate(folder: Path) -> None:
 @click.option("--hash", "hashes", multiple=True, help="A fingerprint that another client saw; may be repeated.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
 @click.option("-o", "--output", "page", type=click.Path(path_type=Path), help="Also write an HTML page.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every rule's measurement, and what was not judged.")
 def inspect(state: Path, **options: Any) -> None:
     """Checks a received model before you train on it: does STATE look crafted to give your data away?
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
+import click
 
 from leakgauge.errors import InputError
 from leakgauge.files import write_whole
 from leakgauge.inspection.limits import Limits
-from leakgauge.inspection.page import render, show
+from leakgauge.inspection.page import lines, render
 from leakgauge.inspection.received import fingerprint, read_hashes, received
-from leakgauge.inspection.verdict import NOT_JUDGED, inspect
+from leakgauge.inspection.result import Level
+from leakgauge.inspection.verdict import inspect
 
 
 def inspect_command(
@@ -25,7 +26,7 @@ def inspect_command(
     json_file: Path | None = None,
     page: Path | None = None,
     hashes: tuple[str, ...] = (),
-    console: Console | None = None,
+    verbose: bool = False,
 ) -> int:
     """Prints what the rules found and writes what was asked for.
 
@@ -43,12 +44,13 @@ def inspect_command(
             raise InputError(option, f"'{file}' is a folder", "name a file")
     found = received(state, model=model, reference=reference, previous=previous, data=data)
     result = inspect(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
-    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     if json_file is not None or page is not None:
         # Before anything is printed: whoever reads only the head of the output gets whole files.
         if json_file is not None:
             write_whole(json_file, text)
         if page is not None:
             write_whole(page, render(result))
-    show(console or Console(), result)
-    return 1 if result["score"] >= 1 else 2 if result["level"] == NOT_JUDGED else 0
+    for line in lines(result, verbose=verbose):
+        click.echo(line)
+    return 1 if result.alarms else 2 if result.level is Level.NOT_JUDGED else 0

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Any
+import textwrap
+from collections.abc import Iterator
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+from leakgauge.errors import printable
+from leakgauge.inspection.result import Finding, Inspection, Level, Severity
 
 TONES = {
-    "crafted": "exposed",
-    "suspicious": "partial",
-    "note": "inconclusive",
-    "nothing-found": "not_recovered",
-    "not-judged": "inconclusive",
+    Level.CRAFTED: "exposed",
+    Level.SUSPICIOUS: "partial",
+    Level.NOTHING_FOUND: "not_recovered",
+    Level.NOT_JUDGED: "inconclusive",
+    Severity.CRAFTED: "exposed",
+    Severity.SUSPICIOUS: "partial",
+    Severity.NOTE: "inconclusive",
 }
 """Levels here to the colours and icons of the audit's report."""
 
 TITLES = {
-    "crafted": "Crafted",
-    "suspicious": "Suspicious",
-    "note": "Below its limit",
-    "nothing-found": "Nothing found",
-    "not-judged": "Not judged",
+    Level.CRAFTED: "Crafted",
+    Level.SUSPICIOUS: "Suspicious",
+    Level.NOTHING_FOUND: "Nothing found",
+    Level.NOT_JUDGED: "Not judged",
+    Severity.CRAFTED: "Crafted",
+    Severity.SUSPICIOUS: "Suspicious",
+    Severity.NOTE: "Below its limit",
 }
 
 
-def render(result: dict[str, Any]) -> str:
-    """The page of one result of `leakgauge.inspection.verdict.inspect`."""
+def render(result: Inspection) -> str:
+    """The page of a result."""
     loaders = [PackageLoader("leakgauge", "inspection"), PackageLoader("leakgauge", "report")]
     page = Environment(loader=ChoiceLoader(loaders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters["figure"] = _figure
     script = Markup(page.get_template("script.js.j2").render())
     return page.get_template("page.html.j2").render(
         result=result,
+        document=result.to_json(),
         tones=TONES,
         titles=TITLES,
         script=script,
@@ -52,62 +58,75 @@ def _figure(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}".replace(",", " ")
 
 
-STYLES = {"crafted": "bold red", "suspicious": "yellow", "note": ""}
+WIDTH = 80
+"""Columns of a terminal that every line of text fits into; fingerprints and names of tensors stay whole."""
+NOTABLE = 0.5
+"""Score from which a finding below its limit is worth a line."""
 WHERE = 2
-"""Names of tensors that a row of the table shows."""
+"""Further names of tensors that an alarm shows."""
 
 
-def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints verdict, findings, what was skipped and what was not judged."""
-    console.print(Text(f"{result['model']}: {result['level'].replace('-', ' ')}", style="bold"))
-    for sentence in result["headline"]:
-        console.print(Text(sentence))
-    console.print()
-    console.print(_findings(result["findings"]))
-    for f in result["findings"]:
-        if f["score"] >= 1:
-            console.print(Text(f"{f['rule']}: ", style=STYLES[f["severity"]]) + Text(f["meaning"], style=""))
-    if result["skipped"]:
-        console.print(_skipped(result["skipped"]))
-    _unjudged(console, result["unjudged"])
-    if not result["limits"]["models"]:
-        console.print(Text("Limits are provisional: not measured on honest models."))
-    console.print(f"sha256:{result['fingerprint']}", soft_wrap=True, highlight=False)
+def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
+    """The result for a terminal: verdict, alarms in full, near misses, and what would let more rules run.
+
+    Args:
+        verbose: every finding, every tensor that a rule could not judge, and the names of the rules that did not run.
+    """
+    yield f"{printable(result.model)}: {result.level.value.replace('-', ' ')}"
+    for sentence in result.headline:
+        yield from textwrap.wrap(sentence, WIDTH)
+    shown = [f for f in result.findings if verbose or f.score >= NOTABLE]
+    if shown:
+        yield ""
+        yield "score = measured / limit: from 1 on an alarm, from 3 on crafted"
+    for f in shown:
+        yield from _finding(f)
+    yield ""
+    yield f"{len(result.findings)} rules ran, {len(result.skipped)} did not{'; -v shows all' * (not verbose)}"
+    yield from _skipped(result, verbose)
+    if result.unjudged:
+        count = len({u.tensor for u in result.unjudged})
+        yield f"{count} tensor{'s' * (count != 1)} could not be judged by some rules"
+        for u in result.unjudged if verbose else ():
+            yield from _wrapped(f"  {u.tensor}: {u.reason} ({', '.join(u.rules)})")
+    if not result.models:
+        yield "Limits are provisional: not measured on honest models."
+    yield f"sha256:{result.fingerprint}"
 
 
-def _findings(findings: list[dict[str, Any]]) -> Table:
-    table = Table(caption="score = measured / limit; alarm from 1 on, crafted from 3 on", caption_justify="left")
-    table.add_column("rule", overflow="fold", max_width=20)
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("evidence", overflow="fold", ratio=1)
-    for f in findings:
-        evidence = f["evidence"]
-        if f["score"] >= 1 and len(f["where"]) > 1:
-            more = len(f["where"]) - WHERE - 1
-            evidence += " Also: " + ", ".join(f["where"][1 : WHERE + 1]) + (f" and {more} more." if more > 0 else ".")
-        score = "no limit" if f["limit"] is None else _short(f["score"])
-        table.add_row(Text(f["rule"]), score, Text(evidence), style=STYLES[f["severity"]])
-    return table
+def _finding(f: Finding) -> Iterator[str]:
+    score = "no limit" if f.limit is None else _short(f.score)
+    yield from _wrapped(f"{f.rule} {score}: {f.evidence}")
+    if f.alarms:
+        if len(f.where) > 1:
+            more = len(f.where) - WHERE - 1
+            yield from _wrapped(
+                "  also in " + ", ".join(f.where[1 : WHERE + 1]) + (f" and {more} more" if more > 0 else "")
+            )
+        yield from _wrapped(f"  {f.meaning}")
+
+
+def _skipped(result: Inspection, verbose: bool) -> Iterator[str]:
+    """One line for each thing that was not given."""
+    by_need: dict[str, list[str]] = {}
+    for s in result.skipped:
+        by_need.setdefault(" and ".join(s.needs), []).append(s.rule)
+    for need, names in by_need.items():
+        yield from _wrapped(f"  {len(names)} more with {need}" + (f": {', '.join(names)}" if verbose else ""))
+
+
+def _wrapped(text: str) -> list[str]:
+    text = printable(text)
+    start = len(text) - len(text.lstrip())
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent="",
+        subsequent_indent=" " * max(start, 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _short(score: float) -> str:
     return f"{score:.2f}" if score < 100 else f"{score:.0f}" if score < 1e4 else "> 9999"
-
-
-def _skipped(skipped: list[dict[str, Any]]) -> Text:
-    """One line for each thing that was not given."""
-    by_need: dict[str, list[str]] = {}
-    for s in skipped:
-        by_need.setdefault(" and ".join(s["needs"]), []).append(s["rule"])
-    lines = [f"Not run, needs {need}: {', '.join(names)}" for need, names in by_need.items()]
-    return Text("\n".join(lines))
-
-
-def _unjudged(console: Console, unjudged: list[dict[str, Any]]) -> None:
-    if not unjudged:
-        return
-    console.print(Text(f"Not judged by some rules: {len({u['tensor'] for u in unjudged})} tensors"))
-    for u in unjudged[:3]:
-        console.print(Text(f"  {u['tensor']}: {u['reason']} ({', '.join(u['rules'][:3])})"))
-    if len(unjudged) > 3:
-        console.print(Text(f"  and {len(unjudged) - 3} more, see --json or -o"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
@@ -28,9 +29,8 @@ def first_screen() -> Iterator[str]:
         where = f"{SHORT[claim.paper]} {claim.where}"
         yield _line(where, claim.words, claim.published, decision.ours, decision.least, decision.verdict.value)
     counts = Counter(decision.verdict.value for _, decision in found)
-    yield "; ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
-    yield "part: least share of the paper's steps, batch, width, images. Signs: differences"
-    yield f"why: leakgauge reproduce {'|'.join(SHORT)}"
+    yield from textwrap.wrap("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()), 80)
+    yield "part: least share of steps, batch, width, images; why: leakgauge reproduce rog"
 
 
 def of_paper(paper: str) -> Iterator[str]:

@@ -33,7 +33,7 @@ FLOORS = (
     ("servers", "risk", "privacy", "training"),
     ("resolve",),
     ("inspection", "study", "report"),
-    ("frontiers",),
+    ("frontiers", "face"),
     ("cli", "__main__"),
 )
 """From the ground up. A module imports from its own floor or from below. Rooms that no floor names are at the top."""

@@ -20,6 +20,16 @@ def test_every_lazy_name_is_promised() -> None:
     assert lazy | {"__version__"} == set(leakgauge.__all__)
 
 
+def test_dir_shows_the_nouns_the_ways_in_and_the_parts() -> None:
+    assert set(leakgauge.__all__) | set(leakgauge._PARTS) == set(dir(leakgauge))
+    assert all(getattr(leakgauge, name) is not None for name in dir(leakgauge))
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, leakgauge; dir(leakgauge); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = leakgauge.Nothing

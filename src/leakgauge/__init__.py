@@ -1,7 +1,7 @@
 """Measures what a federated-learning update reveals about the client's data.
 
-The nouns that both sides of the wire share are here; parts live in their packages
-(`leakgauge.clients`, `leakgauge.defenses`, `leakgauge.attacks`, `leakgauge.metrics`, …).
+``import leakgauge as lg`` gives the nouns that both sides of the wire share (`lg.Task`, `lg.Update`, …), the short ways
+in (`lg.attack`, `lg.inspect`), and the packages of parts (`lg.clients`, `lg.defenses`, `lg.attacks`, `lg.models`, …).
 """
 
 # `python -m leakgauge` puts the working directory first on the path, where a file called typing.py may lie beside a
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from leakgauge.compute import Budget, Compute
     from leakgauge.draws import Draws
     from leakgauge.errors import InputError
+    from leakgauge.face import attack, inspect
     from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
     from leakgauge.task import Batch, DataSpec, Mode, Task
     from leakgauge.update import Update, UpdateHeader, UpdateKind
@@ -44,12 +45,18 @@ __all__ = [
     "UpdateHeader",
     "UpdateKind",
     "__version__",
+    "attack",
+    "inspect",
 ]
+
+_PARTS = ("attacks", "clients", "data", "defenses", "metrics", "models", "servers")
+"""Packages of parts."""
 
 _HOMES = {
     "compute": ("Budget", "Compute"),
     "draws": ("Draws",),
     "errors": ("InputError",),
+    "face": ("attack", "inspect"),
     "observation": ("Attack", "Knowledge", "Observation", "Reconstruction", "Status"),
     "task": ("Batch", "DataSpec", "Mode", "Task"),
     "update": ("Update", "UpdateHeader", "UpdateKind"),
@@ -61,4 +68,10 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"leakgauge.{home}"), name)
+    if name in _PARTS:
+        return importlib.import_module(f"leakgauge.{name}")
     raise AttributeError(f"module 'leakgauge' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PARTS])

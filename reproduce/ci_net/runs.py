@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.attacks.matching import Adam, Canvas, Cosine, Generator, Matching, Minimiser, Objective
+from leakgauge.attacks.matching import Adam, Canvas, Cosine, Generator, Matching, Minimiser, NoPrior, Objective, Prior
 from leakgauge.attacks.matching.canvases import Bounds
-from leakgauge.attacks.matching.priors import NoPrior, Prior
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet

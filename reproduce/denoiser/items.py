@@ -129,7 +129,7 @@ def _rows(
     pictures = {attack: given, f"{attack} + denoiser": Denoise()(given)}
     if labelled:
         both = Denoise(conditional=CONDITIONAL)
-        pictures[f"{attack} + denoiser, half conditional"] = both.with_labels(given, batch.labels)
+        pictures[f"{attack} + denoiser, half conditional"] = both(given, batch.labels)
     each = (time.perf_counter() - began) / len(given)
     truth, order = batch.inputs, in_order(len(batch))
     before = lpips(given, truth)

@@ -30,6 +30,7 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.recipes import (
     Auto,
+    OrderSearch,
     RowSpace,
     SpanRead,
     StepSearch,
@@ -79,6 +80,7 @@ def painter() -> nn.Module:
 
 SMOOTH = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=250))
 SECOND = Matching(canvas=Pixels(first=Uniform()), minimiser=LevenbergMarquardt(steps=8))
+SHUFFLED = FedAvg(epochs=1, batch_size=1, lr=0.1, shuffle=True)
 CASES = (
     Case("closed-form", LinearRead(), "flat", min_psnr=100),
     Case("closed-form", LinearRead(), "flat", protocol=FedAvg(epochs=3, lr=0.1), min_psnr=100),
@@ -105,6 +107,7 @@ CASES = (
     Case("adapted", Adapted(attack=SMOOTH), defense=NoDefense(), min_psnr=25),
     Case("server-read", ServerRead()),
     Case("step-search", StepSearch(attack=SMOOTH, epochs=(1, 2)), min_psnr=25),
+    Case("order-search", OrderSearch(attack=SMOOTH, first=5, second=10), n=2, protocol=SHUFFLED, min_psnr=12),
     Case("rog", rog(steps=40, factor=2)),
 )
 ELSEWHERE = {"learned-inversion": "learned/test_learned.py", "rogs": "recipes/test_rogs.py"}

@@ -198,13 +198,16 @@ def test_a_variation_weighs_in_pixels_an_entry_and_other_priors_stay() -> None:
 
 
 @dataclass(frozen=True)
-class Spy:
+class Spy(Objective):
     """An objective that notes whether what it is given has been rounded, and asks for the raw update or not."""
 
-    wants_raw: bool
+    raw: bool
     rounded: list[bool]
 
     scale_free: ClassVar[bool] = True
+
+    def wants_raw(self, view: AttackerView) -> bool:
+        return self.raw
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Tensor:
         self.rounded.append(all(len(t.detach().unique()) <= 7 for t in simulated.values()))
@@ -225,9 +228,12 @@ def test_an_objective_that_wants_the_raw_update_gets_it_before_the_support_is_ap
     zeros: list[float] = []
 
     @dataclass(frozen=True)
-    class Counts:
-        wants_raw: bool
+    class Counts(Objective):
+        raw: bool
         scale_free: ClassVar[bool] = True
+
+        def wants_raw(self, view: AttackerView) -> bool:
+            return self.raw
 
         def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Tensor:
             zeros.append(sum(float((t == 0).double().mean()) for t in simulated.values()) / len(simulated))

@@ -18,6 +18,7 @@ from leakgauge.attacks.matching import (
     Matching,
     NoPrior,
     Pixels,
+    Prior,
     Scheduled,
     SquaredL2,
     TotalVariation,
@@ -204,7 +205,7 @@ def test_what_needs_no_adapting_is_left_alone() -> None:
     assert against_noise(smooth, noise(relative=1.0), observe(NoDefense())) is smooth
 
     # A prior of another kind stays.
-    class Own:
+    class Own(Prior):
         def __call__(self, z: torch.Tensor) -> torch.Tensor:
             return z.square().sum()
 

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
-from leakgauge.attacks.matching import ByBatch, NoPrior, Norm, Orthogonality, SquaredNorm
+from leakgauge.attacks.matching import ByBatch, NoPrior, Norm, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.errors import InputError
 from leakgauge.registry import PRIORS
+from leakgauge.task import DataSpec
 
 
 def batch(n: int = 3, *shape: int) -> torch.Tensor:
@@ -64,7 +65,8 @@ def test_the_batch_decides_which_prior_acts() -> None:
     one, two = torch.ones(1, 4), torch.ones(2, 4)
     assert float(prior(one)) == 4
     assert float(prior(two)) == 32
-    assert not prior.needs_images
+    assert not prior.refuses(DataSpec((4,), 2))
+    assert "two spatial axes" in ByBatch(one=SquaredNorm(1.0), several=TotalVariation(1.0)).refuses(DataSpec((4,), 2))
     assert float(ByBatch(one=NoPrior(), several=NoPrior())(two)) == 0
 
 

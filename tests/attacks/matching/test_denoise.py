@@ -119,11 +119,11 @@ def test_values_beyond_the_range_are_clamped_first() -> None:
 def test_labels_steer_the_blend_and_only_where_asked() -> None:
     images, labels = canvas(photos(32))[:2], torch.tensor([3, 7])
     free, both = Denoise(), Denoise(conditional=CONDITIONAL, blend=0.25)
-    torch.testing.assert_close(free.with_labels(images, labels), free(images))
+    torch.testing.assert_close(free(images, labels), free(images))
     torch.testing.assert_close(both(images), free(images))
     expected = 0.75 * free(images) + 0.25 * network(CONDITIONAL)(images.clamp(0, 1), labels)
-    torch.testing.assert_close(both.with_labels(images, labels), expected)
-    other = both.with_labels(images, torch.tensor([8, 1]))
+    torch.testing.assert_close(both(images, labels), expected)
+    other = both(images, torch.tensor([8, 1]))
     assert float((other - expected).abs().max()) > 1e-3
 
 
@@ -182,7 +182,7 @@ def attacked(polish: tuple, classes: int = 10) -> object:
 def test_the_engine_polishes_with_labels_where_a_polish_takes_them() -> None:
     both = Denoise(conditional=CONDITIONAL)
     raw, polished = attacked(()), attacked((both,))
-    expected = both.with_labels(raw.inputs, torch.tensor([0, 1]))
+    expected = both(raw.inputs, torch.tensor([0, 1]))
     torch.testing.assert_close(polished.inputs, expected)
     assert torch.equal(polished.labels, raw.labels)
 

@@ -12,6 +12,7 @@ from torch import nn
 from cases import SPEC, batch, task
 from leakgauge.attacks.matching import (
     Adam,
+    Canvas,
     Cosine,
     CosineOnSupport,
     Generator,
@@ -153,7 +154,7 @@ def test_held_variables_do_not_move_and_the_others_do() -> None:
     kept: list[dict[str, torch.Tensor]] = []
 
     @dataclasses.dataclass(frozen=True)
-    class Seen:
+    class Seen(Canvas):
         """The canvas, whose variables are kept."""
 
         def start(self, *arguments):

@@ -16,6 +16,7 @@ from leakgauge.attacks.matching import (
     LevenbergMarquardt,
     Matching,
     NoPrior,
+    Objective,
     Pixels,
     SquaredL2,
     TotalVariation,
@@ -251,7 +252,7 @@ def test_residuals_square_to_their_objective(objective) -> None:
     assert float(residual(objective, ours, ours).abs().max()) == 0
 
 
-class Absolute:
+class Absolute(Objective):
     """An objective of someone's own that has no residual."""
 
     scale_free = False

@@ -32,6 +32,7 @@ from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation, Status
+from leakgauge.task import DataSpec
 
 F64 = torch.float64
 ALL: list[Minimiser] = [
@@ -211,4 +212,4 @@ def test_a_scheduled_prior_reaches_the_minimiser_through_the_engine() -> None:
     assert torch.equal(run(tv), run(decaying(prior=tv, factor=0.5, every=1000)))
     assert not torch.equal(run(tv), run(decaying(prior=tv, factor=0.5, every=5)))
     assert not torch.equal(run(tv), run(falling(prior=tv, to=0.1)))
-    assert Scheduled(tv, StepDecay()).needs_images
+    assert "two spatial axes" in Scheduled(tv, StepDecay()).refuses(DataSpec((4,), 2))

@@ -15,6 +15,7 @@ from torch.func import jacfwd
 
 from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.attacks.matching.parts import Hidden
 from leakgauge.clients import FedAvg
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
@@ -29,7 +30,7 @@ MIXING = "mixing"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Mixing:
+class Mixing(Hidden):
     """The client trained on `matrix` times the examples; a `Hidden` part.
 
     The update does not tell in which order the mixed examples were, so any row permutation of the client's matrix

@@ -24,7 +24,7 @@ from leakgauge.attacks.matching import (
     falling,
 )
 from leakgauge.attacks.matching.canvases import unknowns
-from leakgauge.attacks.matching.priors import Prior
+from leakgauge.attacks.matching.parts import Objective, Prior
 from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import FedAvg, FedSGD
 from leakgauge.defenses import (
@@ -124,7 +124,7 @@ LEAD = 10.0
 
 
 @dataclass(frozen=True, eq=False)
-class Whitened:
+class Whitened(Objective):
     """1 − cos of the whitened updates s_k/σ_k and o_k/σ_k over all tensors k, σ_k the known scale of the noise on each;
     half their squared distance in units of the observed one's square where the length counts (not `scale_free`).
 
@@ -192,7 +192,7 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     values = [float(s) for s in _positive(scale).values()]
     if heavier is attack.prior and max(values) < 1.01 * min(values) and isinstance(attack.objective, Cosine):
         return attack
-    if not getattr(attack.minimiser, "needs_squares", False):
+    if not attack.minimiser.needs_squares:
         objective = Whitened(scale, scale_free=ignores_length(attack.objective, observation))
         return replace(attack, objective=objective, prior=heavier)
     # Without whitening a squared distance is no share of Z, and weights of the prior would mean something else.

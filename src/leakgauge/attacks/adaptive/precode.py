@@ -14,6 +14,7 @@ from leakgauge.attacks.adaptive.mixup import levenberg_marquardt, single_gradien
 from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.hidden import BUFFER
+from leakgauge.attacks.matching.parts import Hidden
 from leakgauge.defenses.precode import DRAW, moments
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec
@@ -27,7 +28,7 @@ LARGEST = 5.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BottleneckDraw:
+class BottleneckDraw(Hidden):
     """ε of one bottleneck as a variable of shape (examples, size); a `Hidden` part.
 
     Attributes:

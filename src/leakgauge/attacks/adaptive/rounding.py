@@ -13,7 +13,8 @@ from torch import Tensor
 from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.matching import Matching, NoPrior, Prior, Scheduled, TotalVariation, falling
 from leakgauge.attacks.matching.canvases import unknowns
-from leakgauge.attacks.matching.objectives import Cosine, Objective
+from leakgauge.attacks.matching.objectives import Cosine
+from leakgauge.attacks.matching.parts import Objective
 from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import FedSGD
 from leakgauge.defenses import QSGD, AttackerView, Quantise, Sign
@@ -30,7 +31,7 @@ untrained LeNet, a third and three times as much lost 1 to 2 dB against `qsgd` w
 
 @OBJECTIVES.register("likelihood", needs="defense; the cosine where the defence states none")
 @dataclass(frozen=True)
-class Likelihood:
+class Likelihood(Objective):
     """−log p(observed | raw) / entries, as `AttackerView.log_likelihood` has it, up to a constant.
 
     It is given the raw simulated update: what a mechanism makes of it is in the likelihood. Where the view states
@@ -88,7 +89,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
 
 @OBJECTIVES.register("signs")
 @dataclass(frozen=True, kw_only=True)
-class Signs:
+class Signs(Objective):
     """Mean over entries of log(1 + exp(−sign(o)·g/τ)), τ = `softness` × root mean square of the simulated tensor.
 
     The logistic likelihood of signs. Neither the length of the update nor that of a tensor matters, so it needs
@@ -103,10 +104,14 @@ class Signs:
     softness: float = 0.1
 
     scale_free: ClassVar[bool] = True
-    wants_raw: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.softness > 0, "softness", f"is {self.softness}", "give a positive number, e.g. 0.1")
+
+    def wants_raw(self, view: AttackerView) -> bool:
+        """Always: the sign of a raw value is what is matched."""
+        del view
+        return True
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         # Zero is a good guess of what top-k left out, and none of what was left out whatever its size.
@@ -151,7 +156,7 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
     grid, secure aggregation has averaged it, or the rounding is known draw by draw. The gain shrinks with the step, see
     the table of defences in the docs.
     """
-    if not _states_cells(defense, observation) or getattr(attack.minimiser, "needs_squares", False):
+    if not _states_cells(defense, observation) or attack.minimiser.needs_squares:
         return attack
     objective = Likelihood(scale_free=ignores_length(attack.objective, observation))
     return replace(attack, objective=objective, prior=matching_variation(attack, observation))
@@ -165,6 +170,6 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
 def against_signs(attack: Matching, defense: Sign, observation: Observation) -> Matching:
     """`Signs` in place of the objective, with a total variation of matching weight."""
     del defense
-    if getattr(attack.minimiser, "needs_squares", False):
+    if attack.minimiser.needs_squares:
         return attack
     return replace(attack, objective=Signs(), prior=matching_variation(attack, observation))

@@ -2,21 +2,20 @@
 
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
 from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
-from leakgauge.attacks.matching.canvases import Canvas, Given, LowResolution, Normal, Pixels, Uniform
+from leakgauge.attacks.matching.canvases import Given, LowResolution, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.hidden import Hidden, JointSoftLabels
+from leakgauge.attacks.matching.hidden import JointSoftLabels
 from leakgauge.attacks.matching.lbfgs import LBFGS
 from leakgauge.attacks.matching.levenberg_marquardt import LevenbergMarquardt
-from leakgauge.attacks.matching.minimiser import Minimiser
 from leakgauge.attacks.matching.networks import Decoder, Generator, Pretrained
-from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, Objective, PerTensorRMS, SignTanh, SquaredL2
+from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, PerTensorRMS, SignTanh, SquaredL2
+from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior, Schedule, Start
 from leakgauge.attacks.matching.per_tensor import CosinePerTensor
 from leakgauge.attacks.matching.polish import Denoise
-from leakgauge.attacks.matching.priors import ByBatch, NoPrior, Norm, Orthogonality, Prior, SquaredNorm, TotalVariation
+from leakgauge.attacks.matching.priors import ByBatch, NoPrior, Norm, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.attacks.matching.schedules import (
     Falling,
     Proportional,
-    Schedule,
     Scheduled,
     StepDecay,
     decaying,
@@ -54,6 +53,7 @@ __all__ = [
     "Orthogonality",
     "PerTensorRMS",
     "Pixels",
+    "Polish",
     "Pretrained",
     "Prior",
     "Proportional",
@@ -63,6 +63,7 @@ __all__ = [
     "Simulator",
     "SquaredL2",
     "SquaredNorm",
+    "Start",
     "StepDecay",
     "TotalVariation",
     "Turn",

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Evaluation, Loss, Minimum, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
@@ -63,7 +64,7 @@ def descend(
 
 @MINIMISERS.register("adam")
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(Minimiser):
     """Adam with step decay; `signed` replaces the gradient of the total objective by its sign first.
 
     Source: Inverting Gradients' code: lr 0.1 ×0.1 after 3/8, 5/8 and 7/8 of the steps, default betas,
@@ -106,7 +107,7 @@ class Adam:
 
 @MINIMISERS.register("annealed-adam")
 @dataclass(frozen=True, kw_only=True)
-class AnnealedAdam:
+class AnnealedAdam(Minimiser):
     """Unsigned Adam, default betas; the learning rate falls on a half cosine from `lr` to `floor`·`lr`.
 
     Source: ROG's code: 100 iterations, 0.05 to 0.005; its scheduler first steps after the second iteration, so the
@@ -168,7 +169,7 @@ class Turn:
 
 @MINIMISERS.register("in-turn")
 @dataclass(frozen=True, kw_only=True)
-class InTurn:
+class InTurn(Minimiser):
     """Phases, each from where the last one ended (GIAS: codes, then weights).
 
     Adam does not move a variable whose gradient is zero, so held ones are detached. A budget below the sum of

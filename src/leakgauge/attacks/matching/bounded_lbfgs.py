@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
+from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Minimum, Over, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
@@ -18,7 +19,7 @@ from leakgauge.tensors import Tensors
 
 @MINIMISERS.register("bounded-lbfgs", needs="a smooth network; its line search gives up on ReLU ones")
 @dataclass(frozen=True, kw_only=True)
-class BoundedLBFGS:
+class BoundedLBFGS(Minimiser):
     """L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995) in float64.
 
     SciPy's line search cannot be vmapped: restarts run one by one.

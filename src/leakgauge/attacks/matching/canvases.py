@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import require
 from leakgauge.registry import CANVASES
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
-
-Bounds = tuple[Tensor, Tensor]
-"""Lower and upper bound of a variable, broadcastable to its shape."""
-
-
-@runtime_checkable
-class Canvas(Protocol):
-    """Variables that stand for a batch of examples."""
-
-    def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        """Initial variables of one restart, float64 on the CPU."""
-        ...
-
-    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
-        """Variables → examples in model-input (normalised) units, differentiable."""
-        ...
-
-    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
-        """Bounds of the variables that have some, float64 on the CPU."""
-        ...
 
 
 def unknowns(canvas: Canvas, examples: int, data: DataSpec) -> int:
@@ -42,15 +22,8 @@ def unknowns(canvas: Canvas, examples: int, data: DataSpec) -> int:
     return min(sum(v.numel() for v in variables.values()), examples * torch.Size(data.shape).numel())
 
 
-@runtime_checkable
-class Start(Protocol):
-    """First guess of pixels, in model-input units."""
-
-    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]: ...
-
-
 @dataclass(frozen=True)
-class Normal:
+class Normal(Start):
     """N(0, 1) in model-input units (DLG, Inverting Gradients)."""
 
     def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
@@ -58,7 +31,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Start):
     """Uniform over the data's raw range (Qian & Hansen)."""
 
     def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
@@ -67,7 +40,7 @@ class Uniform:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Given(Start):
     """A guess from elsewhere, raw: a closed-form read, a natural image."""
 
     inputs: Float[Tensor, "n *shape"]
@@ -78,7 +51,7 @@ class Given:
 
 @CANVASES.register("pixels")
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(Canvas):
     """The examples themselves, in model-input units.
 
     Attributes:
@@ -103,7 +76,7 @@ class Pixels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiled:
+class Tiled(Start):
     """One uniform random tile of side `tile` an example, repeated over the picture and cut at its edges.
 
     Attributes:
@@ -125,7 +98,7 @@ class Tiled:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Natural:
+class Natural(Start):
     """For each example one of the attacker's own pictures, drawn at random and resized to the canvas (bilinear).
 
     Attributes:
@@ -149,7 +122,7 @@ class Natural:
 
 @CANVASES.register("low-resolution", needs="images")
 @dataclass(frozen=True, kw_only=True)
-class LowResolution:
+class LowResolution(Canvas):
     """Latents Z of c×⌈h/factor⌉×⌈w/factor⌉; the picture is low + range · enlarge(Z), bicubic.
 
     Source: ROG's code: Z is drawn from U(0, 1) directly (the paper draws a picture and reduces it), enlarged by

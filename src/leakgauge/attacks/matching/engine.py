@@ -6,37 +6,32 @@ minimiser → polish. The parts are values; the engine holds nothing of its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
 from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
-from leakgauge.attacks.matching.canvases import Canvas, Pixels
-from leakgauge.attacks.matching.hidden import Hidden, JointSoftLabels, buffers_in
-from leakgauge.attacks.matching.minimiser import Minimiser
-from leakgauge.attacks.matching.objectives import Cosine, Objective
-from leakgauge.attacks.matching.priors import NoPrior, Prior
+from leakgauge.attacks.matching.canvases import Pixels
+from leakgauge.attacks.matching.hidden import JointSoftLabels, buffers_in
+from leakgauge.attacks.matching.objectives import Cosine
+from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior
+from leakgauge.attacks.matching.priors import NoPrior
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
 from leakgauge.attacks.matching.residuals import Squares, has_residual, residual
 from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.attacks.matching.statistics import Statistics
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch
+from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 
 ORDINARY = 1e-12, 1e12
 """Largest entries of an update that float32 is enough for, where attacks do not ask for more."""
-
-Polish = Callable[[Float[Tensor, "n *shape"]], Float[Tensor, "n *shape"]]
-"""Raw examples → raw examples, after the search. One that has `with_labels` is given the labels too; one that has
-`refuses`, like a canvas, says beforehand which data it cannot take."""
 
 
 @ATTACKS.register("matching", needs="example_count, and what its parts need")
@@ -53,6 +48,8 @@ class Matching:
         draws: simulated clients, each with random draws of its own, whose mean update is matched: the expectation
             over what a client draws (PRECODE's sample, MixUp's partners) where that can neither be read nor searched
             for. Each costs as much as one.
+        statistics: weight, beside the objective, of the distance to the BatchNorm statistics that travelled
+            (`Knowledge.buffers`, one local step in train mode); 0 leaves them out. See `Statistics`.
         counters: build in the named counter to each defence that the attacker knows (`leakgauge list defenses`).
             Without, a known defence is simulated and no more; for the naive reading see `Naive`.
     """
@@ -66,6 +63,7 @@ class Matching:
     hidden: tuple[Hidden, ...] = ()
     restarts: int = 1
     draws: int = 1
+    statistics: float = 0.1
     counters: bool = True
 
     def __post_init__(self) -> None:
@@ -96,13 +94,9 @@ class Matching:
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
 
-        if getattr(self.prior, "needs_images", False) and len(observation.task.data.shape) != 3:
-            return Reconstruction.not_applicable(
-                f"{type(self.prior).__name__} needs two spatial axes, the data have shape {observation.task.data.shape}"
-            )
-        for part in (self.canvas, *self.polish):
-            refuses = getattr(part, "refuses", None)
-            if refuses is not None and (why := refuses(observation.task.data)):
+        parts: tuple[Prior | Canvas | Polish, ...] = (self.prior, self.canvas, *self.polish)
+        for part in parts:
+            if why := part.refuses(observation.task.data):
                 return Reconstruction.not_applicable(why)
         like = compute.like(torch.float64 if _extreme(observation.update.tensors) else self.minimiser.dtype)
         simulator = Simulator.of(observation, like, generator, copies=self.draws)
@@ -110,14 +104,19 @@ class Matching:
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"
             )
-        if getattr(self.minimiser, "needs_squares", False) and not has_residual(self.objective):
+        if self.minimiser.needs_squares and not has_residual(self.objective):
             return Reconstruction.not_applicable(
                 f"{type(self.minimiser).__name__} needs an objective that is a sum of squares (l2, cosine), "
                 f"{type(self.objective).__name__} is not known as one"
             )
-        problem = self._problem(simulator, labels, examples, meter, like, compute, generator)
+        statistics = self._statistics(observation, simulator.task)
+        problem = self._problem(simulator, statistics, labels, examples, meter, like, compute, generator)
         minimum = self._minimise(problem)
         return self._answer(simulator, minimum, labels, confidence, meter)
+
+    def _statistics(self, observation: Observation, task: Task) -> Statistics | None:
+        """A minimiser of squares has no room for them."""
+        return Statistics.of(observation, task) if self.statistics and not self.minimiser.needs_squares else None
 
     def _labels(self, observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None, str]:
         """Labels (`None`: joint), their confidence (`None`: given), and what is missing."""
@@ -133,6 +132,7 @@ class Matching:
     def _problem(
         self,
         simulator: Simulator,
+        statistics: Statistics | None,
         labels: Tensor | None,
         examples: int,
         meter: Meter,
@@ -152,17 +152,17 @@ class Matching:
             starts.append(start)
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
-        loss, squares = self._loss(simulator, None if labels is None else labels.to(like.device))
+        loss, squares = self._loss(simulator, statistics, None if labels is None else labels.to(like.device))
         schedule = self.prior.schedule if isinstance(self.prior, Scheduled) else None
         cost = simulator.cost(examples)
         return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, squares=squares)
 
-    def _loss(self, simulator: Simulator, labels: Tensor | None) -> tuple[Loss, Squares | None]:
+    def _loss(
+        self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None
+    ) -> tuple[Loss, Squares | None]:
         """Total and data term of one restart, and the same as a sum of squares where the objective is one."""
         data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
-        wants_raw = getattr(self.objective, "wants_raw", False)
-        raw = wants_raw(simulator.view) if callable(wants_raw) else wants_raw
-        simulate = simulator.raw if raw else simulator
+        simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
             if labels is None:
@@ -184,9 +184,11 @@ class Matching:
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
             z = self.canvas.decode(variables, data)
             term = self.objective(simulated(z, variables), observed, simulator.view)
+            if statistics is not None:
+                term = term + self.statistics * statistics.distance(data.denormalise(z), buffers_in(variables))
             return term + prior(z, variables), term
 
-        if not has_residual(self.objective):
+        if statistics is not None or not has_residual(self.objective):
             return loss, None
 
         def difference(variables: Tensors) -> Tensor:
@@ -237,8 +239,7 @@ class Matching:
             probabilities = variables["label_logits"].softmax(1)
             labels, confidence = probabilities.argmax(1), float(probabilities.amax(1).mean())
         for polish in self.polish:
-            labelled = getattr(polish, "with_labels", None)
-            inputs = polish(inputs) if labelled is None else labelled(inputs, labels)
+            inputs = polish(inputs, labels)
         return Reconstruction(
             inputs.cpu(),
             labels.detach().cpu(),

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Minimum, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
@@ -18,7 +19,7 @@ from leakgauge.tensors import Tensors
 
 @MINIMISERS.register("lbfgs", needs="a smooth network, and restarts: without a line search many diverge")
 @dataclass(frozen=True, kw_only=True)
-class LBFGS:
+class LBFGS(Minimiser):
     """The iterates of ``torch.optim.LBFGS`` without line search, for all restarts in one vmap.
 
     Source: DLG's code runs 300 calls of torch's optimiser, 20 iterations each, at its defaults. Differs:

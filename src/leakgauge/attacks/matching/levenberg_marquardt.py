@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Over, Problem
 from leakgauge.attacks.matching.residuals import Linearisation
 from leakgauge.errors import InputError, require
@@ -21,7 +22,7 @@ from leakgauge.tensors import Tensors
     "levenberg-marquardt", needs="a smooth network, and an objective that is a sum of squares (l2, cosine)"
 )
 @dataclass(frozen=True, kw_only=True)
-class LevenbergMarquardt:
+class LevenbergMarquardt(Minimiser):
     """Minimises ‖r‖² + P by steps δ from (2JᵀJ + ∇²P + λI) δ = −(2Jᵀr + ∇P), truncated conjugate gradients.
 
     J is never formed: conjugate gradients take one Jv and one Jᵀu a round. Variables at a bound that the

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from leakgauge.attacks.matching.canvases import Bounds, Start, Uniform
+from leakgauge.attacks.matching.canvases import Uniform
+from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import require
 from leakgauge.models.generators import LARGEST, CINetGenerator, PictureNetwork
 from leakgauge.registry import CANVASES
@@ -46,7 +47,7 @@ class IntoRange:
 
 @CANVASES.register("generator", needs="images")
 @dataclass(frozen=True, kw_only=True)
-class Generator:
+class Generator(Canvas):
     """The weights of an untrained network that makes all pictures of the batch from fixed random codes.
 
     Pictures whose sides are not 4·2^k are cut from the middle of the next larger ones.
@@ -83,7 +84,7 @@ class Generator:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pretrained:
+class Pretrained(Canvas):
     """A user's generator: codes of all pictures, and for each picture its own copy of the weights.
 
     Runs in eval mode. The module is called with codes ``(1, *code)`` under `torch.func.vmap`; its output must
@@ -154,7 +155,7 @@ class UnitRange:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Decoder:
+class Decoder(Canvas):
     """Codes of shape `code`, one an example, through `module`, whose weights do not move (`Pretrained` moves them too).
 
     Source: ROG's ablation: the decoder of an autoencoder that was trained on such pictures, in place of the bicubic

@@ -9,30 +9,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Objective
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.errors import require
 from leakgauge.registry import OBJECTIVES
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """``(simulated, observed, view) → scalar``, differentiable in the first, usable under vmap.
-
-    Attributes:
-        scale_free: whether the update's length is ignored. One that is not needs to know how the
-            client trained.
-    """
-
-    @property
-    def scale_free(self) -> bool: ...
-
-    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]: ...
-
-
 @OBJECTIVES.register("l2")
 @dataclass(frozen=True)
-class SquaredL2:
+class SquaredL2(Objective):
     """‖g − g*‖², summed over all tensors.
 
     Source: Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, Eq. 4.
@@ -46,7 +32,7 @@ class SquaredL2:
 
 @OBJECTIVES.register("cosine")
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Objective):
     """1 − ⟨g, g*⟩ / (‖g‖·‖g*‖), one global cosine over the concatenation of all tensors, in [0, 2].
 
     Source: Geiping et al., Inverting Gradients, NeurIPS 2020, Eq. 4. A zero update has cosine 0 here
@@ -63,7 +49,7 @@ class Cosine:
 
 @OBJECTIVES.register("cosine-on-support")
 @dataclass(frozen=True)
-class CosineOnSupport:
+class CosineOnSupport(Objective):
     """`Cosine` with the simulated update set to zero wherever the observed one is exactly zero.
 
     Source: GIAS's code for compressed gradients. It needs no knowledge of the mechanism. Where the client sent
@@ -118,7 +104,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignTanh:
+class SignTanh(Objective):
     """Σ_t ‖tanh(gain_t · g_t) − sign(g*_t)‖², over tensors t; g is the simulated update, g* the observed one.
 
     Source: ROG's objective for signSGD, ‖tanh(g) − sign(g*)‖². The paper has no gain: entries of a gradient are 1e-3

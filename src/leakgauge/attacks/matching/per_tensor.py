@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Objective
 from leakgauge.attacks.matching.residuals import residual
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.registry import OBJECTIVES
@@ -17,7 +18,7 @@ from leakgauge.tensors import Tensors
 
 @OBJECTIVES.register("cosine-per-tensor")
 @dataclass(frozen=True)
-class CosinePerTensor:
+class CosinePerTensor(Objective):
     """Mean over the tensors of 1 − cos(g_k, g*_k), in [0, 2].
 
     Unlike `Cosine` it does not let one large tensor outvote the others, and it ignores the length of each. Of use

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Polish
 from leakgauge.errors import require
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import weights_path
@@ -16,7 +17,7 @@ from leakgauge.task import DataSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clamp:
+class Clamp(Polish):
     """Into the data's range."""
 
     low: float = 0.0
@@ -25,24 +26,30 @@ class Clamp:
     def __post_init__(self) -> None:
         require(self.high > self.low, "high", f"is {self.high}", "give more than low")
 
-    def __call__(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+    def __call__(
+        self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n *shape"]:
+        del labels
         return x.clamp(self.low, self.high)
 
 
 @dataclass(frozen=True)
-class MaxNormalise:
+class MaxNormalise(Polish):
     """x / max|x| of each example; an example of zeros stays.
 
     Source: ROG, for signSGD: signs do not tell the contrast of a picture, only its pattern.
     """
 
-    def __call__(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+    def __call__(
+        self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n *shape"]:
+        del labels
         largest = x.abs().flatten(1).amax(1).view(-1, *([1] * (x.ndim - 1)))
         return x / torch.where(largest > 0, largest, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EqualiseHistogram:
+class EqualiseHistogram(Polish):
     """Each value becomes the share of its channel's pixels that are smaller, ties in the middle, in the data's range.
 
     Source: ROG, optional after signSGD, without a definition; this is the exact equalisation, without bins: the
@@ -56,7 +63,10 @@ class EqualiseHistogram:
     def __post_init__(self) -> None:
         require(self.high > self.low, "high", f"is {self.high}", "give more than low")
 
-    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    def __call__(
+        self, x: Float[Tensor, "n c h w"], labels: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n c h w"]:
+        del labels
         flat = x.flatten(2).contiguous()
         ordered = flat.sort(2).values
         below = torch.searchsorted(ordered, flat)
@@ -72,7 +82,7 @@ CHUNK = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Denoise:
+class Denoise(Polish):
     """(1 − b) · U(x) + b · C(x, y): a label-free network and, where it is asked for and labels are known, its
     label-conditional twin; b is `blend`, or 0 without `conditional`.
 
@@ -123,15 +133,10 @@ class Denoise:
             return f"the conditional denoiser knows {classes} classes, the data have {data.classes}"
         return ""
 
-    def __call__(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        """Without labels: the label-free network alone."""
-        return self._scaled(x, None)
-
-    def with_labels(self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"]) -> Float[Tensor, "n *shape"]:
-        """With labels: the blend, where there is a conditional network."""
-        return self._scaled(x, labels)
-
-    def _scaled(self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None) -> Float[Tensor, "n *shape"]:
+    def __call__(
+        self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n *shape"]:
+        """The blend, where there are labels and a conditional network; else the label-free network alone."""
         pictures = x.ndim == 4 and x.shape[1] in (1, 3)
         require(pictures, "denoise", f"cannot take examples of shape {tuple(x.shape[1:])}", "give pictures")
         channels, width = x.shape[1], self.high - self.low

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast, runtime_checkable
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.parts import Prior
 from leakgauge.errors import require
 from leakgauge.registry import PRIORS
-
-
-@runtime_checkable
-class Prior(Protocol):
-    """Weighted penalty on a batch in model-input (normalised) units → scalar, usable under vmap."""
-
-    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]: ...
+from leakgauge.task import DataSpec
 
 
 @PRIORS.register("none")
 @dataclass(frozen=True)
-class NoPrior:
+class NoPrior(Prior):
     """No penalty."""
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -31,7 +26,7 @@ class NoPrior:
 
 @PRIORS.register("tv", needs="data with two spatial axes")
 @dataclass(frozen=True)
-class TotalVariation:
+class TotalVariation(Prior):
     """weight · (mean|∂x| + mean|∂y|): anisotropic, a mean over all elements, in normalised units.
 
     Source: Inverting Gradients as its authors' code defines it; the paper says only "TV".
@@ -39,16 +34,22 @@ class TotalVariation:
     Attributes:
         weight: the papers' α.
         smoothing: ε in √(∂² + ε), which makes it twice differentiable for quasi-Newton methods; 0 is `|∂|`.
+        coupled: one root over the colours, √(mean over channels of ∂² + ε): edges of all channels fall together, and
+            colours cost nothing where there is an edge already (Blomgren and Chan, 1998). A grey edge costs the same.
     """
 
     weight: float
     smoothing: float = 0.0
-
-    needs_images: ClassVar[bool] = True
+    coupled: bool = False
 
     def __post_init__(self) -> None:
         require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
         require(self.smoothing >= 0, "smoothing", f"is {self.smoothing}", "give a number ≥ 0")
+
+    def refuses(self, data: DataSpec) -> str:
+        """Neighbours need two axes."""
+        fits = len(data.shape) == 3
+        return "" if fits else f"TotalVariation needs two spatial axes, the data have shape {data.shape}"
 
     def __call__(self, z: Float[Tensor, "n c h w"]) -> Float[Tensor, ""]:
         if not self.weight:
@@ -60,12 +61,16 @@ class TotalVariation:
     def _mean(self, d: Tensor) -> Float[Tensor, ""]:
         if not d.numel():  # a side of one, as a recording of shape (1, 1, length) has
             return d.sum()
-        return (d.square() + self.smoothing).sqrt().mean() if self.smoothing else d.abs().mean()
+        if not (self.smoothing or self.coupled):
+            return d.abs().mean()
+        square = d.square().mean(-3) if self.coupled else d.square()
+        # A root without smoothing has no slope at zero.
+        return (square + (self.smoothing or 1e-12)).sqrt().mean()
 
 
 @PRIORS.register("squared-norm")
 @dataclass(frozen=True)
-class SquaredNorm:
+class SquaredNorm(Prior):
     """weight · ‖z‖²_F, summed over the whole batch, in normalised units.
 
     Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints the norm without the square, while its
@@ -83,7 +88,7 @@ class SquaredNorm:
 
 @PRIORS.register("norm")
 @dataclass(frozen=True)
-class Norm:
+class Norm(Prior):
     """weight · ‖z‖_F of the whole batch, in normalised units. It has a kink at zero, where its gradient is zero here.
 
     Source: Qian & Hansen, Eq. 2 as printed.
@@ -100,7 +105,7 @@ class Norm:
 
 @PRIORS.register("orthogonality", needs="a batch of at least two")
 @dataclass(frozen=True)
-class Orthogonality:
+class Orthogonality(Prior):
     """weight · Σ_{k≠k'} (z_k · z_k')² over ordered pairs, so that each pair counts twice; in normalised units.
 
     Source: Qian & Hansen, Eq. 3. One example has no pair and costs nothing.
@@ -122,16 +127,15 @@ class Orthogonality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByBatch:
+class ByBatch(Prior):
     """`one` for a batch of one example, `several` for more, as Qian & Hansen choose."""
 
     one: Prior
     several: Prior
 
-    @property
-    def needs_images(self) -> bool:
+    def refuses(self, data: DataSpec) -> str:
         """As either does."""
-        return any(bool(getattr(part, "needs_images", False)) for part in (self.one, self.several))
+        return self.one.refuses(data) or self.several.refuses(data)
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         return (self.one if len(z) == 1 else self.several)(z)

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from leakgauge.attacks.matching.canvases import Bounds
+from leakgauge.attacks.matching.parts import Bounds, Schedule
 from leakgauge.attacks.matching.residuals import Linearisation, Squares
-from leakgauge.attacks.matching.schedules import Schedule
 from leakgauge.compute import Budget
 from leakgauge.observation import OnStep, Status, Step
 from leakgauge.tensors import Tensors

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.matching.priors import Prior
+from leakgauge.attacks.matching.parts import Prior, Schedule
 from leakgauge.errors import require
 from leakgauge.registry import PRIORS
-
-
-@runtime_checkable
-class Schedule(Protocol):
-    """``(step, steps, data) → factor``: what the weight is multiplied by at a step (from 0) of a run of `steps`.
-
-    `data` is the data term of the last point, of the best restart; infinite before the first.
-    """
-
-    def __call__(self, step: int, steps: int, data: float) -> float: ...
+from leakgauge.task import DataSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDecay:
+class StepDecay(Schedule):
     """factor^⌊step / every⌋, whatever the length of the run.
 
     Source: Qian and Hansen, Algorithm 2: λ is multiplied by 0.9 every m = 2000 iterations.
@@ -44,7 +34,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Falling:
+class Falling(Schedule):
     """From 1 to `to` in `levels` equal ratios of equal length, but never below misfit · √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
@@ -73,7 +63,7 @@ class Falling:
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class Scheduled(Prior):
     """`prior`, multiplied by what `schedule` says at each step; as a function of z alone it is `prior`.
 
     Minimisers tell the problem how far the run is (`Problem.reach`), and the best point is the one that is
@@ -83,10 +73,9 @@ class Scheduled:
     prior: Prior
     schedule: Schedule
 
-    @property
-    def needs_images(self) -> bool:
+    def refuses(self, data: DataSpec) -> str:
         """As the prior does."""
-        return bool(getattr(self.prior, "needs_images", False))
+        return self.prior.refuses(data)
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         return self.prior(z)
@@ -105,7 +94,7 @@ def decaying(*, prior: Prior, factor: float = 0.9, every: int = 2000) -> Schedul
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proportional:
+class Proportional(Schedule):
     """share · data^power, held between `least` and `most`; 1 stands for the data term before the first is known.
 
     With power 1 a step goes down log(data) + share · prior, which is the same for a network whose images are a cosine

@@ -24,8 +24,9 @@ from leakgauge.attacks.matching import (
     falling,
     proportional,
 )
-from leakgauge.attacks.matching.canvases import Start
+from leakgauge.attacks.matching.parts import Start
 from leakgauge.attacks.recipes.exact_reads import Read, read_exactly
+from leakgauge.attacks.recipes.order_search import OrderSearch, shuffled
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
@@ -172,10 +173,10 @@ class Auto:
             if read.doubt is not None:
                 # Its examples are in an order of their own.
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
-        room = None if portfolio.room is None else max(portfolio.room, 1)
-        left = replace(portfolio.budget, gradient_evaluations=room)
-        attack = self.assembly(observation, generator, left, first, doubt)
-        return portfolio.run("matching", attack, observation, generator)
+        search = Search(self, first, doubt)
+        if first is None and shuffled(observation) is not None:
+            return portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
+        return portfolio.run("matching", search, observation, generator)
 
     def assembly(
         self,
@@ -189,6 +190,33 @@ class Auto:
         evaluations = affordable(observation, budget, self.restarts if first is None else 1)
         examples = observation.examples or 1
         return self.choice(observation.task, generator, first, doubt=doubt, evaluations=evaluations, examples=examples)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The matching attack of an `Auto` for the observation and the budget that it is given.
+
+    Attributes:
+        auto: which chooses it.
+        first, doubt: see `Auto.choice`.
+    """
+
+    auto: Auto
+    first: Start | None = None
+    doubt: float = 1.0
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        compute: Compute = Compute(),  # noqa: B008 - frozen
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Chooses, then searches."""
+        attack = self.auto.assembly(observation, generator, budget, self.first, self.doubt)
+        return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
 
 def doubt_of(observation: Observation, generator: torch.Generator) -> float:

@@ -15,7 +15,7 @@ from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.matching import Matching, Objective, SquaredL2
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
-from leakgauge.attacks.matching.engine import Polish
+from leakgauge.attacks.matching.parts import Polish
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Attack, Observation, OnStep, Reconstruction

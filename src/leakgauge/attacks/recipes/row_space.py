@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching import BoundedLBFGS, JointSoftLabels, Matching, Minimiser, SquaredL2, Uniform
-from leakgauge.attacks.matching.canvases import Bounds, Start
+from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Observation, OnStep, Reconstruction
@@ -23,7 +23,7 @@ FAINT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class Span(Canvas):
     """Examples as combinations of fixed ones. No box: coefficients have none."""
 
     basis: Float[Tensor, "r d"]

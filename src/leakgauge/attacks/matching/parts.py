@@ -1,0 +1,149 @@
+"""Every contract of the matching engine: what its parts are given, what they give back, what they may leave out.
+
+A part of your own inherits from its contract, which fills in what it leaves out. All of them are values: frozen, and
+functions of their arguments alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.defenses.defense import AttackerView
+from leakgauge.task import Batch, DataSpec
+from leakgauge.tensors import Tensors
+
+if TYPE_CHECKING:
+    from leakgauge.attacks.matching.problem import Minimum, Problem
+
+Bounds = tuple[Tensor, Tensor]
+"""Lower and upper bound of a variable, broadcastable to its shape."""
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """The data term: ``(simulated, observed, view) → scalar``, differentiable in the first, usable under vmap.
+
+    Attributes:
+        scale_free: whether the update's length is ignored. One that is not needs to know how the
+            client trained.
+    """
+
+    @property
+    def scale_free(self) -> bool: ...
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]: ...
+
+    def wants_raw(self, view: AttackerView) -> bool:
+        """Whether `simulated` is to be the update before the client's last stage, not as it would look on the wire."""
+        del view
+        return False
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """Weighted penalty on a batch in model-input (normalised) units → scalar, usable under vmap."""
+
+    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]: ...
+
+    def refuses(self, data: DataSpec) -> str:
+        """Why it has no meaning for such data; empty where it has."""
+        del data
+        return ""
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """``(step, steps, data) → factor``: what a weight is multiplied by at a step (from 0) of a run of `steps`.
+
+    `data` is the data term of the last point, of the best restart; infinite before the first.
+    """
+
+    def __call__(self, step: int, steps: int, data: float) -> float: ...
+
+
+@runtime_checkable
+class Start(Protocol):
+    """First guess of pixels, in model-input units."""
+
+    def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]: ...
+
+
+@runtime_checkable
+class Canvas(Protocol):
+    """Variables that stand for a batch of examples."""
+
+    def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
+        """Initial variables of one restart, float64 on the CPU."""
+        ...
+
+    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
+        """Variables → examples in model-input (normalised) units, differentiable."""
+        ...
+
+    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
+        """Bounds of the variables that have some, float64 on the CPU."""
+        ...
+
+    def refuses(self, data: DataSpec) -> str:
+        """Why it cannot make such data; empty where it can."""
+        del data
+        return ""
+
+
+@runtime_checkable
+class Hidden(Protocol):
+    """Unknown draws of an encoding (mixing weights, a bottleneck's ε) that are optimised with the examples.
+
+    Its variables' names must not clash with the canvas's. Those that begin with `BUFFER` (see
+    `leakgauge.attacks.matching.hidden`) replace that buffer in the simulated client; the others `encode` uses.
+    """
+
+    def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
+        """First values in one restart, float64 on the CPU."""
+        ...
+
+    def encode(self, batch: Batch, variables: Tensors) -> Batch:
+        """The candidate batch as the client would train on it, differentiable. Soft labels may have fewer columns
+        than the model has outputs."""
+        ...
+
+    def penalty(self, variables: Tensors) -> Float[Tensor, ""]:
+        """−log prior of the draws, scaled like the objective; it counts as part of the prior."""
+        ...
+
+
+@runtime_checkable
+class Minimiser(Protocol):
+    """Finds low points of a `Problem` within its meter.
+
+    Attributes:
+        batched: whether several restarts run side by side; else the engine hands them over one by one.
+        dtype: the precision it needs; `None` takes that of `Compute`.
+        needs_squares: whether the data term must be a sum of squares, see `leakgauge.attacks.matching.residuals`.
+    """
+
+    batched: ClassVar[bool]
+    dtype: ClassVar[torch.dtype | None]
+    needs_squares: ClassVar[bool] = False
+
+    def minimise(self, problem: Problem) -> Minimum:
+        """The best variables of every restart."""
+        ...
+
+
+@runtime_checkable
+class Polish(Protocol):
+    """Raw examples and their labels → raw examples, after the search."""
+
+    def __call__(
+        self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n *shape"]: ...
+
+    def refuses(self, data: DataSpec) -> str:
+        """Why it cannot take such data; empty where it can."""
+        del data
+        return ""

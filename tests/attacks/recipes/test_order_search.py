@@ -1,0 +1,107 @@
+"""Label orders of a client that shuffles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from cases import batch, task
+from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, Uniform
+from leakgauge.attacks.recipes import Auto, OrderSearch
+from leakgauge.attacks.recipes.order_search import orders_of, shuffled
+from leakgauge.clients import FedAvg, Protocol, client_update
+from leakgauge.compute import Budget
+from leakgauge.draws import Draws
+from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
+
+CLIENT = FedAvg(epochs=1, batch_size=1, lr=0.3, shuffle=True)
+INNER = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=60))
+
+
+def seen(client: Protocol = CLIENT, n: int = 3, draws: int = 1) -> tuple[Observation, list[int]]:
+    """The observation, and the labels in the order in which the client visited them."""
+    t, b = task("smooth"), batch(n)
+    update = client_update(t, client, b, Draws(draws))
+    visited = [int(b.labels[i]) for i in torch.cat(client.order(n, Draws(draws)))]
+    return Observation(t, update, Knowledge(b.labels, n, client)), visited
+
+
+def run(attack, observation: Observation, evaluations: int | None = None, **options) -> Reconstruction:
+    generator = torch.Generator().manual_seed(0)
+    return attack.reconstruct(observation, generator, budget=Budget(gradient_evaluations=evaluations), **options)
+
+
+def test_orders_are_all_of_them_and_differ() -> None:
+    g = torch.Generator().manual_seed(0)
+    assert set(orders_of([1, 1, 2], 1, 24, g)) == {(1, 1, 2), (1, 2, 1), (2, 1, 1)}
+    assert set(orders_of([1, 2, 3, 4], 2, 24, g)) == set(orders_of([4, 3, 2, 1], 2, 99, g))
+    assert len(set(orders_of([1, 2, 3, 4], 2, 24, g))) == math.comb(4, 2), "within a step the order is nothing"
+    assert len(list(orders_of([0, 1, 2, 3, 4, 5], 1, 24, g))) == 24
+
+
+def test_the_order_that_the_client_had_is_found() -> None:
+    """An order drawn at random stood for it."""
+    right = 0
+    for draws in range(4):
+        observation, visited = seen(draws=draws)
+        found = run(OrderSearch(attack=INNER), observation)
+        assert found.labels is not None
+        right += found.labels.tolist() == visited
+    assert right >= 3
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Notes what it was given; its objective says nothing."""
+
+    given: list[tuple[int | None, tuple[int, ...]]] = field(default_factory=list)
+
+    def reconstruct(self, observation, generator, *, budget, compute, on_step=None) -> Reconstruction:
+        order = tuple(observation.knowledge.labels.tolist())
+        self.given.append((budget.gradient_evaluations, order))
+        assert not observation.knowledge.local_training.shuffle
+        spent = budget.gradient_evaluations or 0
+        objective = float(order != (4, 0, 3)) if len(set(order)) == 3 else 1.0
+        return Reconstruction(None, None, Status.OUT_OF_BUDGET, objective=objective, cost=Cost(spent))
+
+
+def test_a_third_goes_on_and_all_rounds_get_half_of_the_budget() -> None:
+    spy = Counting()
+    observation = seen()[0]
+    observation = replace(observation, knowledge=replace(observation.knowledge, labels=torch.tensor([0, 3, 4])))
+    found = run(OrderSearch(attack=spy), observation, 1200)
+    first, second = spy.given[:6], spy.given[6:8]
+    assert {order for _, order in first} == set(orders_of([0, 3, 4], 1, 24, torch.Generator()))
+    assert {n for n, _ in first} == {30}
+    assert {n for n, _ in second} == {75}
+    assert (4, 0, 3) in {order for _, order in second}
+    assert spy.given[8:] == [(1200 - 6 * 30 - 2 * 75, (4, 0, 3))]
+    assert found.cost.gradient_evaluations == 1200
+    poor = Counting()
+    assert run(OrderSearch(attack=poor), observation, 100).cost.gradient_evaluations <= 100
+
+
+def test_where_the_order_is_known_or_nothing_it_is_the_attack_itself() -> None:
+    for client in (replace(CLIENT, shuffle=False), replace(CLIENT, batch_size=None)):
+        observation, _ = seen(client)
+        assert shuffled(observation) is None
+        one, other = (run(a, observation, 12) for a in (OrderSearch(attack=INNER), INNER))
+        assert torch.equal(one.inputs, other.inputs)
+    observation, _ = seen()
+    assert shuffled(replace(observation, knowledge=replace(observation.knowledge, draws=Draws(1)))) is None
+    assert shuffled(seen(n=1)[0]) is None
+
+
+def test_auto_searches_orders_and_says_so() -> None:
+    found = run(Auto(), seen()[0], 120)
+    assert found.tried[-1].name == "order-search"
+    assert "orders of the labels" in found.message
+    assert found.cost.gradient_evaluations <= 120
+
+
+def test_whoever_stops_it_stops_the_search() -> None:
+    found = run(OrderSearch(attack=INNER), seen()[0], on_step=lambda _: True)
+    assert found.status is Status.STOPPED
+    assert found.cost.gradient_evaluations == 3

@@ -21,11 +21,11 @@ from leakgauge.cli import main
 from leakgauge.errors import InputError
 from leakgauge.inspection.limits import Limits
 from leakgauge.inspection.page import render
-from leakgauge.inspection.received import fingerprint
 from leakgauge.inspection.result import Inspection, Level
 from leakgauge.inspection.rule import Received, rules
 from leakgauge.inspection.verdict import inspect
 from leakgauge.models import mlp
+from leakgauge.models.weights import fingerprint
 
 MLP = "{mlp: {shape: [3, 32, 32], hidden: [16], classes: 2}}"
 

@@ -15,6 +15,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 
 import click
 
+from leakgauge.cli.captured import captured
 from leakgauge.cli.counts import count, privacy
 from leakgauge.cli.evidence import cohort, lint
 from leakgauge.cli.fit import fit
@@ -66,7 +67,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (fit, count, cohort, lint, privacy):
+for command in (captured, fit, count, cohort, lint, privacy):
     main.add_command(command)
 
 

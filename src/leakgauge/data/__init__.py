@@ -1,6 +1,7 @@
 """Where examples come from: photos shipped with scikit-image, folders, archives, and Hugging Face data."""
 
 from leakgauge.data.batches import open_source
+from leakgauge.data.captured import Captured
 from leakgauge.data.folder import Folder
 from leakgauge.data.npz import NPZ
 from leakgauge.data.parquet import Hub, Parquet
@@ -10,6 +11,7 @@ from leakgauge.data.source import Source, check, client_batches, gallery, public
 __all__ = [
     "ECG",
     "NPZ",
+    "Captured",
     "Folder",
     "Hub",
     "Parquet",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,28 +14,12 @@ from leakgauge.data.batches import open_source
 from leakgauge.data.source import Source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.inspection.rule import Received
-from leakgauge.models.weights import read_state
+from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS
 from leakgauge.resolve import resolve, split
 from leakgauge.task import Batch, Task
 
 DIGITS = 64
-
-
-def fingerprint(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over all tensors by name: name, dtype, shape and bytes, 64 hexadecimal digits.
-
-    Independent of the order of the names and of the file's format; any changed bit changes it.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu()
-        tensor = tensor.dequantize() if tensor.is_quantized else tensor
-        header = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{'x'.join(map(str, tensor.shape))}\0"
-        digest.update(header.encode())
-        if tensor.numel():
-            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
@@ -54,47 +37,8 @@ def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
-"""Keys under which checkpoints keep the state dict."""
-
-PREFIXES = ("module.", "_orig_mod.")
-"""What data-parallel and compiled modules put before every name."""
-
 EXAMPLES = 16
 """How many of the client's examples the rules see."""
-
-
-def read(path: Path, field: str) -> dict[str, Tensor]:
-    """A state dict, also one inside a checkpoint's dict or with a wrapper's prefix on every name.
-
-    Raises:
-        InputError: missing, truncated, empty, not a state dict, or a pickle that holds more than tensors.
-    """
-    require(path.exists(), field, f"no file '{path}'", "give a state dict as .safetensors or from torch.save")
-    require(path.is_file(), field, f"'{path}' is a folder", "give one file")
-    state = read_state(path, field) if path.suffix == ".safetensors" else _checkpoint(path, field)
-    require(bool(state), field, f"{path.name} holds no tensors", "save module.state_dict()")
-    for name, tensor in state.items():
-        here = not tensor.is_meta and tensor.layout is torch.strided
-        require(here, field, f"tensor '{name}' has no dense values", "save dense tensors that hold data")
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-    return state
-
-
-def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
-    try:
-        return read_state(path, field)
-    except InputError as error:
-        if not error.problem.endswith("not a state dict"):
-            raise
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-        for key in INSIDE:
-            inner = found.get(key) if isinstance(found, dict) else None
-            if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
-                return dict(inner)
-        raise
 
 
 def agrees(state: Mapping[str, Tensor], other: Mapping[str, Tensor], field: str) -> None:
@@ -166,10 +110,10 @@ def received(
     Raises:
         InputError: a file or a name cannot be used, or they do not fit each other; names the tensor.
     """
-    state = read(path, "state")
+    state = read_model(path, "state")
     others: dict[str, dict[str, Tensor] | None] = {}
     for field, other in (("--reference", reference), ("--previous", previous)):
-        others[field] = None if other is None else read(other, field)
+        others[field] = None if other is None else read_model(other, field)
         if other is not None:
             agrees(state, others[field] or {}, field)
     require(data is None or model is not None, "--data", "needs the architecture", "give --model, too")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -15,7 +21,7 @@ from leakgauge.errors import InputError, did_you_mean, require
 
 
 def read_state(path: Path, field: str) -> dict[str, Tensor]:
-    """A state dict from safetensors, or from a torch checkpoint read weights-only (no code is run).
+    """A state dict from safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run).
 
     Raises:
         InputError: missing, truncated, or a pickle that holds more than tensors.
@@ -23,6 +29,9 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: torch.from_numpy(np.array(archive[name])) for name in archive.files}
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
@@ -31,6 +40,7 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
     except (
         OSError,
         SafetensorError,
+        zipfile.BadZipFile,
         RuntimeError,
         EOFError,
         ValueError,
@@ -55,9 +65,80 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
     return dict(state)
 
 
+INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
+"""Keys under which checkpoints keep the state dict."""
+
+NAMELESS = re.compile(r"(arr_)?\d+")
+"""Keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names."""
+
+PREFIXES = ("module.", "_orig_mod.")
+"""What data-parallel and compiled modules put before every name."""
+
+
+def fingerprint(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over all tensors by name: name, dtype, shape and bytes, 64 hexadecimal digits.
+
+    Independent of the order of the names and of the file's format; any changed bit changes it.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu()
+        tensor = tensor.dequantize() if tensor.is_quantized else tensor
+        header = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{'x'.join(map(str, tensor.shape))}\0"
+        digest.update(header.encode())
+        if tensor.numel():
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_model(path: Path, field: str, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """A received model: a state dict, also one inside a checkpoint's dict or with a wrapper's prefix on every name.
+
+    Args:
+        path: ``.safetensors``, a NumPy archive, or a file of ``torch.save``.
+        field: to name in an error.
+        names: for arrays that were saved without names, in the order of the state dict, as Flower's clients send them.
+
+    Raises:
+        InputError: missing, truncated, empty, not a state dict, as many nameless arrays as there are no names, or a
+            pickle that holds more than tensors.
+    """
+    require(path.exists(), field, f"no file '{path}'", "give a state dict as .safetensors or from torch.save")
+    require(path.is_file(), field, f"'{path}' is a folder", "give one file")
+    state = read_state(path, field) if path.suffix == ".safetensors" else _checkpoint(path, field)
+    require(bool(state), field, f"{path.name} holds no tensors", "save module.state_dict()")
+    for name, tensor in state.items():
+        here = not tensor.is_meta and tensor.layout is torch.strided
+        require(here, field, f"tensor '{name}' has no dense values", "save dense tensors that hold data")
+    if names is not None and all(NAMELESS.fullmatch(name) for name in state):
+        counted = f"{path.name} holds {len(state)} arrays without names, the model has {len(names)} tensors"
+        require(len(state) == len(names), field, counted, "give the arrays of the whole state dict, in its order")
+        number = {name: int(name.rpartition("_")[2]) for name in state}
+        return {name: state[key] for name, key in zip(names, sorted(state, key=number.__getitem__), strict=True)}
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    return state
+
+
+def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
+    try:
+        return read_state(path, field)
+    except InputError as error:
+        if not error.problem.endswith("not a state dict"):
+            raise
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        for key in INSIDE:
+            inner = found.get(key) if isinstance(found, dict) else None
+            if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
+                return dict(inner)
+        raise
+
+
 def load_weights(module: nn.Module, path: Path, field: str) -> None:
     """Loads a state dict; every name and shape must agree."""
-    state, own = read_state(path, field), module.state_dict()
+    own = module.state_dict()
+    state = read_model(path, field, list(own))
     wrong = [f"missing {k}" for k in own if k not in state] + [f"unknown {k}" for k in state if k not in own]
     wrong += [f"shape of {k}" for k in own if k in state and own[k].shape != state[k].shape]
     require(

@@ -1,0 +1,161 @@
+"""Capturing a round as it happens: the update, the weights it began from, and if asked the examples.
+
+A capture never breaks the training that it watches: what goes wrong is logged, and the round goes on. Files are for
+their owner alone; examples are written only where the training code hands them over by `seen`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leakgauge.errors import FOREIGN, said
+from leakgauge.files import private_folder, replacing
+from leakgauge.models.weights import fingerprint
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+log = logging.getLogger("leakgauge.capture")
+
+UPDATE, WEIGHTS, EXAMPLES = "update.safetensors", "weights.safetensors", "examples.npz"
+"""Files of one captured round."""
+
+MOST_EXAMPLES = 4096
+"""Examples of a round that are kept at most."""
+
+BROKEN = (*FOREIGN, MemoryError)
+"""What a capture may run into; it is logged."""
+
+
+@dataclass
+class Examples:
+    """What a client trained on in one round, in that order, as its network saw it."""
+
+    inputs: list[Tensor] = field(default_factory=list)
+    labels: list[Tensor] = field(default_factory=list)
+
+    def add(self, inputs: Tensor, labels: Tensor) -> None:
+        """Keeps copies, up to `MOST_EXAMPLES`."""
+        if sum(len(x) for x in self.inputs) < MOST_EXAMPLES:
+            self.inputs.append(inputs.detach().to("cpu", torch.float32, copy=True))
+            self.labels.append(labels.detach().to("cpu", copy=True))
+
+    def save(self, path: Path, count: int | None) -> None:
+        """Writes the first `count`, one epoch's, as a NumPy archive that `npz:` reads."""
+        x, y = torch.cat(self.inputs)[:count], torch.cat(self.labels)[:count]
+        with replacing(path) as fresh, fresh.open("wb") as file:
+            np.savez(file, x=x.numpy(), y=y.numpy())
+
+
+_current: ContextVar[Examples | None] = ContextVar("examples of the round that is being captured", default=None)
+
+
+def seen(inputs: Tensor, labels: Tensor) -> None:
+    """Hands a minibatch to the capture that is under way, from inside a training loop; does nothing without one.
+
+    Args:
+        inputs: as the network gets them.
+        labels: of the loss.
+    """
+    examples = _current.get()
+    if examples is not None:
+        with unbroken("examples"):
+            examples.add(inputs, labels)
+
+
+@contextmanager
+def watching() -> Iterator[Examples]:
+    """Collects what `seen` is given inside the block."""
+    examples = Examples()
+    token = _current.set(examples)
+    try:
+        yield examples
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def unbroken(what: str) -> Iterator[None]:
+    """Logs what goes wrong inside the block, and goes on after it."""
+    try:
+        yield
+    except BROKEN as error:
+        log.warning("no capture of %s: %s", what, said(error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorder:
+    """Writes rounds into folders of their own, ``round-<round>-node-<node>[-<side>]``.
+
+    Attributes:
+        folder: where they go; made if it is missing.
+        sends: what clients reply with: `None` for their parameters, which are compared with those they received;
+            `UpdateKind.DELTA` or `UpdateKind.GRADIENT` where the reply is that already.
+        facts: what a reader should know besides, e.g. ``{"optimiser": "Adam"}``.
+    """
+
+    folder: Path | str
+    sends: UpdateKind | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def keep(
+        self,
+        before: Mapping[str, Tensor],
+        reply: Mapping[str, Tensor],
+        *,
+        round_: str,
+        node: str,
+        side: str = "",
+        count: int | None = None,
+        facts: Mapping[str, str] | None = None,
+        examples: Examples | None = None,
+    ) -> Path:
+        """Writes one round.
+
+        Args:
+            before: what the client received.
+            reply: what it sent, by the same names; it may be a part of them.
+            round_, node: whose and when.
+            side: client or server, where both capture.
+            count: examples, as the client reports them.
+
+        Raises:
+            InputError: the two are not of one model.
+            OSError: it cannot be written.
+        """
+        known = {"round": round_, "node": node, "weights": fingerprint(before), **self.facts, **(facts or {})}
+        update = self._update(before, reply, count)
+        header = UpdateHeader(update.header.kind, count, known)
+        name = "-".join(filter(None, ("round", round_, "node", node, side)))
+        folder = private_folder(Path(self.folder) / name)
+        with replacing(folder / WEIGHTS) as fresh:
+            save_file({k: v.contiguous() for k, v in before.items()}, fresh)
+        if examples is not None and examples.inputs:
+            examples.save(folder / EXAMPLES, count)
+        Update(update.tensors, header, update.buffers).save(folder / UPDATE)  # last: a folder with it is whole
+        return folder
+
+    def _update(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor], count: int | None) -> Update:
+        if self.sends is not None:
+            return Update({k: v.detach() for k, v in reply.items()}, UpdateHeader(self.sends, count))
+        part = {k: before[k] for k in reply if k in before}
+        return Update.between(part, reply, example_count=count or None)
+
+
+def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:
+    """Nameless arrays in the order of a state dict, as Flower's `NumPyClient` sends them.
+
+    Raises:
+        ValueError: more or fewer arrays than names.
+    """
+    if len(arrays) != len(names):
+        raise ValueError(f"{len(arrays)} arrays for {len(names)} names of the state dict")
+    return {name: torch.from_numpy(np.array(array)) for name, array in zip(names, arrays, strict=True)}

@@ -1,0 +1,77 @@
+"""`leakgauge captured`: the audit of one captured round, without a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from leakgauge.errors import InputError, require
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--model", required=True, help="The architecture: package.module:function, a name, or {name: {…}}.")
+@click.option(
+    "--client", default="fedavg", show_default=True, help="How the client trained, as under clients in a plan."
+)
+@click.option("--mode", type=click.Choice(("train", "eval")), default="train", show_default=True)
+@click.option("--data", help="A source with the round's examples first, where the capture kept none: folder:PATH.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Folder of results.  [default: FOLDER-audit beside it]"
+)
+def captured(folder: Path, model: str, client: str, mode: str, data: str | None, output: Path | None) -> None:
+    """Audits the captured round in FOLDER: how much of its update this plan explains, and what attacks read from it.
+
+    Writes plan.yaml into FOLDER, to be changed and run again by `leakgauge audit`: add the defence and a gate.
+    """
+    from leakgauge.files import write_whole
+    from leakgauge.study.session import run_audit
+
+    plan = plan_of(folder, model=_parsed(model, "--model"), client=_parsed(client, "--client"), mode=mode, data=data)
+    path = write_whole(folder / "plan.yaml", yaml.safe_dump(plan, sort_keys=False, allow_unicode=True))
+    click.echo(f"plan: {path}")
+    target = output or folder.with_name(f"{folder.name}-audit")
+    run_audit(path, target, workers=1, device="cpu", counts_only=False)
+
+
+def _parsed(text: str, option: str) -> Any:
+    try:
+        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
+    except yaml.YAMLError as error:
+        raise InputError(option, f"cannot read '{text}'", "write a name, or {name: {parameter: value}}") from error
+
+
+def plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | None) -> dict[str, Any]:
+    """The plan of a captured round, as YAML has it.
+
+    Raises:
+        InputError: the folder holds no capture, no count, or no examples.
+    """
+    from leakgauge.capture import EXAMPLES, UPDATE, WEIGHTS
+    from leakgauge.resolve import split
+    from leakgauge.update import Update
+
+    require((folder / UPDATE).is_file(), "folder", f"{folder} holds no {UPDATE}", "name one round's folder")
+    update = Update.load(folder / UPDATE)
+    require(
+        data is not None or (folder / EXAMPLES).is_file(),
+        "--data",
+        "is missing, and the capture kept no examples to score with",
+        "give a source with the round's examples first, or call leakgauge.flower.seen in the training loop",
+    )
+    count = update.header.example_count
+    if count is None:
+        raise InputError("folder", "the update does not say how many examples made it", "write a plan with data.batch")
+    name, arguments = split(model, "--model")
+    return {
+        "name": folder.name,
+        "update": str(folder / UPDATE),
+        "model": {name: {**arguments, "weights": str(folder / WEIGHTS)}},
+        "mode": mode,
+        "data": {"source": data or f"capture:{folder}", "batch": count, "batches": 1},
+        "clients": [client],
+        "attacks": ["auto"],
+    }

@@ -1,0 +1,110 @@
+"""Examples that a capture kept, with those of the other rounds beside it for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.errors import InputError, require
+from leakgauge.registry import DATA
+from leakgauge.task import Batch
+
+FILE = "examples.npz"
+"""As `leakgauge.capture` writes it."""
+
+
+@DATA.register("capture")
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """A captured round's examples as its network saw them, then those of other clients' rounds in the same folder.
+
+    The range is that of all values together: attacks stay in it. Nothing is normalised again. Examples that occur in
+    the round itself are left out of the others, which serve as line-up and public data; they are other clients' data.
+
+    Attributes:
+        path: the round's folder.
+        classes: number of labels; 0 counts them as the largest + 1 (at least two).
+    """
+
+    path: str
+    classes: int = 0
+    normalise = False
+
+    def __post_init__(self) -> None:
+        counted = max(FEWEST_CLASSES, 1 + int(self.labels.max()))
+        object.__setattr__(self, "classes", self.classes or counted)
+
+    @property
+    def files(self) -> list[Path]:
+        """All archives that are read."""
+        folder = Path(self.path).absolute()
+        return [folder / FILE, *sorted(f for f in folder.parent.glob(f"*/{FILE}") if f.parent != folder)]
+
+    @property
+    def name(self) -> str:
+        return f"capture:{self.path}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._examples[0].shape[1:])
+
+    @property
+    def labels(self) -> Int[Tensor, " n"]:
+        return self._examples[1]
+
+    @property
+    def low(self) -> float:
+        return float(self._examples[0].min())
+
+    @property
+    def high(self) -> float:
+        return float(self._examples[0].max())
+
+    @property
+    def own(self) -> int:
+        """How many are the round's: the first."""
+        return len(_read(self.files[0])[0])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        return Batch(self._examples[0][list(indices)], self.labels[list(indices)])
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        return [f"example {i + 1} of the round" if i < self.own else f"another round's {i}" for i in indices]
+
+    @cached_property
+    def _examples(self) -> tuple[Float[Tensor, "n *shape"], Int[Tensor, " n"]]:
+        x, y = _read(self.files[0])
+        held = {row.numpy().tobytes() for row in x}
+        inputs, labels = [x], [y]
+        for file in self.files[1:]:
+            others, theirs = _read(file)
+            new = [i for i, row in enumerate(others) if row.numpy().tobytes() not in held]
+            if others.shape[1:] == x.shape[1:]:
+                held |= {others[i].numpy().tobytes() for i in new}
+                inputs.append(others[new])
+                labels.append(theirs[new])
+        return torch.cat(inputs), torch.cat(labels)
+
+
+def _read(file: Path) -> tuple[Tensor, Tensor]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            x, y = torch.from_numpy(archive["x"]), torch.from_numpy(archive["y"])
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise InputError(
+            "data.source", f"{file} cannot be read ({error})", "hand minibatches to leakgauge.flower.seen as you train"
+        ) from error
+    whole = not y.is_floating_point() and y.ndim == 1
+    require(whole, "data.source", f"{file} has labels of shape {tuple(y.shape)}", "one class an example is supported")
+    return x.float(), y.long()

@@ -1,0 +1,170 @@
+"""Capturing rounds of Flower: on the client, on the wire, and on the server. Needs the extra ``flower``.
+
+Runs with Flower 1.21 and later; imports only `flwr.app` and `flwr.serverapp`, which are public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from leakgauge.capture import Recorder, named, seen, unbroken, watching
+from leakgauge.update import UpdateKind
+
+__all__ = ["CaptureMod", "CaptureNumPyClient", "CaptureStrategy", "seen"]
+
+COUNT = "num-examples"
+"""The metric under which Flower's strategies expect the number of examples."""
+
+
+def _state(records: RecordDict) -> dict[str, Tensor]:
+    return {k: v for record in records.array_records.values() for k, v in record.to_torch_state_dict().items()}
+
+
+def _count(records: RecordDict) -> int | None:
+    found = [m[COUNT] for m in records.metric_records.values() if COUNT in m]
+    return int(found[0]) if found and isinstance(found[0], int | float) else None
+
+
+def _round(records: RecordDict) -> str:
+    found = [c["server-round"] for c in records.config_records.values() if "server-round" in c]
+    return str(found[0]) if found else "unknown"
+
+
+def _metrics(records: RecordDict) -> dict[str, str]:
+    """What else a reply carries: a loss says something of the examples, too."""
+    return {f"reply.{k}": str(v) for m in records.metric_records.values() for k, v in m.items()}
+
+
+@dataclass(frozen=True)
+class CaptureMod:
+    """A client mod: ``ClientApp(mods=[CaptureMod("captures")])``.
+
+    The first mod of a list is the outermost and sees the update as it goes over the wire; the last sees it raw. Two of
+    them, each with a `side` of its own, bracket a defence. Call `seen` on each minibatch of the training loop to keep
+    the round's examples as well: without them an audit cannot score.
+
+    Attributes:
+        folder: where captures go. Clients run in processes of their own, and often elsewhere.
+        side: a word for this place in the list of mods.
+        sends: what the reply is; `None` for parameters.
+        facts: what the plan should say, e.g. ``{"optimiser": "Adam"}``.
+    """
+
+    folder: Path | str
+    side: str = ""
+    sends: UpdateKind | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        if not msg.content.array_records or msg.metadata.message_type.split(".")[0] != "train":
+            return call_next(msg, context)
+        received = RecordDict(dict(msg.content.items()))  # the arrays are shared, not copied
+        with watching() as examples:
+            reply = call_next(msg, context)
+        with unbroken("a client's round"):
+            if not reply.has_error() and reply.content.array_records:
+                Recorder(folder=self.folder, sends=self.sends, facts=self.facts).keep(
+                    _state(received),
+                    _state(reply.content),
+                    round_=_round(received),
+                    node=str(context.node_id),
+                    side=self.side,
+                    count=_count(reply.content),
+                    facts=_metrics(reply.content),
+                    examples=examples,
+                )
+        return reply
+
+
+class CaptureStrategy(Strategy):
+    """Wraps a strategy of Flower's Message API and writes what an honest but curious server sees.
+
+    Args:
+        inner: does the work.
+        folder: where captures go.
+        sends: what replies are; `None` for parameters.
+    """
+
+    def __init__(self, inner: Strategy, folder: Path | str, *, sends: UpdateKind | None = None) -> None:
+        self.inner, self.recorder = inner, Recorder(folder=folder, sends=sends)
+        self._sent: ArrayRecord | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._sent = arrays
+        return self.inner.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        with unbroken("what the server sent"):
+            before = {} if self._sent is None else self._sent.to_torch_state_dict()
+            for reply in replies:
+                with unbroken("a reply"):
+                    if not reply.has_error() and reply.content.array_records:
+                        self.recorder.keep(
+                            before,
+                            _state(reply.content),
+                            round_=str(server_round),
+                            node=str(reply.metadata.src_node_id),
+                            side="server",
+                            count=_count(reply.content),
+                            facts=_metrics(reply.content),
+                        )
+        return self.inner.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self.inner.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        self.inner.summary()
+
+
+class CaptureNumPyClient:
+    """Wraps a `flwr.client.NumPyClient`: all calls go to it, and `fit` is captured.
+
+    Args:
+        inner: the client.
+        folder: where captures go.
+        names: of the arrays, ``list(model.state_dict())``: this API sends arrays without names.
+        node: a word for this client, e.g. its partition.
+    """
+
+    def __init__(self, inner: Any, folder: Path | str, names: Sequence[str], *, node: str = "0") -> None:
+        self._inner, self._recorder, self._names, self._node = inner, Recorder(folder=folder), list(names), node
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+        """As `NumPyClient.fit`."""
+        before = [p.copy() for p in parameters]  # a client may train in them
+        with watching() as examples:
+            reply = self._inner.fit(parameters, config)
+        with unbroken("a client's round"):
+            arrays, count, metrics = reply
+            self._recorder.keep(
+                named(before, self._names),
+                named(arrays, self._names),
+                round_=str(config.get("server_round", config.get("server-round", "unknown"))),
+                node=self._node,
+                count=int(count),
+                facts={f"reply.{k}": str(v) for k, v in metrics.items()},
+                examples=examples,
+            )
+        return reply  # type: ignore[no-any-return]

@@ -1,0 +1,217 @@
+"""Captures of Flower rounds: what was sent, received and trained on, and nothing that breaks the round."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import stat
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("flwr")
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from leakgauge.cli.captured import plan_of
+from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, seen
+from leakgauge.models.weights import fingerprint, read_model
+from leakgauge.study.plan import Plan
+from leakgauge.update import Update, UpdateKind
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app.py"
+
+
+class LocalGrid:
+    """Stands in for Flower's grid: messages go straight to the client app."""
+
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        self.app, self.nodes = app, list(range(1, nodes + 1))
+
+    def get_node_ids(self) -> list[int]:
+        return self.nodes
+
+    def send_and_receive(self, messages: list[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self.app(m, self._context(m.metadata.dst_node_id)) for m in messages]
+
+    @staticmethod
+    def _context(node: int) -> Context:
+        config = {"partition-id": node - 1}
+        return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+
+
+@pytest.fixture
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What newer Flower processes are told by their supervisor before they may make messages."""
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError:
+        return
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+
+X, Y = torch.rand(4, 3, 2, 2, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 0])
+
+
+def step(module: nn.Module) -> None:
+    """One step of somebody's training."""
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    seen(X, Y)
+    nn.functional.cross_entropy(module(X), Y).backward()
+    optimiser.step()
+
+
+def client_app(*mods: Any) -> ClientApp:
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        module = net()
+        module.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        step(module)
+        metrics = MetricRecord({"num-examples": 4, "loss": 0.5})
+        return Message(RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}), reply_to=msg)
+
+    return app
+
+
+def rounds(app: ClientApp, strategy: Any) -> dict[str, torch.Tensor]:
+    result = strategy.start(grid=LocalGrid(app, 2), initial_arrays=ArrayRecord(net().state_dict()), num_rounds=1)
+    return result.arrays.to_torch_state_dict()
+
+
+def plain() -> FedAvg:
+    return FedAvg(fraction_evaluate=0.0)
+
+
+@pytest.mark.usefixtures("identity")
+def test_client_and_server_capture_the_same_update(tmp_path: Path) -> None:
+    trained = rounds(client_app(CaptureMod(tmp_path)), CaptureStrategy(plain(), tmp_path))
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == [f"round-1-node-{n}{side}" for n in (1, 2) for side in ("", "-server")]
+    before = net()
+    sent = before.state_dict()
+    for name in names:
+        update = Update.load(tmp_path / name / "update.safetensors")
+        assert update.header.kind is UpdateKind.DELTA
+        assert update.header.example_count == 4
+        assert update.header.protocol["round"] == "1"
+        assert update.header.protocol["reply.loss"] == "0.5"
+        assert update.header.protocol["weights"] == fingerprint(sent)
+        weights = read_model(tmp_path / name / "weights.safetensors", "weights")
+        assert all(torch.equal(weights[k], v) for k, v in sent.items())
+        assert set(update.tensors) == {k for k, _ in before.named_parameters()}
+        # Both clients hold the same data, so the mean is what each of them sent.
+        assert all(torch.allclose(weights[k] + update.tensors[k], trained[k], atol=1e-6) for k in update.tensors)
+        assert update.buffers is not None
+        assert set(update.buffers) == {k for k, _ in before.named_buffers()}
+    with np.load(tmp_path / "round-1-node-1" / "examples.npz") as kept:
+        assert np.array_equal(kept["x"], X.numpy())
+        assert np.array_equal(kept["y"], Y.numpy())
+    assert not (tmp_path / "round-1-node-1-server" / "examples.npz").exists()
+
+
+@pytest.mark.usefixtures("identity")
+def test_captures_are_for_their_owner_alone(tmp_path: Path) -> None:
+    rounds(client_app(CaptureMod(tmp_path / "new")), plain())
+    for path in (tmp_path / "new").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+@pytest.mark.usefixtures("identity")
+def test_two_mods_bracket_a_defence(tmp_path: Path) -> None:
+    def clip(msg: Message, context: Context, call_next: Any) -> Message:
+        before = msg.content["arrays"].to_torch_state_dict()
+        reply = call_next(msg, context)
+        after = reply.content["arrays"].to_torch_state_dict()
+        half = {k: before[k] + (after[k] - before[k]) / 2 if v.is_floating_point() else v for k, v in after.items()}
+        reply.content["arrays"] = ArrayRecord(half)
+        return reply
+
+    rounds(client_app(CaptureMod(tmp_path, side="wire"), clip, CaptureMod(tmp_path, side="raw")), plain())
+    wire, raw = (Update.load(tmp_path / f"round-1-node-1-{s}" / "update.safetensors") for s in ("wire", "raw"))
+    assert all(torch.allclose(2 * wire.tensors[k], v, atol=1e-6) for k, v in raw.tensors.items())
+
+
+@pytest.mark.usefixtures("identity")
+def test_a_capture_that_fails_leaves_the_round_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    expected = rounds(client_app(), plain())
+    with caplog.at_level(logging.WARNING):
+        trained = rounds(client_app(CaptureMod(file)), CaptureStrategy(plain(), file))
+    assert all(torch.equal(trained[k], v) for k, v in expected.items())
+    assert caplog.text.count("no capture of") == 4
+
+
+class ArrayClient:
+    """A `NumPyClient` by its methods."""
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        return {"mine": 1}
+
+    def fit(self, parameters: list[np.ndarray], config: dict[str, Any]) -> tuple[list[np.ndarray], int, dict[str, Any]]:
+        module = net()
+        state = {k: torch.from_numpy(p) for k, p in zip(module.state_dict(), parameters, strict=True)}
+        module.load_state_dict(state)
+        step(module)
+        return [v.numpy() for v in module.state_dict().values()], 4, {"loss": 0.5}
+
+
+def test_arrays_without_names_are_captured_in_the_order_of_the_state_dict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = [v.numpy() for v in net().state_dict().values()]
+    client = CaptureNumPyClient(ArrayClient(), tmp_path, list(net().state_dict()), node="a")
+    reply = client.fit(sent, {"server_round": 3})
+    assert client.get_properties({}) == {"mine": 1}
+    update = Update.load(tmp_path / "round-3-node-a" / "update.safetensors")
+    after = dict(zip(net().state_dict(), reply[0], strict=True))
+    before = net().state_dict()
+    assert all(torch.equal(v, torch.from_numpy(after[k]) - before[k]) for k, v in update.tensors.items())
+    wrong = CaptureNumPyClient(ArrayClient(), tmp_path / "no", ["one"])
+    assert wrong.fit(sent, {})[1] == 4
+    assert "for 1 names" in caplog.text
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("flower_example_app", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "flower_example_app", module)
+    monkeypatch.chdir(tmp_path)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.usefixtures("identity")
+def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(example: ModuleType, tmp_path: Path) -> None:
+    text = EXAMPLE.read_text()
+    assert text.count("of leakgauge") == 3
+    initial = ArrayRecord(example.Net().state_dict())
+    plain().start(grid=LocalGrid(example.app, 2), initial_arrays=initial, num_rounds=2)
+    for round_, node in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        folder = tmp_path / "captures" / f"round-{round_}-node-{node}"
+        client = {"fedavg": {"batch_size": 2, "lr": 0.01, "momentum": 0.9}}
+        plan = Plan(plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None))
+        found = plan.explained()
+        assert found is not None
+        assert found.holds
+        assert found.fit.share > 0.999
+        assert len(plan.source) == 8

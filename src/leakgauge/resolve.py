@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import typing
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from leakgauge.arguments import hints, typed
 from leakgauge.clients import Protocol
@@ -67,11 +70,13 @@ class Named:
 
 
 def resolve(registry: Registry, spec: Any, field: str) -> Named:
-    """A name, or ``{name: {parameter: value}}``, to the object it stands for.
+    """A name, ``{name: {parameter: value}}``, or from Python the object itself or ``{label: object}``.
 
     Raises:
         InputError: unknown name or parameter (with the nearest), wrong type or value.
     """
+    if (given := _given(registry, spec, field)) is not None:
+        return given
     name, arguments = split(spec, field)
     try:
         entry = registry[name]
@@ -96,6 +101,35 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         _check_whole(*WHOLES[registry.kind], name, value, field)
     shown = {key: part.label if isinstance(part, Named) else part for key, part in found.items()}
     return Named(label(name, shown), value)
+
+
+def _given(registry: Registry, spec: Any, field: str) -> Named | None:
+    """The object that stands where a name could; `None` where a name stands."""
+    value, called = spec, None
+    if isinstance(spec, dict) and len(spec) == 1:
+        ((called, value),) = spec.items()
+        if value is None or isinstance(value, dict):
+            return None
+    if value is None or isinstance(value, str | int | float | dict | list):
+        return None
+    if registry.kind in WHOLES:
+        _check_whole(*WHOLES[registry.kind], type(value).__name__, value, field)
+    return Named(str(called) if called is not None else label_of(registry, value), value)
+
+
+def label_of(registry: Registry, value: Any) -> str:
+    """What reports call an object without a label: its registered name and the fields that are not at their default."""
+    name = next((entry.name for entry in registry if entry.build is type(value)), type(value).__name__)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return name
+    changed = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+    plain = {f.name: f.default for f in dataclasses.fields(value)}
+    shown = {
+        key: label_of(PARTS[key], part) if key in PARTS and part is not None else part
+        for key, part in changed.items()
+        if isinstance(part, Tensor) or (part is not plain[key] and part != plain[key])
+    }
+    return label(name, {key: "…" if isinstance(part, Tensor) else part for key, part in shown.items()})
 
 
 def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, field: str) -> None:

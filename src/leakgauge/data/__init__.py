@@ -3,6 +3,7 @@
 from leakgauge.data.batches import open_source
 from leakgauge.data.captured import Captured
 from leakgauge.data.folder import Folder
+from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
 from leakgauge.data.parquet import Hub, Parquet
 from leakgauge.data.samples import ECG, Samples
@@ -14,6 +15,7 @@ __all__ = [
     "Captured",
     "Folder",
     "Hub",
+    "InMemory",
     "Parquet",
     "Samples",
     "Source",

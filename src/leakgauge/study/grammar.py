@@ -23,7 +23,7 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    source: str = "samples"
+    source: Any = "samples"  # or from Python a `Source`
     size: int | None = Field(default=None, ge=1)
     batch: int = Field(default=1, ge=1)
     batches: int = Field(default=8, ge=1)

@@ -1,7 +1,8 @@
-"""A model as a plan names it: constructor, arguments, weights."""
+"""A model as a plan names it (constructor, arguments, weights), or as it is given from Python."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 from leakgauge.errors import InputError, require
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.registry import MODELS
-from leakgauge.resolve import resolve
+from leakgauge.resolve import Named, resolve
 from leakgauge.task import DataSpec, Mode, Task
 
 
@@ -68,3 +69,26 @@ class ModelSpec:
             return Task.of(self.module(seed), data, mode=mode, name=label)
         except InputError as error:
             raise InputError(error.field.replace("model", self.field, 1), error.problem, error.mend) from error
+
+
+@dataclass(frozen=True, eq=False)
+class GivenModel:
+    """A module with its weights, the same for every seed."""
+
+    module: nn.Module
+
+    def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
+        """Raises `InputError` when model and data do not fit."""
+        del seed
+        return Task.of(copy.deepcopy(self.module), data, mode=mode, name=label)
+
+
+def given_model(spec: Any) -> Named | None:
+    """A module, or ``{label: module}``, given from Python; `None` where the plan names one."""
+    if isinstance(spec, nn.Module):
+        return Named(type(spec).__name__, GivenModel(spec))
+    if isinstance(spec, dict) and len(spec) == 1:
+        ((name, module),) = spec.items()
+        if isinstance(module, nn.Module):
+            return Named(str(name), GivenModel(module))
+    return None

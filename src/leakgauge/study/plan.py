@@ -32,9 +32,10 @@ from leakgauge.study import only
 from leakgauge.study.captured import explained_by, refuse_contradiction
 from leakgauge.study.contents import JUDGING, contents
 from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
+from leakgauge.study.described import described
 from leakgauge.study.explained import Explained, Setting
 from leakgauge.study.grammar import KNOWABLE, DataConfig, parse
-from leakgauge.study.model_spec import ModelSpec, fitted, model_label
+from leakgauge.study.model_spec import ModelSpec, fitted, given_model, model_label
 from leakgauge.task import Batch, DataSpec, Mode
 from leakgauge.update import Update
 
@@ -96,7 +97,7 @@ class Plan:
     def digest(self) -> str:
         """Identity of the plan's text; an output folder belongs to one, and to one state of its `contents`."""
         ran = {key: value for key, value in self.raw.items() if key != JUDGING}
-        return hashlib.sha256(json.dumps(ran, sort_keys=True, default=str).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(described(ran), sort_keys=True, default=str).encode()).hexdigest()
 
     def contents(self) -> dict[str, str]:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
@@ -104,6 +105,8 @@ class Plan:
 
     def _source(self) -> Source:
         data = self.config.data
+        if isinstance(data.source, Source):
+            return data.source
         options = dict(data.model_extra or {})
         if data.size is not None:
             options["size"] = data.size
@@ -132,6 +135,9 @@ class Plan:
         return client_batches(self.source, self.config.data.batch, self.config.data.batches, self.config.data.start)
 
     def _model(self, given: Any, field: str) -> Named:
+        if (own := given_model(given)) is not None:
+            own.value.task(0, self.spec, self.mode, own.label)
+            return own
         name, arguments = split(given, field)
         weights = arguments.pop("weights", None)
         try:
@@ -174,7 +180,7 @@ class Plan:
         update, model = Update.load(self.config.update), self.models[0].value
         update.check(self.broadcast(self.trials()[0]).task.parameters)
         # A function of the user's own may load weights itself; one of ours draws them.
-        has_weights = model.weights is not None or ":" in model.name
+        has_weights = not isinstance(model, ModelSpec) or model.weights is not None or ":" in model.name
         refuse_contradiction(update, self.clients[0].value, examples=len(self.batches[0]), has_weights=has_weights)
 
     def explained(self) -> Explained | None:

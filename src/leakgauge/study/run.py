@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.contents import changed
+from leakgauge.study.described import described
 from leakgauge.study.explained import Explained
 from leakgauge.study.plan import Key, Plan
 from leakgauge.study.store import ANEW, Asked, Store
@@ -29,9 +31,9 @@ OnExplained = Callable[[Explained], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker process needs to run any trial of a plan."""
+    """What a worker process needs to run any trial; `raw` is pickled by value, as classes of a notebook must be."""
 
-    raw: dict[str, Any]
+    raw: bytes
     compute: Compute
     counts_only: bool
     explained: Explained | None = None
@@ -44,7 +46,7 @@ def _begin(work: Work) -> None:
     """Resolves the plan once per process."""
     global _work
     work.compute.apply()
-    _work = (Plan(work.raw), work)
+    _work = (Plan(cloudpickle.loads(work.raw)), work)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def run(
     asked = Asked(
         digest=plan.digest,
         name=plan.config.name,
-        config=plan.raw,
+        config=described(plan.raw),
         environment=environment(compute),
         contents=before,
         planned=keys,
@@ -139,7 +141,7 @@ def _run_left(
     if explained is not None and on_explained is not None:
         on_explained(explained)
     # A folder begun without images stays without, whatever this call says.
-    work = Work(plan.raw, compute, counts_only or store.audit.counts_only, explained)
+    work = Work(cloudpickle.dumps(plan.raw), compute, counts_only or store.audit.counts_only, explained)
 
     def keep(result: TrialResult) -> None:
         store.add(result)

@@ -113,7 +113,7 @@ def run_trial(
             "defense": defense.label,
             "knowledge": [*plan.config.knows, *(["crafting"] if sent.crafting is not None else [])],
             "data": {
-                "source": plan.config.data.source,
+                "source": plan.config.data.source if isinstance(plan.config.data.source, str) else plan.source.name,
                 "size": plan.config.data.size,
                 "kind": "image" if plan.spec.is_image else "example",
                 "batch": len(batch),

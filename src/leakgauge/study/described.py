@@ -1,0 +1,34 @@
+"""A plan in words that a file can hold: objects given from Python by what they are and what is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from leakgauge.checkpoint import fingerprint
+
+
+def described(value: Any) -> Any:
+    """`value` in JSON types. Objects of other contents (weights, tensors, parameters) are described differently."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): described(inside) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [described(inside) for inside in value]
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {fingerprint(value)}"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, nn.Module):
+        return {kind: fingerprint(*value.state_dict().values())}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {kind: {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+    return kind if isinstance(value, type) or not vars_of(value) else {kind: described(vars_of(value))}
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """What an object of no dataclass holds; private members left out."""
+    return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}

@@ -1,0 +1,96 @@
+"""A plan of objects: a module, tensors and parts given from Python are what a plan in YAML stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.recipes import inverting_gradients
+from leakgauge.clients import FedAvg, FedSGD
+from leakgauge.data import InMemory, Samples
+from leakgauge.defenses import NoDefense, noise
+from leakgauge.errors import InputError
+from leakgauge.models import mlp
+from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES
+from leakgauge.resolve import label_of, resolve
+from leakgauge.study.described import described
+from leakgauge.study.plan import Plan
+from leakgauge.study.run import run
+
+
+def net(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return mlp(shape=(3, 8, 8), hidden=(8,), classes=4)
+
+
+def examples(count: int = 120) -> InMemory:
+    inputs = torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    return InMemory(inputs=inputs, labels=torch.arange(count) % 4)
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    data = {"source": examples(), "batch": 1, "batches": 2}
+    parts = {"clients": [FedSGD()], "defenses": [NoDefense()], "attacks": [LinearRead()]}
+    return {"name": "own", "model": net(), "data": data, "gallery": 20, **parts, **changes}
+
+
+def test_a_module_and_tensors_of_ones_own_are_audited(tmp_path: Path) -> None:
+    store = run(Plan(plan()), tmp_path / "out")
+    records = store.records()
+    store.close()
+    own = [r for r in records if not r["control"]]
+    assert {r["status"] for r in own} == {"exact"}
+    assert {r["scenario"]["data"]["source"] for r in own} == {"memory"}
+    again = run(Plan(plan()), tmp_path / "out")  # the same contents: nothing left to do
+    assert again.records() == records
+    again.close()
+    with pytest.raises(InputError, match="model"):
+        run(Plan(plan(model=net(1))), tmp_path / "out")
+
+
+def test_objects_mean_what_their_names_mean() -> None:
+    named = [
+        (CLIENTS, {"fedavg": {"lr": 0.05, "epochs": 2}}, FedAvg(lr=0.05, epochs=2)),
+        (DEFENSES, "none", NoDefense()),
+        (ATTACKS, "closed-form", LinearRead()),
+    ]
+    for registry, spec, value in named:
+        assert resolve(registry, spec, "part").value == resolve(registry, value, "part").value == value
+    assert label_of(CLIENTS, FedAvg(lr=0.05, epochs=2)) == "fedavg(epochs=2, lr=0.05)"
+    assert resolve(DEFENSES, {"loud": noise(relative=3.0)}, "defenses[0]").label == "loud"
+    assert resolve(ATTACKS, {"ig": inverting_gradients(steps=5)}, "attacks[0]").label == "ig"
+
+
+def test_what_is_no_part_is_named() -> None:
+    for registry, value in ((ATTACKS, FedSGD()), (CLIENTS, NoDefense()), (DEFENSES, LinearRead())):
+        with pytest.raises(InputError, match=r"parts\[0\]"):
+            resolve(registry, value, "parts[0]")
+
+
+def test_descriptions_tell_contents_apart() -> None:
+    assert described(net()) == described(net())
+    assert described(net()) != described(net(1))
+    other = examples()
+    other.inputs[0, 0, 0, 0] += 0.5 * (1 - other.inputs[0, 0, 0, 0])
+    assert described(examples()) != described(other)
+    assert described(noise(relative=1.0)) != described(noise(relative=2.0))
+    assert described(Samples(size=8)) == described(Samples(size=8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"labels": torch.arange(3)}, "labels"),
+        ({"inputs": torch.full((4, 3, 8, 8), torch.nan)}, "inputs"),
+        ({"inputs": torch.full((4, 3, 8, 8), 2.0)}, "inputs"),
+        ({"labels": torch.tensor([0, 1, 2, 9]), "count": 4}, "labels"),
+    ],
+)
+def test_examples_that_cannot_be_used_are_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        InMemory(**{"inputs": torch.rand(4, 3, 8, 8), "labels": torch.arange(4), **changes})

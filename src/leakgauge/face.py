@@ -13,9 +13,10 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.inspection import Limits, Received
-from leakgauge.inspection.received import agrees, fingerprint, read
+from leakgauge.inspection.received import agrees
 from leakgauge.inspection.result import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
+from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateKind
@@ -99,7 +100,7 @@ def inspect(
 
 
 def _state(given: State | Path | str, field: str, like: State | None = None) -> State:
-    state = given if isinstance(given, Mapping) else read(Path(given), field)
+    state = given if isinstance(given, Mapping) else read_model(Path(given), field)
     if like is not None:
         agrees(like, state, field)
     return state

@@ -20,7 +20,7 @@ FLOORS = (
         "draws",
         "tensors",
         "files",
-        "rounding",
+        "wire",
         "compute",
         "registry",
         "arguments",
@@ -33,8 +33,8 @@ FLOORS = (
     ("servers", "risk", "privacy", "training"),
     ("resolve",),
     ("inspection", "study", "report"),
-    ("frontiers", "face"),
-    ("cli", "__main__"),
+    ("frontiers", "face", "capture"),
+    ("cli", "flower", "__main__"),
 )
 """From the ground up. A module imports from its own floor or from below. Rooms that no floor names are at the top."""
 

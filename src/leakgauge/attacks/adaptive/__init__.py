@@ -1,5 +1,6 @@
 """Attackers who know the defence."""
 
+from leakgauge.attacks.adaptive import encoding, noise, rounding, support  # noqa: F401 - they register their counters
 from leakgauge.attacks.adaptive.adapted import Adapted, Naive
 from leakgauge.attacks.adaptive.counter import (
     COUNTERS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -55,8 +54,6 @@ class NoneKnown:
 COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
 """By type of defence. A defence of your own gets one by ``counters(YourDefense)``."""
 
-_HOMES = ("leakgauge.attacks.adaptive.all",)
-
 
 def counters(*kinds: type[Defense], name: str, because: str, missing: Missing = _nothing) -> Callable[[Adapt], Adapt]:
     """Decorator: registers a function as the counter to some kinds of defences."""
@@ -76,8 +73,6 @@ def counter_to(defense: Defense) -> Counter | NoneKnown:
 
 def counter_to_kind(kind: type[Defense]) -> Counter | NoneKnown:
     """The counter to a type of defence, or to the nearest of its bases that has one."""
-    for home in _HOMES:
-        importlib.import_module(home)
     found = next((COUNTERS[base] for base in kind.__mro__ if base in COUNTERS), None)
     return found or NoneKnown("nobody has registered one")
 

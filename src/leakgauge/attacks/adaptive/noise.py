@@ -250,5 +250,6 @@ def _heavier(prior: Prior, weight: float) -> Prior:
     if last >= weight:
         return prior
     smoothing = own.smoothing if isinstance(own, TotalVariation) else 1e-6
+    coupled = isinstance(own, TotalVariation) and own.coupled
     first = max(first, LEAD * weight)
-    return falling(prior=TotalVariation(first, smoothing=smoothing), to=weight / first)
+    return falling(prior=TotalVariation(first, smoothing=smoothing, coupled=coupled), to=weight / first)

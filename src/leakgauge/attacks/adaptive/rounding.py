@@ -84,7 +84,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     if not isinstance(own, TotalVariation) or isinstance(own, NoPrior) or examples is None:
         return prior
     last = STRENGTH * unknowns(attack.canvas, examples, data) / max(entries(observation.update.tensors), 1)
-    return falling(prior=TotalVariation(10 * last, smoothing=1e-6), to=0.1)
+    return falling(prior=TotalVariation(10 * last, smoothing=1e-6, coupled=own.coupled), to=0.1)
 
 
 @OBJECTIVES.register("signs")

@@ -236,7 +236,7 @@ def doubt_of(observation: Observation, generator: torch.Generator) -> float:
 
 
 def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
-    """Smoothed total variation for a smooth network and a cosine data term, from 3e-2 down.
+    """Smoothed total variation that couples the colours, for a smooth network and a cosine data term, from 3e-2 down.
 
     It ends at 1e-3 · (150 / steps)², `steps` counted for each example, because a short run needs the prior to its
     end; between 1e-5 and 3e-2. It is never below a hundredth of the relative misfit √(2·data), so that noise, whether
@@ -246,7 +246,7 @@ def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
     """
     first = 3e-2 if near is None else max(NEAR * near, 1e-12)
     last = min(max(1e-3 * (150 / steps) ** 2, 1e-5), first)
-    return falling(prior=TotalVariation(first, smoothing=1e-6), to=last / first, misfit=1e-2 / first)
+    return falling(prior=TotalVariation(first, smoothing=1e-6, coupled=True), to=last / first, misfit=1e-2 / first)
 
 
 def following_variation(task: Task) -> Scheduled:

@@ -17,7 +17,7 @@ import click
 
 from leakgauge.cli.captured import captured
 from leakgauge.cli.counts import count, privacy
-from leakgauge.cli.evidence import cohort, lint
+from leakgauge.cli.evidence import cohort, compare, estimate, lint
 from leakgauge.cli.fit import fit
 from leakgauge.errors import InputError
 from leakgauge.version import __version__
@@ -67,7 +67,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (captured, fit, count, cohort, lint, privacy):
+for command in (captured, fit, count, cohort, compare, estimate, lint, privacy):
     main.add_command(command)
 
 
@@ -89,10 +89,14 @@ for command in (captured, fit, count, cohort, lint, privacy):
     help="Trials at a time, one thread each.",
 )
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
-@click.option("--counts-only", is_flag=True, help="Never write an image, neither an original nor a reconstruction.")
+@click.option("--counts-only", is_flag=True, help="Write no image, and hashes for file names.")
 @click.option("--anew", is_flag=True, help="Set older results in the folder aside and start again.")
+@click.option("--fail-on-gate", is_flag=True, help="Exit 1 if the plan's gate does not pass.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Also write the gate's decision as a JUnit file.")
 @click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
-def audit(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
+def audit(
+    plan: Path | None, output: Path, example: bool, fail_on_gate: bool, junit: Path | None, **options: Any
+) -> None:
     """Runs an audit and writes report.html and report.json.
 
     Without PLAN it runs the embedded example on the photos that ship with scikit-image. Killed and run
@@ -105,13 +109,30 @@ def audit(plan: Path | None, output: Path, example: bool, **options: Any) -> Non
         return
     from leakgauge.study.session import run_audit
 
+    if fail_on_gate or junit is not None:
+        from leakgauge.cli.gate import require_gate
+
+        require_gate(plan)
     run_audit(plan, output, **options)
+    if fail_on_gate or junit is not None:
+        from leakgauge.cli.gate import write_decision
+
+        passed = write_decision(output, json_file=None, junit=junit).passed
+        sys.exit(0 if passed or not fail_on_gate else 1)
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-def report(folder: Path) -> None:
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of report.json, and stop.")
+def report(folder: Path | None, schema: bool) -> None:
     """Writes report.html and report.json of FOLDER again, from what is stored."""
+    if schema:
+        from importlib.resources import files
+
+        click.echo(files("leakgauge.study").joinpath("report.schema.json").read_text(encoding="utf-8"), nl=False)
+        return
+    if folder is None:
+        raise InputError("folder", "is missing", "give the folder of an audit, or --schema")
     from leakgauge.study.session import write_reports
     from leakgauge.study.store import Store
 
@@ -121,21 +142,13 @@ def report(folder: Path) -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-def gate(folder: Path) -> None:
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the decision to FILE.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Also write it as a JUnit file.")
+def gate(folder: Path, **options: Any) -> None:
     """Exit 0 if the audit in FOLDER passes its plan's gate, 1 with the reasons if not."""
-    from leakgauge.study.document import document
-    from leakgauge.study.store import Store
+    from leakgauge.cli.gate import gate_command
 
-    store = Store.open(folder)
-    left = store.missing()
-    result = document(store)["verdict"]["gate"]
-    if result["passed"] is None:
-        raise InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")
-    reasons = result["reasons"] + ([f"unfinished: {left} trials have not run"] if left else [])
-    for reason in reasons:
-        click.echo(reason)
-    click.echo("gate failed" if reasons else "gate passed")
-    sys.exit(1 if reasons else 0)
+    sys.exit(gate_command(folder, **options))
 
 
 @main.command()

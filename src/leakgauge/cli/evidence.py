@@ -1,7 +1,8 @@
-"""The commands that hold evidence against what is stated: `privacy test` and `cohort`."""
+"""Commands beside an audit: `privacy test`, `cohort`, `lint`, `compare` and `estimate`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,39 @@ def lint(target: Path, json_file: Path | None) -> None:
     from leakgauge.cli.lint import lint_command
 
     sys.exit(lint_command(target, json_file=json_file, console=Console()))
+
+
+@click.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the comparison to FILE.")
+def compare(first: Path, second: Path, json_file: Path | None) -> None:
+    """Compares two audits of the same examples, example by example.
+
+    FIRST and SECOND are folders of audits, or their report.json. Settings with the same model, client, defence and
+    attack are paired, and those that differ in one of them where no others could be meant.
+    """
+    from rich.console import Console
+
+    from leakgauge.cli.compare import compare_command
+
+    compare_command(first, second, json_file=json_file, console=Console())
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--seconds", type=click.FloatRange(min=1), default=20.0, show_default=True, help="At most, for a trial.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="At a time."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the forecast to FILE.")
+def estimate(plan: Path, seconds: float, workers: int, json_file: Path | None) -> None:
+    """Forecasts trials, time, and the examples that PLAN's gate needs before it can decide.
+
+    Runs one trial of each model, client and attack, and keeps none of it.
+    """
+    from rich.console import Console
+
+    from leakgauge.cli.estimate import estimate_command
+
+    estimate_command(plan, seconds=seconds, workers=workers, json_file=json_file, console=Console())

@@ -23,6 +23,7 @@ from leakgauge.resolve import Named
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.plan import Key, Plan
+from leakgauge.study.withheld import withheld_name
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
 
@@ -118,7 +119,7 @@ def run_trial(
                 "kind": "image" if plan.spec.is_image else "example",
                 "batch": len(batch),
                 "index": key.batch,
-                "names": list(examples.names),
+                "names": [withheld_name(name) if counts_only else name for name in examples.names],
             },
         },
         "attack": attack.label,

@@ -1,0 +1,115 @@
+"""What an audit will take before its gate can decide."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leakgauge.compute import Budget, Compute
+from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.observation import Status
+from leakgauge.study.gate import needed
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.plan import Key, Plan
+from leakgauge.study.trial import run_trial
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of the trials of one model, client, defence and attack.
+
+    Attributes:
+        trials: controls included.
+        seconds: of one trial, as measured on one.
+        is_least: the trial was cut off, so that one takes at least as long.
+        problem: why it could not be measured.
+    """
+
+    label: str
+    trials: int
+    seconds: float
+    is_least: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A forecast of an audit.
+
+    Attributes:
+        costs: by model, client and attack.
+        examples: that each setting has.
+        needed: examples that the gate needs in each setting if none is identified; `None` without such a limit, and
+            infinite where the limit is zero.
+    """
+
+    costs: tuple[Cost, ...]
+    examples: int
+    needed: float | None
+
+    @property
+    def trials(self) -> int:
+        return sum(cost.trials for cost in self.costs)
+
+    @property
+    def seconds(self) -> float:
+        """Of all trials one after the other."""
+        return sum(cost.trials * cost.seconds for cost in self.costs)
+
+    @property
+    def is_least(self) -> bool:
+        return any(cost.is_least or cost.problem for cost in self.costs)
+
+
+def estimate(
+    plan: Plan, *, seconds: float, compute: Compute, on_probe: Callable[[str], None] | None = None
+) -> Estimate:
+    """Runs one trial of each model, client and attack, cut off after `seconds` where the attack listens to a budget.
+
+    A cut-off trial of an attack with a budget in gradient evaluations is extrapolated by what it had spent.
+    """
+    probes: dict[tuple[int, int, int], Key] = {}
+    counts: Counter[tuple[int, int, int]] = Counter()
+    for key in plan.trials():
+        group = key.model, key.client, key.attack
+        counts[group] += 1
+        if group not in probes or (probes[group].control and not key.control):
+            probes[group] = key
+    whole, found = plan.budget, []
+    cut = seconds if whole.seconds is None else min(seconds, whole.seconds)
+    for group, key in (*list(probes.items())[:1], *probes.items()):  # the first loads libraries: its time is not kept
+        label = ", ".join((plan.models[group[0]].label, plan.clients[group[1]].label, plan.attacks[group[2]].label))
+        if on_probe is not None:
+            on_probe(label)
+        plan.budget = Budget(whole.gradient_evaluations, cut)
+        began = time.perf_counter()
+        try:
+            record = run_trial(plan, key, compute=compute, counts_only=True).record
+        except InputError as error:
+            found.append(Cost(label, counts[group], 0.0, False, str(error)))
+            continue
+        except FOREIGN as error:
+            found.append(Cost(label, counts[group], 0.0, False, said(error)))
+            continue
+        finally:
+            plan.budget = whole
+        took = time.perf_counter() - began
+        is_cut = record["status"] == Status.TIME_LIMIT.value and whole.seconds is None
+        spent = record["cost"]["gradient_evaluations"]
+        if is_cut and whole.gradient_evaluations and spent:
+            took, is_cut = took * max(1.0, whole.gradient_evaluations / spent), False
+        found.append(Cost(label, counts[group], took, is_cut))
+    examples = sum(len(batch) for batch in plan.batches)
+    return Estimate(tuple(found[1:]), examples, max(_needs(plan.config.gate), default=None))
+
+
+def _needs(gate: GateConfig | None) -> list[float]:
+    """Examples for each limit on a share."""
+    if gate is None:
+        return []
+    shares = [gate.identified.max] if gate.identified is not None else []
+    shares += [gate.psnr.share] if gate.psnr is not None else []
+    return [math.inf if isinstance(n := needed(share), str) else float(n) for share in shares]

@@ -203,4 +203,5 @@ ITEMS = (
     _item(
         "regulariser", "a demonstration by search from the truth itself", demonstrations.regulariser, needs="2 minutes"
     ),
+    _item("figures5-7", "our record of the paper has nothing of them", None, State.NOT_RUN),
 )

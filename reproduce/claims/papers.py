@@ -347,7 +347,13 @@ def _reaches(item: str, defense: str) -> Within:
 
 PAPERS_CLIENT = "128 px, batch 16, τ 5"
 SMALL = "CIFAR-10 at 32 px, batch 16, τ 1, none"
-GREY = (_rog("figure2", "128 px, batch 16, τ 1, none", "grey picture"),)
+FLOORS = (
+    _rog("figure2", "128 px, batch 16, τ 1, none", "grey picture"),
+    _rog("table2", "128 px", "another picture, of another class"),
+    _rog("table2", "128 px", "random noise"),
+)
+"""Of the same sixteen photos, after the post-processor."""
+
 UNDEFENDED = _rog("figure2", f"{PAPERS_CLIENT}, none")
 
 ROG = (
@@ -359,7 +365,7 @@ ROG = (
         rule=_reaches("figure2", "none"),
         effort=Effort(steps=500),
         method=POST,
-        floor=GREY,
+        floor=FLOORS,
         floor_lower=True,
     ),
     Claim(
@@ -397,7 +403,7 @@ ROG = (
         rule=_reaches("figure7", "signs"),
         effort=Effort(steps=500),
         method="a gain before the tanh; " + POST,
-        floor=GREY,
+        floor=FLOORS,
         floor_lower=True,
     ),
     Claim(
@@ -412,7 +418,7 @@ ROG = (
     Claim(
         paper="rog",
         where="F8",
-        words="PRECODE .31, unaware",
+        words="PRECODE at .31, unaware",
         item="rog/figure8",
         rule=_reaches("figure8", "PRECODE"),
         effort=Effort(steps=500),
@@ -421,14 +427,22 @@ ROG = (
     Claim(
         paper="rog",
         where="F8",
-        words="PRECODE .31, draws read",
+        words="PRECODE costs .1, read",
         item="rog/precode",
-        rule=at_most(
-            _rog("precode", "128 px, batch 16, τ 1, PRECODE", "ROG, adapted"),
-            _published_rog("figure8", "PRECODE"),
-            SIMILAR,
+        rule=Ahead(
+            _rog("precode", "CIFAR-10 at 32 px, batch 4, τ 1, PRECODE", "ROG, adapted"),
+            _rog("precode", "CIFAR-10 at 32 px, batch 4, τ 1, none"),
+            lower=True,
+            margin=-2 * SIMILAR,
+            paper=(_published_rog("figure8", "PRECODE"), _published_rog("figure2", "none")),
         ),
-        method="the draws are read first, from one local step; " + POST,
+        effort=Effort(batch=(4, 16), pixels=(32, 128)),
+        method="the draws are read first, from one local step",
+        floor=tuple(
+            _rog("precode", "CIFAR-10 at 32 px, batch 4, τ 1, PRECODE", name)
+            for name in ("grey picture", "another picture", "random noise")
+        ),
+        floor_lower=True,
     ),
     Claim(
         paper="rog",

@@ -9,7 +9,7 @@ import numpy as np
 
 from leakgauge.metrics import Interval, mean_interval
 from reproduce.rog.ablations import SMALL
-from reproduce.rog.runs import Named
+from reproduce.rog.runs import SEEDS, Named
 from reproduce.rog.settings import COMPRESSED, NOISY, PRECODE, SIGNS, SOTERIA
 from reproduce.runs import latest_run
 
@@ -17,11 +17,12 @@ DEFENDED = (*COMPRESSED, SIGNS, SOTERIA, PRECODE, *NOISY)
 
 
 def decibels(defense: Named) -> dict[str, np.ndarray]:
-    """PSNR by attack, pictures × weight seeds."""
+    """PSNR by attack, pictures × weight seeds; of PRECODE by the newer item of its own where that has all seeds."""
     setting = replace(SMALL, defense=defense).name
+    own = [r for r in latest_run("rog", "precode") if len(r["seeds"]) == len(SEEDS)]
     return {
         r["attack"]: np.asarray(r["per_image"])
-        for r in latest_run("rog", "adapted")
+        for r in (*latest_run("rog", "adapted"), *own)
         if (r["setting"], r["metric"]) == (setting, "PSNR")
     }
 

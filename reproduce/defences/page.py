@@ -118,8 +118,9 @@ The same comparison with the recipe `rog` in place of `auto`: its LeNet at 32 px
 pictures, three weight seeds, 100 gradient evaluations, labels and training known, from `leakgauge reproduce
 rog/adapted` and `rog/precode`. Mean PSNR in dB with its 95 % interval over pictures and seeds; without a defence
 {undefended:.1f} dB, a grey picture {grey:.1f}. PRECODE's draws are read from one local step, not from several. Against
-signs the naive attacker is ROG's own recipe for them, the tanh. `rog` compares the length of updates, and its counters do so too:
-at the best length, as beside the cosine of `auto`, the likelihood of rounding ended 3 to 4 dB *below* the naive attack.
+signs the naive attacker is ROG's own recipe for them, the tanh. `rog` compares the length of updates, and its counters
+do so too: at the best length, as beside the cosine of `auto`, the likelihood of rounding ended 3 to 4 dB *below* the
+naive attack.
 
 """
 

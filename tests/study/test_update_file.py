@@ -12,6 +12,7 @@ from torch import nn
 from leakgauge.compute import Compute
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
+from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
 from leakgauge.study.document import document
 from leakgauge.study.explained import Explained
@@ -203,3 +204,60 @@ def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: 
     assert report["verdict"]["gate"]["passed"] is False
     assert "The plan does not explain the captured update" in render(report, {})
     assert [r["explained"] is not None for r in report["trials"] if not r["control"]] == [True]
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a low-rank adapter, which alone trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.base = nn.Linear(768, 8).requires_grad_(False)
+        self.down = nn.Linear(768, 2, bias=False)
+        self.up = nn.Linear(2, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("travels", ["all", "adapter"])
+def test_what_travels_of_an_adapted_model_is_what_is_audited(
+    captured: dict[str, Any], tmp_path: Path, travels: str
+) -> None:
+    net = Adapted()
+    names = [k for k in net.state_dict() if travels == "all" or not k.startswith("base")]
+    before = {k: net.state_dict()[k].clone() for k in names}
+    torch.save(before, tmp_path / "adapter.pt")
+    batch = Samples(size=16, normalise=False).read([3])
+    optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+    nn.functional.cross_entropy(net(batch.inputs), batch.labels).backward()
+    optimiser.step()
+    path = tmp_path / "adapter.safetensors"
+    Update.between(before, {k: net.state_dict()[k] for k in names}, example_count=1).save(path)
+    model = {"study.test_update_file:Adapted": {"weights": str(tmp_path / "adapter.pt")}}
+    plan = Plan(captured | {"model": model, "update": str(path)})
+    assert list(plan.captured().tensors) == ["down.weight", "up.weight"]
+    found = plan.explained()
+    assert found is not None
+    assert found.fit.share > 0.999
+    moved = Update.load(path)
+    tensors = moved.tensors | {"base.bias": torch.ones(8)}
+    Update(tensors, moved.header).save(path)
+    with pytest.raises(InputError, match=r"update: changes base.bias, which the model freezes"):
+        Plan(captured | {"model": model, "update": str(path)})
+
+
+def test_weights_that_are_not_those_of_the_capture_are_named(captured: dict[str, Any], tmp_path: Path) -> None:
+    net = hospital_net()
+    torch.save(net.state_dict(), tmp_path / "other.pt")
+    update = Update.load(captured["update"])
+    header = UpdateHeader(
+        update.header.kind, 1, {"weights": fingerprint(read_model(tmp_path / "round7.pt", "weights"))}
+    )
+    Update(update.tensors, header).save(captured["update"])
+    model = {"study.test_update_file:hospital_net": {"weights": str(tmp_path / "other.pt")}}
+    found = Plan(captured | {"model": model}).explained()
+    assert found is not None
+    assert not found.holds
+    assert found.causes[0].change == "they are not those that the capture recorded"

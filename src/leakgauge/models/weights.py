@@ -136,15 +136,19 @@ def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
 
 
 def load_weights(module: nn.Module, path: Path, field: str) -> None:
-    """Loads a state dict; every name and shape must agree."""
+    """Loads a state dict; every name and shape must agree. Parameters that the module freezes may be missing, as where
+    adapters alone travel: they stay as the module made them."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     own = module.state_dict()
     state = read_model(path, field, list(own))
-    wrong = [f"missing {k}" for k in own if k not in state] + [f"unknown {k}" for k in state if k not in own]
+    wrong = [f"missing {k}" for k in own if k not in state and k not in frozen] + [
+        f"unknown {k}" for k in state if k not in own
+    ]
     wrong += [f"shape of {k}" for k in own if k in state and own[k].shape != state[k].shape]
     require(
         not wrong, field, f"weights {path.name} do not fit: {', '.join(wrong[:6])}", "give the weights of this model"
     )
-    module.load_state_dict(state)
+    module.load_state_dict(own | state)
 
 
 PREFIX = "packaged:"

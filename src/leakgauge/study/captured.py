@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from leakgauge.clients.protocol import Protocol
 from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.study.causes import causes_from
-from leakgauge.study.explained import Explained, Setting, explain
-from leakgauge.task import Batch
+from leakgauge.study.explained import ENOUGH, Cause, Explained, Setting, explain
+from leakgauge.task import Batch, Task
 from leakgauge.update import Update
 
 STRANGERS = 64
@@ -58,7 +60,38 @@ def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, h
     )
 
 
-def explained_by(update: Update, setting: Setting, source: Source, indices: list[int], draws: Draws) -> Explained:
+def read_update(path: Path | str, task: Task) -> Update:
+    """A captured update in the terms of its model: what the model freezes and the update leaves as it was is no part of
+    it, as where a whole state dict travels and adapters alone train.
+
+    Raises:
+        InputError: unreadable, of another model, or it changes what the model freezes.
+    """
+    update = Update.load(path)
+    frozen = [k for k in update.tensors if k in task.buffers and k not in task.parameters]
+    changed = [k for k in frozen if bool((update.tensors[k] != 0).any())]
+    require(
+        not changed,
+        "update",
+        f"changes {', '.join(changed[:3])}, which the model freezes",
+        "freeze in the model what the client froze, and nothing else",
+    )
+    missing = [k for k in task.parameters if k not in update.tensors]
+    require(
+        not missing or not update.tensors.keys() <= task.parameters.keys() | set(frozen),
+        "update",
+        f"does not match the model: missing {', '.join(missing[:3])}",
+        "audit it with the model that made it; freeze what did not train (requires_grad_(False))",
+    )
+    kept = {k: v for k, v in update.tensors.items() if k not in frozen}
+    update = replace(update, tensors={k: kept[k] for k in task.parameters if k in kept} | kept)
+    update.check(task.parameters)
+    return update
+
+
+def explained_by(
+    update: Update, setting: Setting, source: Source, indices: list[int], draws: Draws, *, received: str | None = None
+) -> Explained:
     """How much of a captured update the plan explains; where it does not, other examples of its source are tried.
 
     Args:
@@ -66,6 +99,7 @@ def explained_by(update: Update, setting: Setting, source: Source, indices: list
         setting: the plan's account of the round.
         source: where the plan takes the round's examples from, at `indices`.
         draws: of the check alone.
+        received: fingerprint of the plan's weights, to compare with what the capture recorded.
 
     Raises:
         InputError: the plan's client cannot train.
@@ -80,5 +114,13 @@ def explained_by(update: Update, setting: Setting, source: Source, indices: list
             if start != here:
                 yield f"start: {start}", source.read(range(start, start + size))
 
+    def find(setting: Setting, update: Update, draws: Draws) -> tuple[Cause, ...]:
+        found = causes_from(strangers, elsewhere)(setting, update, draws)
+        recorded = update.header.protocol.get("weights")
+        if recorded is None or recorded == received or any((c.share or 0) >= ENOUGH for c in found):
+            return found
+        words = "they are not those that the capture recorded"
+        return (Cause("model.weights", words, None), *(c for c in found if c.key != "model.weights"))
+
     strangers = public(source, indices, STRANGERS, draws.generator("public"))
-    return explain(setting, update, draws, causes_from(strangers, elsewhere))
+    return explain(setting, update, draws, find)

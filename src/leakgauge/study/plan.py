@@ -25,11 +25,12 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.metrics.lpips import LPIPS
 from leakgauge.metrics.metric import Metric
+from leakgauge.models.weights import fingerprint, read_model, weights_path
 from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense, split
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study import only
-from leakgauge.study.captured import explained_by, refuse_contradiction
+from leakgauge.study.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.contents import JUDGING, contents
 from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
 from leakgauge.study.described import described
@@ -177,11 +178,19 @@ class Plan:
             f"is {self.server.label}, and an update file was made with a model as it came",
             "use server: honest, and give the received parameters as the model's weights",
         )
-        update, model = Update.load(self.config.update), self.models[0].value
-        update.check(self.broadcast(self.trials()[0]).task.parameters)
+        update, model = self.captured(), self.models[0].value
         # A function of the user's own may load weights itself; one of ours draws them.
         has_weights = not isinstance(model, ModelSpec) or model.weights is not None or ":" in model.name
         refuse_contradiction(update, self.clients[0].value, examples=len(self.batches[0]), has_weights=has_weights)
+
+    def captured(self) -> Update:
+        """The update that the plan names.
+
+        Raises:
+            InputError: it cannot be read, or is not of the plan's model.
+        """
+        assert self.config.update is not None
+        return read_update(self.config.update, self.broadcast(self.trials()[0]).task)
 
     def explained(self) -> Explained | None:
         """How much of its captured update the plan explains; `None` where clients are simulated.
@@ -194,8 +203,11 @@ class Plan:
         task = self.broadcast(self.trials()[0]).task
         batch = self.source.read(self.batches[0])
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, batch)
-        update, draws = Update.load(self.config.update), Draws(self.config.seeds[0]).of("explained", 0)
-        return explained_by(update, setting, self.source, self.batches[0], draws)
+        model = self.models[0].value
+        file = model.weights if isinstance(model, ModelSpec) else None
+        received = None if file is None else fingerprint(read_model(weights_path(file), "model.weights"))
+        update, draws = self.captured(), Draws(self.config.seeds[0]).of("explained", 0)
+        return explained_by(update, setting, self.source, self.batches[0], draws, received=received)
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""

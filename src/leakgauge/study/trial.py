@@ -145,7 +145,7 @@ def _update(
 ) -> tuple[Update, Draws]:
     draws = Draws.sample(streams.generator("client", key.batch))
     if plan.config.update is not None and not key.control:
-        return Update.load(plan.config.update), draws
+        return plan.captured(), draws
     send_buffers = "buffers" in plan.config.knows
     return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
 

@@ -84,7 +84,7 @@ def setting(net: nn.Module, protocol: Protocol = SGD_OF_TWO, *, mode: str = "tra
 
 
 def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explained:
-    strangers = SOURCE.others(frozenset(range(4)), Part.PUBLIC, 32, torch.Generator().manual_seed(0))
+    strangers = SOURCE.others(frozenset(range(4)), Part.PUBLIC, 32, torch.Generator().manual_seed(0)).whole()
 
     def others() -> Iterator[tuple[str, Batch]]:
         if elsewhere:

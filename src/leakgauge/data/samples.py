@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from leakgauge.data.folder import opened, pixels
+from leakgauge.data.lent import Lent
 from leakgauge.data.source import Part, share
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
@@ -99,9 +100,7 @@ class Samples:
     def names(self, indices: Sequence[int]) -> list[str]:
         return [PHOTOS[i] for i in indices]
 
-    def others(
-        self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator
-    ) -> Float[Tensor, "size 3 side side"]:
+    def others(self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Lent:
         """Random crops of the other photos, at full resolution before they are resized: square side ¼ to ¾ of
         the photo's shorter side, half of them mirrored. The gallery and the public part use different photos;
         a part that has no colour photo left (a batch of seven or eight) cuts up half of the grey `RESERVE`,
@@ -109,11 +108,15 @@ class Samples:
         lent = share(len(PHOTOS), exclude, part)
         alone = len(exclude) == len(PHOTOS) - 1 and part is Part.PUBLIC
         files = [PHOTOS[i] for i in lent] if lent and not alone else list(RESERVE[part.value :: 2])
-        made: dict[int, Tensor] = {}
-        for k, file in enumerate(files):
-            with opened(self._folder / file, file) as photo:
-                made |= {i: self._crop(photo, generator) for i in range(k, size, len(files))}
-        return torch.stack([made[i] for i in range(size)])
+
+        def crops() -> Iterator[Tensor]:
+            for k, file in enumerate(files):
+                with opened(self._folder / file, file) as photo:
+                    yield from (self._crop(photo, generator) for _ in range(k, size, len(files)))
+
+        made = Lent.of(crops(), size, self.shape, self.low, self.high)
+        order = [i for k in range(len(files)) for i in range(k, size, len(files))]
+        return made.reordered(sorted(range(size), key=order.__getitem__))
 
     def _crop(self, photo: Image.Image, generator: torch.Generator) -> Float[Tensor, "3 side side"]:
         u = torch.rand(7, generator=generator)

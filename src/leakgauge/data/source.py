@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.data.lent import AT_ONCE, Lent
 from leakgauge.errors import InputError, require
 from leakgauge.task import Batch, DataSpec
 
@@ -84,7 +86,7 @@ class LiesInFiles(Protocol):
 class MakesOthers(Protocol):
     """A source too small to lend whole examples: it makes other pictures itself."""
 
-    def others(self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Tensor: ...
+    def others(self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Lent: ...
 
 
 def spec(source: Source) -> DataSpec:
@@ -162,7 +164,7 @@ def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.
     Raises:
         InputError: every example is excluded.
     """
-    return _others(source, frozenset(exclude), Part.GALLERY, size, generator)
+    return others(source, exclude, Part.GALLERY, size, generator).whole()
 
 
 def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
@@ -171,10 +173,12 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
     Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take
     alternate ones. For `samples` these are crops of other colour photos.
     """
-    return _others(source, frozenset(exclude), Part.PUBLIC, size, generator)
+    return others(source, exclude, Part.PUBLIC, size, generator).whole()
 
 
-def _others(source: Source, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Tensor:
+def others(source: Source, exclude: Iterable[int], part: Part, size: int, generator: torch.Generator) -> Lent:
+    """What `gallery` or `public` gives, held in less memory."""
+    exclude = frozenset(exclude)
     require(size > 0, "size", f"is {size}", "ask for at least one example")
     if isinstance(source, MakesOthers):
         return source.others(exclude, part, size, generator)
@@ -187,20 +191,29 @@ def _others(source: Source, exclude: frozenset[int], part: Part, size: int, gene
         )
     truth = list(source.read(sorted(exclude)).inputs)
     order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]
-    kept: list[Tensor] = []
-    while order and len(kept) < size:
-        asked, order = order[: size - len(kept)], order[size - len(kept) :]
-        candidates = source.read(asked).inputs
-        kept += [c for c in candidates if not any(torch.equal(c, t) for t in truth)]
+    kept = Lent.of(_differing(source, order, truth, size), size, source.shape, source.low, source.high)
     if not kept:
         raise InputError(
             "data.batch", "leaves only exact copies of its own examples to compare with", "remove duplicates"
         )
-    found = torch.stack(kept)
-    is_image = found.ndim == 4 and found.shape[1] in (1, 3)
-    if len(found) < size and is_image:
+    is_image = len(source.shape) == 3 and source.shape[0] in (1, 3)
+    if len(kept) < size and is_image:
+        found = kept.whole()
         found = torch.cat([found, _crops(found, size - len(found), generator)])
-    return found
+        return Lent.of(found, len(found), source.shape, source.low, source.high)
+    return kept
+
+
+def _differing(source: Source, order: list[int], truth: list[Tensor], size: int) -> Iterator[Tensor]:
+    """Examples in this order that are no copy of a true one, at most `size`; a bounded number is read at a time."""
+    at_once, found = max(1, AT_ONCE // (4 * math.prod(source.shape))), 0
+    while order and found < size:
+        count = min(size - found, at_once)
+        asked, order = order[:count], order[count:]
+        for candidate in source.read(asked).inputs:
+            if not any(torch.equal(candidate, t) for t in truth):
+                found += 1
+                yield candidate
 
 
 def share(n: int, exclude: frozenset[int], part: Part) -> list[int]:

@@ -9,6 +9,7 @@ import torch
 from leakgauge.attacks.adaptive import Counter, counter_to
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
+from leakgauge.data.lent import Lent
 from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
@@ -96,8 +97,9 @@ def _seen(plan: FrontierPlan, row: Row) -> Observation | Reconstruction:
     examples = row.batch * row.cohort
     raw = torch.rand((examples, *task.data.shape), generator=draws.generator("inputs"))
     batch = Batch(task.data.low + task.data.range * raw, torch.arange(examples) % task.data.classes)
+    shown = Lent.of(batch.inputs, len(batch), task.data.shape, task.data.low, task.data.high)
     try:
         update = client_update(task, client.value, batch, draws, defense=row.defense.value)
     except FOREIGN as error:  # a defence may be anybody's
         return Reconstruction.not_applicable(said(error))
-    return observe(audit, task, update, draws, client, row.defense, batch, batch.inputs)
+    return observe(audit, task, update, draws, client, row.defense, batch, shown)

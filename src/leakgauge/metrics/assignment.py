@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
 from leakgauge.metrics.metric import clamped
 
@@ -94,10 +96,13 @@ def classes_of(labels: Tensor) -> list[int]:
 
 
 def pairwise_mse(
-    a: Float[Tensor, "n ..."], b: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0
+    a: Float[Tensor, "n ..."], b: Float[Tensor, "m ..."] | Lent, *, data_range: float = 1.0, low: float = 0.0
 ) -> Float[Tensor, "n m"]:
-    """Mean squared error of every pair, in float64, after clamping."""
-    p = clamped(a, data_range=data_range, low=low).reshape(len(a), -1 if len(a) else b[0].numel())
-    q = clamped(b, data_range=data_range, low=low).reshape(len(b), p.shape[1])
-    # The matrix-product shortcut loses the small distances, which decide who is identified.
-    return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist").square() / max(1, p.shape[1])
+    """Mean squared error of every pair, in float64, after clamping. Memory is bounded in the number of `b`."""
+    size = math.prod(b.shape if isinstance(b, Lent) else b.shape[1:])
+    p, columns = clamped(a, data_range=data_range, low=low).reshape(len(a), size), []
+    for chunk in in_chunks(b, max(1, AT_ONCE // (8 * max(1, size)))):
+        q = clamped(chunk, data_range=data_range, low=low).reshape(len(chunk), size)
+        # The matrix-product shortcut loses the small distances, which decide who is identified.
+        columns.append(torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist").square() / max(1, size))
+    return torch.cat(columns, 1) if columns else p.new_empty((len(a), 0))

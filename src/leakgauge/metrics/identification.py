@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from leakgauge.data.lent import AT_ONCE, Lent, in_chunks, some_of
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import Assignment, pairwise_mse
 
 
-def mean_image(public: Float[Tensor, "m ..."], n: int) -> Float[Tensor, "n ..."]:
+def mean_image(public: Float[Tensor, "m ..."] | Lent, n: int) -> Float[Tensor, "n ..."]:
     """The mean of the public examples, `n` times: the constant guess with the least squared error over them.
 
     Raises:
         InputError: there are no public examples.
     """
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
-    return public.mean(0, keepdim=True).repeat(n, *([1] * (public.ndim - 1)))
+    if isinstance(public, Lent) and 4 * len(public) * math.prod(public.shape) <= 4 * AT_ONCE:
+        public = public.whole()
+    if isinstance(public, Lent):
+        mean = public.take([0]).double().zero_()
+        for chunk in in_chunks(public, max(1, AT_ONCE // (8 * mean.numel()))):
+            mean += chunk.double().sum(0, keepdim=True)
+        mean = (mean / len(public)).float()
+    else:
+        mean = public.mean(0, keepdim=True)
+    return mean.repeat(n, *([1] * (mean.ndim - 1)))
 
 
 def nearest_public(
-    truth: Float[Tensor, "n ..."], public: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0
+    truth: Float[Tensor, "n ..."], public: Float[Tensor, "m ..."] | Lent, *, data_range: float = 1.0, low: float = 0.0
 ) -> Float[Tensor, "n ..."]:
     """For each true example the public one with the least squared error.
 
@@ -34,7 +45,7 @@ def nearest_public(
         InputError: there are no public examples.
     """
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
-    return public[pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1)]
+    return some_of(public, pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1).tolist())
 
 
 TIE = 1e-9
@@ -73,7 +84,7 @@ def identify(
     x_hat: Float[Tensor, "m ..."],
     x: Float[Tensor, "n ..."],
     assignment: Assignment,
-    gallery: Float[Tensor, "g ..."],
+    gallery: Float[Tensor, "g ..."] | Lent,
     *,
     data_range: float = 1.0,
     low: float = 0.0,

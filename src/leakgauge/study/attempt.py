@@ -25,10 +25,14 @@ T = TypeVar("T")
 def attempt(
     attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
 ) -> Reconstruction:
-    """Runs an attack on a copy of the observation. What it raises becomes a row with the reason."""
+    """Runs an attack, which may be anybody's. What it raises becomes a row with the reason.
+
+    Args:
+        observation: the attack's own, which nothing else uses after it.
+    """
     try:
         with undisturbed():
-            found = attack.reconstruct(own_copy(observation), generator, budget=budget, compute=compute)
+            found = attack.reconstruct(observation, generator, budget=budget, compute=compute)
         return checked(found, observation.task.data)
     except InputError as error:
         return Reconstruction.not_applicable(str(error))
@@ -44,7 +48,7 @@ def informed(found: Reconstruction, observation: Observation, generator: torch.G
         return found
     try:
         with undisturbed():
-            sentence = image_information(own_copy(observation), examples, generator).sentence
+            sentence = image_information(observation, examples, generator).sentence
     except FOREIGN:  # it is asked in float64, which not every model runs in
         return found
     return replace(found, message="; ".join(filter(None, (found.message, sentence)))) if sentence else found

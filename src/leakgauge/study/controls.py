@@ -49,7 +49,7 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     size, generator = len(batches[0]), Draws(0).generator("control", number)
     if isinstance(source, MakesOthers):
         exclude = tuple(batches[number % len(batches)])
-        inputs = source.others(frozenset(exclude), Part.PUBLIC, size, generator)
+        inputs = source.others(frozenset(exclude), Part.PUBLIC, size, generator).whole()
         labels = torch.randint(source.classes, (size,), generator=generator)
         return Client(
             Batch(inputs, labels), tuple(f"public crop {number * size + i + 1}" for i in range(size)), exclude

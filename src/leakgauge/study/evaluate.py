@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.data.lent import Lent
 from leakgauge.metrics.assignment import Assignment, assign
 from leakgauge.metrics.identification import identify, mean_image, nearest_public
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior
@@ -32,8 +33,8 @@ class Truth:
     """
 
     batch: Batch
-    gallery: Float[Tensor, "m *shape"]
-    public: Float[Tensor, "k *shape"]
+    gallery: Float[Tensor, "m *shape"] | Lent
+    public: Float[Tensor, "k *shape"] | Lent
     others: tuple[Batch, ...]
     prior: Float[Tensor, " classes"]
 

@@ -6,20 +6,20 @@ import difflib
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
-from leakgauge.data import Source, open_source
-from leakgauge.data.source import check, client_batches, spec
+from leakgauge.data import open_source
+from leakgauge.data.lent import Lent
+from leakgauge.data.source import Part, Source, check, client_batches, others, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, did_you_mean, require
@@ -39,9 +39,6 @@ from leakgauge.study.grammar import KNOWABLE, DataConfig, parse
 from leakgauge.study.model_spec import ModelSpec, fitted, given_model, model_label
 from leakgauge.task import Batch, DataSpec, Mode
 from leakgauge.update import Update
-
-Choose = Callable[[Source, list[int], int, torch.Generator], Tensor]
-"""`gallery` or `public`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Plan:
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
-        self._lent: dict[Choose, tuple[tuple[object, ...], Tensor]] = {}
+        self._lent: dict[Part, tuple[tuple[object, ...], Lent]] = {}
         self._sent: tuple[tuple[int, int], Broadcast] | None = None
         self.config = config = parse(raw)
         self.mode = Mode(config.mode)
@@ -248,16 +245,16 @@ class Plan:
         chosen = {key: named[i] for (key, named), i in zip(self._parts.items(), combination, strict=True)}
         return only.batches(self.config.only, chosen, len(self.batches))
 
-    def lend(self, choose: Choose, exclude: list[int], size: int, generator: torch.Generator) -> Tensor:
+    def lend(self, part: Part, exclude: list[int], size: int, generator: torch.Generator) -> Lent:
         """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
 
-        Of each kind the last one is kept: at 224 px a gallery of 100 takes 60 MB.
+        Of each kind the last one is kept.
         """
         wanted = tuple(exclude), size, generator.initial_seed()
-        kept = self._lent.get(choose)
+        kept = self._lent.get(part)
         if kept is None or kept[0] != wanted:
-            self._lent.pop(choose, None)
-            self._lent[choose] = kept = wanted, choose(self.source, exclude, size, generator)
+            self._lent.pop(part, None)
+            self._lent[part] = kept = wanted, others(self.source, exclude, part, size, generator)
         return kept[1]
 
     def broadcast(self, key: Key) -> Broadcast:

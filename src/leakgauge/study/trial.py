@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
-from leakgauge.data.source import gallery, public
+from leakgauge.data.lent import Lent
+from leakgauge.data.source import Part
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
@@ -75,24 +77,24 @@ def run_trial(
     sent = plan.broadcast(key)
     task = sent.task
 
-    shown = plan.lend(public, indices, PUBLIC, streams.generator("public", key.batch))
-    known: Observation | Reconstruction
-    try:
-        if lost is None:
+    shown = plan.lend(Part.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
+    reconstruction = lost
+    if reconstruction is None:
+        try:
             with undisturbed():
                 update, draws = _update(plan, key, own_copy(task), client, defense, own_copy(batch), streams)
-                known = observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
+        except FOREIGN as error:  # a defence may be anybody's, and a model too
+            reconstruction = _raised(error)
         else:
-            known = lost
-    except FOREIGN as error:  # a defence may be anybody's, and a model too
-        known = Reconstruction(None, None, Status.FAILED, f"the client or its defence raised {said(error)}")
-    if isinstance(known, Observation):
-        reconstruction = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
-        reconstruction = informed(reconstruction, known, streams.generator("information", key.batch))
-    else:
-        reconstruction = known
 
-    distractors = plan.lend(gallery, indices, plan.config.gallery, streams.generator("gallery", key.batch))
+            def see() -> Observation | Reconstruction:
+                """The attacker's view, in tensors of its own."""
+                with undisturbed():
+                    return observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
+
+            reconstruction = _attacked(plan, key, attack, see, streams, compute)
+
+    distractors = plan.lend(Part.GALLERY, indices, plan.config.gallery, streams.generator("gallery", key.batch))
     truth = Truth(
         batch, distractors, shown, plan.neighbours(key, OTHERS), class_prior(plan.source.labels, plan.spec.classes)
     )
@@ -140,6 +142,34 @@ def run_trial(
     return TrialResult(record["id"], readable(record), pictures)
 
 
+def _attacked(
+    plan: Plan,
+    key: Key,
+    attack: Named,
+    see: Callable[[], Observation | Reconstruction],
+    streams: Draws,
+    compute: Compute,
+) -> Reconstruction:
+    """The attack on what is seen, and what the network says of its answer: each gets a view of its own."""
+    try:
+        known = see()
+    except FOREIGN as error:
+        return _raised(error)
+    if isinstance(known, Reconstruction):
+        return known
+    found = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
+    del known
+    if found.inputs is None or not found.cost.gradient_evaluations:
+        return found
+    known = see()
+    assert isinstance(known, Observation)
+    return informed(found, known, streams.generator("information", key.batch))
+
+
+def _raised(error: BaseException) -> Reconstruction:
+    return Reconstruction(None, None, Status.FAILED, f"the client or its defence raised {said(error)}")
+
+
 def _update(
     plan: Plan, key: Key, task: Task, client: Named, defense: Named, batch: Batch, streams: Draws
 ) -> tuple[Update, Draws]:
@@ -158,7 +188,7 @@ def observe(
     client: Named,
     defense: Named,
     batch: Batch,
-    shown: Tensor,
+    shown: Lent,
     crafting: Attack | None = None,
 ) -> Observation | Reconstruction:
     """What the plan's attacker receives: only the fields that the plan names.
@@ -167,14 +197,14 @@ def observe(
     """
     knows = set(plan.config.knows)
     knowledge = Knowledge(
-        labels=batch.labels if "labels" in knows else None,
+        labels=batch.labels.clone() if "labels" in knows else None,
         example_count=len(batch) if "example_count" in knows else None,
         local_training=client.value if "local_training" in knows else None,
         buffers=update.buffers if "buffers" in knows else None,
         defense=defense.value if "defense" in knows else None,
         draws=draws if "draws" in knows else None,
-        public_data=shown if "public_data" in knows else None,
-        crafting=crafting,
+        public_data=shown.whole() if "public_data" in knows else None,
+        crafting=own_copy(crafting),
     )
     header = UpdateHeader(
         update.header.kind,

@@ -79,6 +79,7 @@ class LinearRead:
             return Reconstruction(None, None, Status.FAILED, NOTHING)
         z: Tensor | None
         if examples == 1:
+            del weight  # of the size of the model, in float64
             read = read_one(observation, layers[0])
             z, certain, message = read.x, read.certain, read.message
         else:

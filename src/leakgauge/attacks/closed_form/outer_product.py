@@ -21,7 +21,7 @@ DEVIATIONS = 6.0
 """Standard deviations of a sum of rounding errors that its bound allows."""
 UNKNOWN_STEPS = 64
 """Local steps that a delta is taken to have where nobody says how many."""
-BLOCK = 1 << 22
+BLOCK = 1 << 19
 """Entries of the layer that are worked on at a time."""
 
 
@@ -65,7 +65,8 @@ def gradients(observation: Observation, layer: LinearLayer) -> tuple[Float[Tenso
     """Weight and bias in float64, without the factors of a known random-k, which differ, as k is rounded up."""
     assert layer.bias is not None
     weight, bias = _factors(observation, layer)
-    return observation.values(layer.weight) / weight, observation.values(layer.bias) / bias
+    values = observation.values(layer.weight), observation.values(layer.bias)
+    return values[0] if weight == 1 else values[0] / weight, values[1] if bias == 1 else values[1] / bias
 
 
 def _factors(observation: Observation, layer: LinearLayer) -> tuple[float, float]:
@@ -147,14 +148,14 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
     (weight, bias), factors = gradients(observation, layer), _factors(observation, layer)
     errors, (sent, sent_bias) = Errors.of(observation, layer), _support(observation, layer)
     # In units of the largest entries squares neither vanish nor overflow.
-    units = float(weight.abs().max()) or 1.0, float(bias.abs().max()) or 1.0
+    units = max(float(weight.max()), -float(weight.min())) or 1.0, float(bias.abs().max()) or 1.0
     b, e = bias / units[1], errors.of_bias(bias * factors[1]) / (factors[1] * units[1])
     told = torch.ones_like(b) if sent_bias is None else sent_bias.to(b)
     alike = torch.unique(b.abs(), return_inverse=True)[1]
     data = observation.task.data
     grey = _grey(data).to(b) * (units[1] / units[0])
     width, block = weight.shape[1], max(1, BLOCK // len(weight))
-    xs, seens, left, error, fits = [], [], 0.0, 0.0, True
+    xs, seens, left, whole, error, fits, shown = [], [], 0.0, 0.0, 0.0, True, True
     for columns in (slice(start, start + block) for start in range(0, width, block)):
         w = weight[:, columns] / units[0]
         d = errors.of_weight(weight[:, columns] * factors[0], columns) / (factors[0] * units[0])
@@ -173,17 +174,17 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
         off = bound(d) + x.abs() * bound(e[:, None])
         residual = (w - b[:, None] * x) * mask * told[:, None]
         allowed = d + e[:, None] * x.abs() + b.abs()[:, None] * off
-        left += float(residual.square().sum())
+        left, whole = left + float(residual.square().sum()), whole + float(w.square().sum())
+        shown = shown and bool((w[bias != 0] != 0).any(0).all())
         fits = fits and bool((residual.abs() <= 1.01 * allowed)[:, seen].all())
         error = max(error, float((off * seen).max()))
         xs.append(x * (units[0] / units[1]))
         seens.append(seen)
     seen = torch.cat(seens)
-    driven = weight[bias != 0]
-    ambiguous = len(driven) < 2 or not bool((driven != 0).any(0).all())
+    ambiguous = int((bias != 0).sum()) < 2 or not shown
     return Read(
         torch.cat(xs)[None],
-        left / (float((weight / units[0]).square().sum()) or 1.0),
+        left / (whole or 1.0),
         error * units[0] / units[1] * max(data.std) / data.range,
         fits,
         seen,
@@ -202,12 +203,13 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
 
     Of a delta from an optimiser that nobody names, half of them nearly so is enough: Adam's first steps are like that.
     """
-    sizes = weight[weight != 0].abs()
-    if len(sizes) < 2:
+    if int(weight.count_nonzero()) < 2:
         return False
-    unnamed = observation.update.header.kind is UpdateKind.DELTA and observation.knowledge.local_training is None
-    low = sizes.median() / 0.9 if unnamed else sizes.min() / (1 - 1e-6)
-    return bool(low >= sizes.max())
+    if observation.update.header.kind is UpdateKind.DELTA and observation.knowledge.local_training is None:
+        sizes = weight[weight != 0].abs_()
+        return bool(sizes.median() / 0.9 >= sizes.max())
+    ends = [(float(s.min()), float(s.max())) for p in weight.flatten().split(BLOCK) if len(s := p[p != 0].abs_())]
+    return min(low for low, _ in ends) / (1 - 1e-6) >= max(high for _, high in ends)
 
 
 def _rounds(observation: Observation) -> bool:

@@ -40,7 +40,7 @@ def number() -> int:
     return 3
 
 
-HERE = "audit.test_plan"
+HERE = "study.test_plan"
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"attacks": ["closed-from"]}, "attacks[0]", "did you mean 'closed-form'?"),
@@ -49,7 +49,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"model": "study.raising:anything"}, "model", "the module raises RuntimeError: import went wrong"),
     ({"defenses": ["study.broken:Silent"]}, "defenses[0]", "derive it from leakgauge.defenses.Defense"),
     ({"clients": ["study.broken:Silent"]}, "clients[0]", "which is no Protocol"),
-    ({"model": {"study.broken:Ward": {"width": "wide"}}}, "model.audit.broken:Ward.width", "valid integer"),
+    ({"model": {"study.broken:Ward": {"width": "wide"}}}, "model.study.broken:Ward.width", "valid integer"),
     ({"attacks": [{"dlg": {"restart": 8}}]}, "attacks[0].dlg", "did you mean 'restarts'?"),
     ({"attacks": [{"dlg": {"restarts": 0}}]}, "attacks[0].dlg.restarts", "give a positive number"),
     ({"attacks": [{"dlg": {"restarts": "many"}}]}, "attacks[0].dlg.restarts", "is 'many'"),

@@ -38,7 +38,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 
 def cli(*arguments: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "leakgauge.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "leakgauge", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, check=False, timeout=240, **options
     )
@@ -111,7 +111,7 @@ def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(tmp_path: P
     command = [
         sys.executable,
         "-m",
-        "leakgauge.cli",
+        "leakgauge",
         "audit",
         str(path),
         "-o",

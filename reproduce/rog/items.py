@@ -204,7 +204,8 @@ ITEMS = (
     ),
     _item(
         "adapted", State.REDUCED, "ours; " + CIFAR + "batch 4, one step; " + POST + "knowing the defence "
-        "is worth from nothing (Fed-CDP with little noise) to 2.5 dB (top-k), and costs nothing; of PRECODE see precode", adapted,
+        "is worth from nothing (Fed-CDP with little noise) to 2.5 dB (top-k), and costs nothing; of PRECODE see "
+        "precode", adapted,
         "half an hour on one core",
     ),
     _item(

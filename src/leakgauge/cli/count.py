@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.arguments import typed
+from leakgauge.attacks.exact import Peeling
 from leakgauge.data import client_batches, open_source, spec
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require
@@ -26,6 +27,7 @@ from leakgauge.resolve import split
 from leakgauge.risk.counting import needed_rows, paper_applies, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
+from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
 from leakgauge.study.model_spec import ModelSpec, fitted, model_label
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
@@ -54,13 +56,23 @@ def count_command(
     task, examples = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
     counted = count_layers(task, batch, soft_labels=soft_labels)
     rank = update_rank(task, examples, generator, soft_labels=soft_labels, bound=counted.bound)
-    result = report(task, counted, rank, batch, soft_labels=soft_labels)
+    told = replay(task, examples, generator)
+    advice = measures(task, examples, generator) if isinstance(told, Replay) and told.read else ()
+    result = report(task, counted, rank, batch, soft_labels=soft_labels, exact=_exact(told, advice))
     show(console or Console(), counted, result)
     if json_file is not None:
         write_whole(json_file, json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def report(task: Task, counted: ModelCount, rank: Rank, batch: int, *, soft_labels: bool = False) -> dict[str, Any]:
+def report(
+    task: Task,
+    counted: ModelCount,
+    rank: Rank,
+    batch: int,
+    *,
+    soft_labels: bool = False,
+    exact: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """The whole result as plain data."""
     return {
         "model": task.name,
@@ -72,8 +84,30 @@ def report(task: Task, counted: ModelCount, rank: Rank, batch: int, *, soft_labe
         "layers": [asdict(layer) for layer in counted.layers],
         "equations": counted.equations,
         "unknowns": counted.unknowns,
+        "exact_reads": exact,
         "follows": follows(counted, rank, batch),
     }
+
+
+def _exact(told: Replay | str, advice: Sequence[Measure]) -> dict[str, Any]:
+    if isinstance(told, str):
+        return {"applies": False, "why": told}
+    tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in advice]
+    return {"applies": True} | asdict(told) | {"measures": tried}
+
+
+def _exact_lines(exact: dict[str, Any] | None) -> list[str]:
+    if exact is None:
+        return []
+    if not exact["applies"]:
+        return [f"exact reads by peeling: do not apply ({exact['why']})"]
+    lines = [
+        f"exact reads by peeling: {exact['read']} of {exact['examples']} examples at these weights and examples, "
+        f"{exact['alone']} of them at once"
+    ]
+    if 0 < exact["examples"] - exact["read"] <= Peeling().directions:
+        lines.append("  (a search for sparse directions may read the few others)")
+    return lines + [f"  with {m['measure']}: {m['read']} of {m['of']}" for m in exact["measures"]]
 
 
 def _paper(counted: ModelCount, batch: int) -> dict[str, Any] | None:
@@ -141,7 +175,7 @@ def show(console: Console, counted: ModelCount, result: dict[str, Any]) -> None:
     total = sum(layer.independent for layer in counted.layers)
     table.add_row("all", "", str(counted.equations), str(total), f"{counted.unknowns} in the batch", style="bold")
     console.print(table)
-    for line in _lines(counted, result):
+    for line in (*_lines(counted, result), *_exact_lines(result["exact_reads"])):
         console.print(Text(line))
     console.print(Text(result["follows"], style="bold"))
 

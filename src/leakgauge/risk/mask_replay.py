@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -59,15 +59,74 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
         InputError: no examples.
     """
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
-    like = batch.inputs.new_zeros((), dtype=torch.float64)
-    tail = readable_layer(task, generator, like)
+    shares = _shares(task, batch, generator)
+    return shares if isinstance(shares, str) else peel_mask(shares, Wire.through(_sent(task, wire)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """Something that a client could do, and what peeling would read then.
+
+    Attributes:
+        words: what it is.
+        replay: of the same examples; more of them where the batch is larger.
+    """
+
+    words: str
+    replay: Replay
+
+
+def measures(
+    task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.dtype | None = None, more: Batch | None = None
+) -> tuple[Measure, ...]:
+    """What would close the channel, each measured by the same replay: fewer units, a mean subtracted, a larger batch.
+
+    None of them is a guarantee: they say what `Peeling` reads without its search for the last few examples, at these
+    examples and these weights.
+
+    Args:
+        more: further examples, for larger batches; none unless given.
+    """
+    sent = Wire.through(_sent(task, wire))
+    found: list[Measure] = []
+    shares = _shares(task, batch, generator)
+    if isinstance(shares, str):
+        return ()
+    units = shares.shape[1]
+    while units > 1 and peel_mask(shares[:, :units], sent).read:
+        units //= 2
+    if units < shares.shape[1]:
+        found.append(Measure(words=f"a first layer of {units} units", replay=peel_mask(shares[:, :units], sent)))
+    data = task.data
+    channels = batch.inputs.flatten(2) if len(data.shape) > 1 else batch.inputs[:, None]
+    mean = tuple(float(v) for v in channels.transpose(0, 1).flatten(1).double().mean(1))
+    centred = replace(task, data=replace(data, mean=mean, std=(1.0,) * len(mean)))
+    told = replay(centred, batch, generator, wire=wire)
+    if isinstance(told, Replay):
+        found.append(Measure(words="the mean subtracted from the inputs", replay=told))
+    size = len(batch)
+    while more is not None and 2 * size <= len(batch) + len(more):
+        size *= 2
+        larger = replay(task, Batch.join([batch, more]).take(torch.arange(size)), generator, wire=wire)
+        assert isinstance(larger, Replay)
+        if larger.rate < 0.1 or 2 * size > len(batch) + len(more):
+            found.append(Measure(words=f"a batch of {size}", replay=larger))
+            break
+    return tuple(found)
+
+
+def _shares(task: Task, batch: Batch, generator: torch.Generator) -> Float[Tensor, "k units"] | str:
+    """Every example's share of every row's bias entry, or why peeling does not apply."""
+    tail = readable_layer(task, generator, batch.inputs.new_zeros((), dtype=torch.float64))
     if isinstance(tail, str):
         return tail
     labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
-    x = task.data.normalise(batch.inputs.to(like)).flatten(1)
-    shares = tail.errors(tail.answers(x), labels) / len(batch)
-    sent = next(iter(task.parameters.values())).dtype if wire is None else wire
-    return peel_mask(shares, Wire.through(sent))
+    x = task.data.normalise(batch.inputs.double()).flatten(1)
+    return tail.errors(tail.answers(x), labels) / len(batch)
+
+
+def _sent(task: Task, wire: torch.dtype | None) -> torch.dtype:
+    return next(iter(task.parameters.values())).dtype if wire is None else wire
 
 
 def peel_mask(shares: Float[Tensor, "k units"], wire: Wire) -> Replay:

@@ -86,6 +86,36 @@ def test_no_certificate_is_wrong(defense, wire: torch.dtype, seed: int) -> None:
         assert found.status is not Status.EXACT or bool(found.certified.all())
 
 
+@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])
+def test_the_last_ones_come_off_sparse_directions(dtype: torch.dtype) -> None:
+    # Centred inputs, so that no unit is one example's.
+    data = DataSpec(SPEC.shape, SPEC.classes, mean=(0.5,), std=(0.5,))
+    torch.manual_seed(3)
+    t = Task.of(mlp(hidden=(48,), shape=SPEC.shape).to(dtype), data)
+    b = examples(8, dtype, seed=3)
+    update = client_update(t, FedSGD(), b, Draws(0))
+    observation = Observation(t, update, Knowledge(example_count=8))
+    alone = Peeling(directions=0).reconstruct(observation, torch.Generator().manual_seed(0))
+    assert alone.status is not Status.EXACT
+    found = Peeling().reconstruct(observation, torch.Generator().manual_seed(0))
+    assert found.status is Status.EXACT, found.message
+    assert float(psnr(found, b).min()) > (90 if dtype is FLOAT32 else 200)
+    nearest = torch.cdist(found.inputs.flatten(1), b.inputs.flatten(1)).argmin(1)
+    assert sorted(nearest.tolist()) == list(range(8))
+    assert torch.equal(found.labels, b.labels[nearest])
+
+
+def test_a_search_that_ends_too_early_says_how_far_it_came() -> None:
+    data = DataSpec(SPEC.shape, SPEC.classes, mean=(0.5,), std=(0.5,))
+    torch.manual_seed(0)
+    t = Task.of(mlp(hidden=(60,), shape=SPEC.shape).double(), data)
+    update = client_update(t, FedSGD(), examples(20), Draws(0))
+    attack = Peeling(seconds=0.1)
+    found = attack.reconstruct(Observation(t, update, Knowledge(example_count=20)), torch.Generator())
+    assert found.status is Status.FAILED
+    assert "20 left" in found.message
+
+
 def test_what_cannot_be_peeled_says_why() -> None:
     b = examples(8)
     assert peeled(task(activation="sigmoid"), b).status is Status.FAILED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.exact.candidates import candidates
 from leakgauge.attacks.exact.certificate import certify
+from leakgauge.attacks.exact.finisher import Finish, finish
 from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, refit, residual
 from leakgauge.attacks.exact.sums import Sums, scale_of, sums_of
 from leakgauge.attacks.exact.tail import Tail
@@ -35,6 +36,7 @@ class Peeled:
         state: what they leave of the gradient.
         tried: candidates that went through the model.
         stopped: whether it was stopped before it had ended.
+        search: for sparse directions, where peeling stalled and that was tried.
     """
 
     found: Examples
@@ -42,6 +44,7 @@ class Peeled:
     state: Residual
     tried: int
     stopped: bool
+    search: Finish | None = None
 
 
 Continue = Callable[[int, Residual, int], bool]
@@ -74,6 +77,23 @@ def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> 
     return Peeled(found, certify(state, found, tests), state, tests // len(sums.labels), stopped)
 
 
+def finished(
+    tail: Tail, sums: Sums, peeled: Peeled, generator: torch.Generator, *, most: int, seconds: float
+) -> Peeled:
+    """With the examples that no row shows alone, where few are left."""
+    left = sums.examples - len(peeled.found)
+    if peeled.stopped or bool(peeled.state.explained.all()) or not 0 < left <= most:
+        return peeled
+    search = finish(tail, sums, peeled.state, left, generator, most=most, seconds=seconds)
+    if search.found is None:
+        return replace(peeled, search=search)
+    found, state = refit(tail, sums, peeled.found.joined(search.found))
+    certified = certify(state, found, max(1, peeled.tried * len(sums.labels)))
+    if int(certified.sum()) <= int(peeled.certified.sum()):
+        return replace(peeled, search=search)
+    return replace(peeled, found=found, state=state, certified=certified, search=search)
+
+
 @ATTACKS.register(
     "peeling",
     needs="a linear layer with bias that reads the input, units that switch off (ReLU) behind it; example_count; "
@@ -100,7 +120,15 @@ class Peeling:
     `CONVERGED` where some are, `FAILED` where nothing was read, `NOT_APPLICABLE` with the reason where
     the update is no such sum. Examples whose gradient is below the rounding of the update are in no read:
     the message counts them as silent, once all else is explained.
+
+    Attributes:
+        directions: where the peeling stalls, a search for sparse directions (`leakgauge.attacks.exact.finisher`) is
+            tried for at most so many examples; 0 for none.
+        seconds: most of that search.
     """
+
+    directions: int = 24
+    seconds: float = 30.0
 
     def reconstruct(
         self,
@@ -135,6 +163,9 @@ class Peeling:
             return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
 
         result = peel(tail, sums, go_on)
+        if self.directions:
+            limit = self.seconds if budget.seconds is None else min(self.seconds, budget.seconds)
+            result = finished(tail, sums, result, generator, most=self.directions, seconds=limit)
         return report(observation, sums, result, spent(result.tried), reason[0] if result.stopped else None)
 
 
@@ -148,6 +179,9 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
         message += f", {len(result.found) - proved} read without proof"
     if rest > 0:
         message += f", {rest} silent (below the rounding of the update)" if explained else f", {rest} not read"
+    if result.search is not None and result.search.found is None and result.search.left:
+        told = result.search
+        message += f"; {told.left} left, {told.directions} told apart in {told.trials} sets of rows"
     if not len(result.found):
         return Reconstruction(None, None, stopped or Status.FAILED, message, cost=cost)
     order = result.certified.int().argsort(descending=True, stable=True)[:examples]

@@ -1,0 +1,208 @@
+"""The last examples of a batch, which no row shows alone: sparse directions in what is left of a gradient."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_of
+from leakgauge.attacks.exact.sums import Sums
+from leakgauge.attacks.exact.tail import Tail
+
+SPARE = 6
+"""Zeros that a direction must have beyond those which its rows were chosen for."""
+
+APART = 1e-3
+"""Least part of a direction that those before it do not hold."""
+
+FITS = 1e-2
+"""Largest part of an example's shares that the model does not predict from its input."""
+
+POWERS = (0.0, 1.0, 2.0, 4.0)
+"""Powers of a row's inverse length by which rows are drawn, in turn."""
+
+BATCH = 4_000_000
+"""Numbers in one group of trials."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finish:
+    """What the search came to.
+
+    Attributes:
+        found: examples, when all that are left were found.
+        left: rank of what was left: how many examples it holds.
+        directions: how many of them were told apart.
+        trials: sets of rows that were tried.
+    """
+
+    found: Examples | None
+    left: int
+    directions: int
+    trials: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """What is left of a gradient, A = [W b] = L·(S·Vᵀ), in its numerical rank.
+
+    Attributes:
+        code: L, one row a unit.
+        sizes: S, falling.
+        rows: S·Vᵀ.
+        error: of a row of A, in any direction.
+        live: indices of the rows that hold anything.
+    """
+
+    code: Float[Tensor, "rows r"]
+    sizes: Float[Tensor, " r"]
+    rows: Float[Tensor, "r c"]
+    error: Float[Tensor, " rows"]
+    live: Tensor
+
+    @staticmethod
+    def of(sums: Sums, state: Residual, examples: int) -> _Span | None:
+        """Of at most so many examples; `None` where nothing is left."""
+        live = (~state.explained & ~state.open).nonzero()[:, 0]
+        if not len(live):
+            return None
+        a = torch.cat([state.weight[live], state.bias[live, None]], 1)
+        error = state.error[live] * sums.reach
+        u, s, v = torch.linalg.svd(a, full_matrices=False)
+        # Norm of a matrix of independent entries with these errors; and what the sizes beyond the examples show.
+        noise = float(error.norm() + error.max() * a.shape[1] ** 0.5)
+        if len(s) > examples and float(s[examples]) > noise:
+            noise, error = float(s[examples]), error * (float(s[examples]) / noise)
+        rank = int((s[:examples] > 3 * noise).sum())
+        return None if not rank else _Span(u[:, :rank], s[:rank], s[:rank, None] * v[:rank], error, live)
+
+    def zeros(self, q: Float[Tensor, "r n"]) -> Tensor:
+        """Which entries of each direction are zero within their error."""
+        words = self.code @ q
+        allowed: Tensor = FACTOR * self.error[:, None] * (q / self.sizes[:, None]).norm(dim=0)
+        return words.abs() <= allowed
+
+
+def finish(
+    tail: Tail, sums: Sums, state: Residual, examples: int, generator: torch.Generator, *, most: int, seconds: float
+) -> Finish:
+    """All examples that are left, at once, or none of them.
+
+    What is left is A = Σ_k d_k·(x_k, 1)ᵀ, d_k example k's shares, and its rank says how many are left. The d_k span the
+    columns of A, and each is zero in the rows that its example does not drive: of all directions in the span, they
+    have the most zeros. A set of as many rows as the rank, taken at random, makes the others of the span's basis that
+    has one non-zero entry in it; where all its other rows belong to units that example k does not drive, one of
+    these is d_k. With half of the units driven, that takes about 2^(r−1)/r sets for r examples.
+
+    Source: SPEAR (Dimitrov et al., NeurIPS 2024). Differs: a whole basis from each set (information-set decoding)
+    instead of one direction from each null space; zeros by a derived error; the scale from the bias column.
+
+    One direction may be missing: the input of its example is what is orthogonal to all others.
+
+    Args:
+        examples: that are left, at most.
+        most: examples up to which it is tried.
+        seconds: after which it gives up.
+    """
+    span = _Span.of(sums, state, examples)
+    if span is None:
+        return Finish(None, 0, 0, 0)
+    rank = len(span.sizes)
+    if rank > most or len(span.live) < rank + SPARE:
+        return Finish(None, rank, 0, 0)
+    began, trials, best = time.perf_counter(), 0, 0
+    for directions, trials in _search(span, generator):
+        best = max(best, directions.shape[1])
+        if directions.shape[1] >= rank - 1:
+            whole = directions if directions.shape[1] == rank else _completed(tail, sums, span, directions)
+            found = _examples(tail, sums, span, whole, len(state.bias))
+            if found is not None:
+                return Finish(found, rank, rank, trials)
+        if time.perf_counter() - began >= seconds:
+            break
+    return Finish(None, rank, best, trials)
+
+
+def _search(span: _Span, generator: torch.Generator) -> Iterator[tuple[Float[Tensor, "r m"], int]]:
+    """Independent directions with far more zeros than they were made with, sparsest first, and how many sets it took.
+
+    Mixtures of two examples have many zeros too: they go as sparser directions are found.
+    """
+    rows, rank = span.code.shape
+    trials = 0
+    pool, counts = span.code.new_zeros((rank, 0)), span.code.new_zeros(0)
+    sets = max(1, BATCH // (rows * rank))
+    size = (span.code * span.sizes).norm(dim=1).clamp_min(1e-300).log().float().cpu()
+    if rank == 1:
+        yield pool, 0
+        return
+    while True:
+        # Gumbel noise on the logarithm draws without replacement, short rows (few examples drive them) more often.
+        noise = -(-torch.rand((sets, rows), generator=generator).clamp(1e-9, 1 - 1e-6).log()).log()
+        power = torch.tensor(POWERS)[torch.arange(sets) % len(POWERS), None]
+        index = (noise - power * size).topk(rank, dim=1).indices.to(span.code.device)
+        inverse, info = torch.linalg.inv_ex(span.code[index])
+        trials += sets
+        q = inverse[info == 0].permute(1, 0, 2).reshape(rank, -1)
+        q = q / q.norm(dim=0).clamp_min(1e-300)
+        q = q[:, q.isfinite().all(0)]
+        zeros = span.zeros(q).sum(0)
+        good = zeros >= rank - 1 + max(SPARE, rows // 12)
+        if bool(good.any()):
+            pool, counts = torch.cat([pool, q[:, good]], 1), torch.cat([counts, zeros[good].to(counts)])
+            kept = _independent(pool, counts)
+            pool, counts = pool[:, kept], counts[kept]
+        yield pool, trials
+
+
+def _completed(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r m"]) -> Float[Tensor, "r n"]:
+    """With the last direction, from the input that the others leave and the label whose shares lie in the span best."""
+    other = torch.linalg.qr(directions, mode="complete")[0][:, -1] @ span.rows
+    if float(other[-1].abs()) <= 1e-9 * float(other.abs().max()):
+        return directions
+    x = (other[:-1] / other[-1])[None].expand(len(sums.labels), -1)
+    shares = shares_of(tail, sums, x, sums.labels, sums.bias.new_zeros(len(x))).value[:, span.live]
+    q = shares @ span.code
+    gap = (shares - q @ span.code.T).norm(dim=1) / shares.norm(dim=1).clamp_min(1e-300)
+    best = q[int(gap.argmin())]
+    return torch.cat([directions, (best / best.norm().clamp_min(1e-300))[:, None]], 1)
+
+
+def _independent(pool: Float[Tensor, "r m"], counts: Float[Tensor, " m"]) -> list[int]:
+    """The sparsest directions of which none is in the span of those before it."""
+    basis, kept = pool[:, :0], []
+    for index in counts.argsort(descending=True, stable=True).tolist():
+        part = pool[:, index] - basis @ (basis.T @ pool[:, index])
+        part = part - basis @ (basis.T @ part)
+        if float(part.norm()) > APART:
+            basis = torch.cat([basis, (part / part.norm())[:, None]], 1)
+            kept.append(index)
+    return kept
+
+
+def _examples(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r r"], units: int) -> Examples | None:
+    """Inputs by the dual basis, scaled so that the bias column is one; the label whose shares fit. `None` where not
+    all of them do: a direction may still be a mixture."""
+    rows = torch.linalg.solve(directions, span.rows)
+    scale = rows[:, -1]
+    if bool((scale.abs() <= 1e-9 * rows.abs().amax(1)).any()):
+        return None
+    x = rows[:, :-1] / scale[:, None]
+    shares = sums.bias.new_zeros((len(x), units))
+    shares[:, span.live] = (span.code @ directions).T * scale[:, None]
+    doubt = span.error.max() * torch.linalg.inv(directions).norm(dim=1) / scale.abs() / sums.reach
+    gaps = []
+    for label in sums.labels.tolist():
+        of = torch.full((len(x),), label, device=x.device)
+        gaps.append((shares_of(tail, sums, x, of, doubt).value - shares)[:, span.live].norm(dim=1))
+    best = torch.stack(gaps, 1).min(1)
+    if bool((best.values > FITS * shares.norm(dim=1)).any()):
+        return None
+    # One match of whole rows, not one of many tests: proved only where nothing is left of the gradient.
+    one = torch.ones_like(doubt)
+    return Examples(x, sums.labels[best.indices], doubt, one, torch.ones_like(best.indices))

@@ -38,7 +38,8 @@ def peeled(t: Task, b: Batch, *, protocol=None, defense=None, wire: torch.dtype 
     if wire is not None:
         update = Update({k: v.to(wire).to(v) for k, v in update.tensors.items()}, update.header)
     knowledge = Knowledge(example_count=len(b), local_training=protocol, defense=defense)
-    return Peeling().reconstruct(Observation(t, update, knowledge), torch.Generator().manual_seed(0), **options)
+    attack = Peeling(seconds=0.3)
+    return attack.reconstruct(Observation(t, update, knowledge), torch.Generator().manual_seed(0), **options)
 
 
 def psnr(found: Reconstruction, b: Batch) -> torch.Tensor:

@@ -90,7 +90,7 @@ def finished(
     found, state = refit(tail, sums, peeled.found.joined(search.found))
     certified = certify(state, found, max(1, peeled.tried * len(sums.labels)))
     if int(certified.sum()) <= int(peeled.certified.sum()):
-        return replace(peeled, search=search)
+        return replace(peeled, search=replace(search, found=None))  # they explain less than they should
     return replace(peeled, found=found, state=state, certified=certified, search=search)
 
 
@@ -127,8 +127,8 @@ class Peeling:
         seconds: most of that search.
     """
 
-    directions: int = 24
-    seconds: float = 30.0
+    directions: int = 20
+    seconds: float = 20.0
 
     def reconstruct(
         self,

@@ -103,7 +103,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"model": f"{HERE}:wide"}, "model", "does not accept examples of shape (3, 16, 16)"),
     ({"model": f"{HERE}:number"}, "model", "return a torch.nn.Module"),
     ({"model": f"{HERE}:missing"}, "model", "cannot import"),
-    ({"model": {"mlp": {"weights": "no/such/file.safetensors"}}}, "model", "cannot be read"),
+    ({"model": {"mlp": {"weights": "no/such/file.safetensors"}}}, "model", "no file"),
     ({"only": [{"attack": "dlg"}]}, "only[0].attack", "not in the plan"),
     ({"only": [{"atack": "closed-form"}]}, "only[0].atack", "did you mean 'attack'?"),
     ({"lpips": "no/such/weights"}, "lpips", "no/such/weights"),

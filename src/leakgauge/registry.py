@@ -112,7 +112,6 @@ ATTACKS = Registry(
         "leakgauge.attacks.exact",
         "leakgauge.attacks.matching",
         "leakgauge.attacks.adaptive",
-        "leakgauge.attacks.recipes",
     ),
 )
 METRICS = Registry("metrics", ("leakgauge.metrics",))

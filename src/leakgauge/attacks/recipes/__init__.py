@@ -4,6 +4,7 @@ from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.ci_net import ci_net, gias
 from leakgauge.attacks.recipes.dlg import dlg, idlg
 from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
+from leakgauge.attacks.recipes.learned import LearnedInversion
 from leakgauge.attacks.recipes.order_search import OrderSearch
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
 from leakgauge.attacks.recipes.rog import ROGS, rog
@@ -14,6 +15,7 @@ from leakgauge.attacks.recipes.step_search import StepSearch
 __all__ = [
     "ROGS",
     "Auto",
+    "LearnedInversion",
     "OrderSearch",
     "RowSpace",
     "SpanRead",

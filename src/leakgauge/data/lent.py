@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-AT_ONCE = 2**26
+AT_ONCE = 2**24
 """Bytes of examples that are worked on at a time."""
 
 

@@ -21,7 +21,7 @@ def mean_image(public: Float[Tensor, "m ..."] | Lent, n: int) -> Float[Tensor, "
         InputError: there are no public examples.
     """
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
-    if isinstance(public, Lent) and 4 * len(public) * math.prod(public.shape) <= 4 * AT_ONCE:
+    if isinstance(public, Lent) and 4 * len(public) * math.prod(public.shape) <= 16 * AT_ONCE:
         public = public.whole()
     if isinstance(public, Lent):
         mean = public.take([0]).double().zero_()

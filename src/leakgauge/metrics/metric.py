@@ -59,4 +59,4 @@ def clamped(x: Float[Tensor, "n ..."], *, data_range: float, low: float) -> Floa
     """See `prepare`."""
     values = x.detach().to("cpu", torch.float64)
     values = torch.where(values.isnan(), low + data_range / 2, values)
-    return values.clamp(low, low + data_range)
+    return values.clamp_(low, low + data_range)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 4000
+"""Characters of an error that are kept."""
+
 
 def printable(text: str) -> str:
     """`text` on one line, safe to print: control characters, line breaks, marks that turn the direction of writing and
@@ -23,7 +26,8 @@ class InputError(ValueError):
 
     def __init__(self, field: str, problem: str, mend: str) -> None:
         self.field, self.problem, self.mend = field, problem, mend
-        super().__init__(f"{field}: {problem}; {mend}")
+        text = printable(f"{field}: {problem}; {mend}")
+        super().__init__(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
         return InputError, (self.field, self.problem, self.mend)

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakgauge.errors import InputError, require
+from leakgauge.checkpoint import fingerprint
+from leakgauge.errors import InputError, require, said
 from leakgauge.tensors import Tensors
 
 FORMAT = "leakgauge-update-1"
@@ -82,6 +83,11 @@ class Update:
         names = plain if names is None else names
         require(bool(names), "before", "holds nothing that trains", "give the model's whole state dict")
         tensors = {k: (after[k] - before[k]).detach() for k in names}
+        moved = any(bool((t != 0).any()) for t in tensors.values())
+        aliased = any(after[k].numel() and after[k].data_ptr() == before[k].data_ptr() for k in names)
+        hint = "copy the first before training: {k: v.clone() for k, v in model.state_dict().items()}"
+        require(moved or not aliased, "after", "shares its memory with before, so nothing has moved", hint)
+        require(moved, "after", "equals before in every entry that trains: the update is zero", hint)
         buffers = {k: v.detach() for k, v in after.items() if k not in tensors}
         return Update(tensors, UpdateHeader(UpdateKind.DELTA, example_count), buffers or None)
 
@@ -112,27 +118,48 @@ class Update:
         tensors = {f"update/{k}": v.contiguous() for k, v in self.tensors.items()}
         tensors |= {f"buffer/{k}": v.contiguous() for k, v in (self.buffers or {}).items()}
         order = {"update": list(self.tensors), "buffer": None if self.buffers is None else list(self.buffers)}
-        save_file(tensors, path, {"format": FORMAT, "header": json.dumps(header), "order": json.dumps(order)})
+        meta = {"format": FORMAT, "header": json.dumps(header), "order": json.dumps(order)}
+        save_file(tensors, path, meta | {"checksum": _checksum(meta, tensors)})
 
     @staticmethod
     def load(path: Path | str) -> Update:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote. A file without a checksum, as older ones are, is read without that check.
 
         Raises:
-            InputError: not a readable safetensors file, or not written by `save`.
+            InputError: not a readable safetensors file, not written by `save`, or changed since.
         """
+        field, hint = f"update {path}", "give a file that Update.save wrote"
         try:
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise InputError(
-                f"update {path}", f"cannot be read ({error})", "give a file that Update.save wrote"
-            ) from error
-        require(meta.get("format") == FORMAT, f"update {path}", "has no leakgauge header", "write it with Update.save")
-        header, order = json.loads(meta["header"]), json.loads(meta["order"])
-        return Update(
-            {k: tensors[f"update/{k}"] for k in order["update"]},
-            UpdateHeader(UpdateKind(header["kind"]), header["example_count"], header["protocol"]),
-            None if order["buffer"] is None else {k: tensors[f"buffer/{k}"] for k in order["buffer"]},
-        )
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(field, f"cannot be read ({said(error)})", hint) from error
+        except (RuntimeError, MemoryError, OverflowError) as error:
+            raise InputError(field, f"cannot be read ({said(error)})", hint) from error
+        require(meta.get("format") == FORMAT, field, "has no leakgauge header", "write it with Update.save")
+        sound = "checksum" not in meta or meta["checksum"] == _checksum(meta, tensors)
+        require(sound, field, "was damaged or changed: its checksum differs", "copy it again from where it was written")
+        try:
+            header, order = json.loads(meta["header"]), json.loads(meta["order"])
+            sent = {k: tensors.pop(f"update/{k}") for k in order["update"]}
+            kept = None if order["buffer"] is None else {k: tensors.pop(f"buffer/{k}") for k in order["buffer"]}
+            read = UpdateHeader(UpdateKind(header["kind"]), header["example_count"], header["protocol"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(field, f"has a header that cannot be read ({said(error)})", hint) from error
+        count, facts = read.example_count, read.protocol
+        require(not tensors, field, f"holds a tensor that its header does not name: {min(tensors, default='')}", hint)
+        whole = count is None or (type(count) is int and count > 0)
+        require(whole, field, f"has an example count of {count!r}", "a count is a whole number above zero")
+        texts = isinstance(facts, dict) and all(isinstance(v, str) for v in facts.values())
+        require(texts, field, "has facts of the protocol that are not text", hint)
+        floats = all(t.is_floating_point() for t in sent.values())
+        require(bool(sent) and floats, field, "holds no tensors, or such as no update has", hint)
+        return Update(sent, read, kept)
+
+
+def _checksum(meta: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of header, names and contents."""
+    names = sorted(tensors)
+    text = json.dumps([meta.get("header"), meta.get("order"), names])
+    return fingerprint(torch.tensor(list(text.encode()), dtype=torch.uint8), *(tensors[name] for name in names))

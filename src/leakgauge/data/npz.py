@@ -27,6 +27,10 @@ IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
+MOST = 16 << 30
+"""Bytes that an archive may unpack to."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureTable(ABC):
     """Rows of a picture and an integer label, in two columns.
@@ -184,9 +188,20 @@ class NPZ:
                 if not isinstance(archive, np.lib.npyio.NpzFile):
                     problem = f"'{self.path}' is one array, not an archive"
                     raise InputError("data.source", problem, "save it with numpy.savez(x=…, y=…)")
+                size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
+                problem = f"'{self.path}' unpacks to {size / 2**30:.0f} GiB"
+                require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
                 with archive:
                     x, y = (self._one_of(archive, names) for names in (("x", "images"), ("y", "labels")))
-        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
+        except (
+            OSError,
+            EOFError,
+            zipfile.BadZipFile,
+            zlib.error,
+            ValueError,
+            MemoryError,
+            NotImplementedError,
+        ) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -18,9 +19,20 @@ from torch import Tensor
 from leakgauge.data.folder import channels_of, opened, pixels, stack
 from leakgauge.data.npz import PictureTable
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, require, said
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
+
+
+@contextmanager
+def _decoding(path: Path | str) -> Iterator[None]:
+    """Damage that shows only when values are decoded is a line, too."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, MemoryError) as error:
+        raise InputError("data.source", f"cannot read '{path}' ({said(error)})", "give a whole Parquet file") from error
 
 
 @DATA.register("parquet", needs="leakgauge[parquet]")
@@ -70,7 +82,8 @@ class Parquet(PictureTable):
 
     @cached_property
     def _columns(self) -> tuple[str, str]:
-        return self._columns_of(self._files[0].schema_arrow.names)
+        with _decoding(self.path):
+            return self._columns_of(self._files[0].schema_arrow.names)
 
     @cached_property
     def _groups(self) -> tuple[tuple[int, int], ...]:
@@ -87,17 +100,19 @@ class Parquet(PictureTable):
     @cached_property
     def labels(self) -> Int[Tensor, " n"]:
         label = self._columns[1]
-        values = [v for file in self._files for v in file.read(columns=[label]).column(label).to_pylist()]
-        whole = all(isinstance(v, int) for v in values)
+        with _decoding(self.path):
+            values = [v for file in self._files for v in file.read(columns=[label]).column(label).to_pylist()]
+        whole = all(isinstance(v, int) and abs(v) < 2**31 for v in values)
         require(whole, "data.source", f"column '{label}' holds labels that are not integers", "set data.label_column")
         return torch.tensor(values, dtype=torch.int64)
 
     @cached_property
     def classes(self) -> int:
         """As the file's own description says, else the largest label + 1; at least two."""
-        note = (self._files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-        features = json.loads(note).get("info", {}).get("features", {})
-        listed = len(features.get(self._columns[1], {}).get("names") or ())
+        with _decoding(self.path):
+            note = (self._files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+            features = json.loads(note).get("info", {}).get("features", {})
+            listed = len(features.get(self._columns[1], {}).get("names") or ())
         return max(FEWEST_CLASSES, listed, 1 + int(self.labels.max()))
 
     def _channels_of_first(self) -> int:
@@ -117,10 +132,12 @@ class Parquet(PictureTable):
         found: dict[int, tuple[bytes, str]] = {}
         for group, members in wanted.items():
             file, row_group = self._groups[group]
-            cells = self._files[file].read_row_group(row_group, columns=[image]).column(image)
+            with _decoding(self.path):
+                cells = self._files[file].read_row_group(row_group, columns=[image]).column(image)
             first = self._ends[group] - len(cells)
             for i in members:
-                cell = cells[i - first].as_py()
+                with _decoding(self.path):
+                    cell = cells[i - first].as_py()
                 name = f"{Path(self.path).name}[{i}]"
                 if not isinstance(cell, dict) or not cell.get("bytes"):
                     raise InputError(

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 
 from leakgauge.errors import InputError, did_you_mean, require
 
+ROOM = 1 << 20
+"""Bytes that any file may unpack to."""
+
 
 def read_state(path: Path, field: str) -> dict[str, Tensor]:
     """A state dict from safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run).
@@ -32,7 +35,10 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(np.array(archive[name])) for name in archive.files}
+        _refuse_bomb(path, field)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except pickle.UnpicklingError as error:
         raise InputError(
             field, f"weights {path.name} hold more than tensors", "save module.state_dict() alone, or use safetensors"
@@ -50,6 +56,9 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         AttributeError,
         TypeError,
         AssertionError,
+        MemoryError,
+        OverflowError,
+        ArithmeticError,
     ) as error:
         raise InputError(
             field,
@@ -62,7 +71,28 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         f"weights {path.name} are not a state dict",
         "save module.state_dict()",
     )
-    return dict(state)
+    return _own_values(dict(state), field, 4 * path.stat().st_size + ROOM)
+
+
+def _refuse_bomb(path: Path, field: str) -> None:
+    """An archive that grows when it is unpacked is refused before it is."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            grown = sum(entry.file_size for entry in archive.infolist())
+        most = 4 * path.stat().st_size + ROOM
+        require(grown <= most, field, f"{path.name} unpacks to {grown:,} bytes", "save it with torch.save, unpacked")
+
+
+def _own_values(state: dict[str, Tensor], field: str, most: int) -> dict[str, Tensor]:
+    """The state dict, unless tensors hold far more values than the file has bytes.
+
+    A tensor whose every value is one and the same byte of the file (an expanded view) fills the memory of whoever
+    computes with it.
+    """
+    size = sum(t.numel() * t.element_size() for t in state.values())
+    views = f"tensors hold {size:,} bytes, many times those of the file"
+    require(size <= most, field, views, "save tensors that hold their own values: t.contiguous()")
+    return state
 
 
 INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
@@ -131,7 +161,7 @@ def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
         for key in INSIDE:
             inner = found.get(key) if isinstance(found, dict) else None
             if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
-                return dict(inner)
+                return _own_values(dict(inner), field, 4 * path.stat().st_size + ROOM)
         raise
 
 

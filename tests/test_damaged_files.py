@@ -1,0 +1,115 @@
+"""Every reader of files knows one error: whatever is in the file, it is read or refused, in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from damaged import READERS, Reader, damage, outcome
+from leakgauge.errors import InputError
+from leakgauge.models.weights import read_model
+from leakgauge.update import FORMAT, Update, UpdateHeader, UpdateKind
+
+SECONDS, KILOBYTES = 10.0, 1_000_000
+"""Most of one file, and most that the process may grow over all of them."""
+
+
+@pytest.fixture
+def valid(reader: Reader, tmp_path: Path) -> Path:
+    path = tmp_path / f"valid-{reader.name}"
+    reader.write(path)
+    assert outcome(reader, path) == "read"
+    return path
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_a_damaged_file_is_read_or_refused(reader: Reader, valid: Path, tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "damaged" / reader.name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(damage(valid.read_bytes(), random.Random(seed)))
+    assert outcome(reader, path) in ("read", "refused")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
+    """Prints the table: promise, tried, failed."""
+    each, before = 1200, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    failed: dict[str, list[str]] = {}
+    for reader in READERS:
+        path = tmp_path / reader.name.partition(".")[0] / reader.name
+        path.parent.mkdir()
+        reader.write(path)
+        data = path.read_bytes()
+        for seed in range(each):
+            path.write_bytes(damage(data, random.Random(seed)))
+            began = time.process_time()
+            found = outcome(reader, path)
+            late = time.process_time() - began > SECONDS
+            if found not in ("read", "refused") or late:
+                failed.setdefault(reader.name, []).append(f"{seed}: {'late' if late else found}")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print("reader: read or refused, tried, failed")  # noqa: T201
+    for reader in READERS:
+        print(f"{reader.name}: {each}, {len(failed.get(reader.name, []))}")  # noqa: T201
+    assert not failed
+    assert grown < KILOBYTES
+
+
+def _sent(path: Path, **changes: object) -> Path:
+    """An update file whose header says something else, with a checksum that agrees or none."""
+    tensors = {"update/w": torch.ones(3)}
+    header = {"kind": "delta", "example_count": 4, "protocol": {}} | changes
+    meta = {"format": FORMAT, "header": json.dumps(header), "order": json.dumps({"update": ["w"], "buffer": None})}
+    save_file(tensors, path, meta)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"example_count": n} for n in (-1, 0, 1.5, "x", True, [1])]
+    + [{"kind": "other"}, {"protocol": 3}, {"protocol": {"lr": 1}}],
+    ids=str,
+)
+def test_an_update_says_only_what_an_update_can(tmp_path: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        Update.load(_sent(tmp_path / "u.safetensors", **changes))
+    assert Update.load(_sent(tmp_path / "v.safetensors")).header.example_count == 4
+
+
+def test_a_flipped_bit_of_an_update_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "u.safetensors"
+    Update({"w": torch.ones(3)}, UpdateHeader(UpdateKind.GRADIENT, 1)).save(path)
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="checksum"):
+        Update.load(path)
+
+
+def test_an_update_between_two_names_of_one_model_is_refused() -> None:
+    state = {"w": torch.ones(3)}
+    with pytest.raises(InputError, match="shares its memory"):
+        Update.between(state, state)
+    with pytest.raises(InputError, match="zero"):
+        Update.between(state, {"w": torch.ones(3)})
+
+
+def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """1.5 kB whose tensors are one number, seen a thousand million times."""
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.zeros(1).expand(1_000_000_000)}, path)
+    assert path.stat().st_size < 5000
+    with pytest.raises(InputError, match="many times those of the file"):
+        read_model(path, "state")

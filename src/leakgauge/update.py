@@ -68,7 +68,7 @@ class Update:
                 ``[name for name, p in model.named_parameters() if p.requires_grad]``.
 
         Raises:
-            InputError: two models, by names or shapes; nothing that trains; no positive count.
+            InputError: two models, by names or shapes; nothing that trains, or has moved; no positive count.
         """
         count = "give the client's number of examples, or leave it out"
         require(example_count is None or example_count > 0, "example_count", f"is {example_count}", count)
@@ -83,11 +83,11 @@ class Update:
         names = plain if names is None else names
         require(bool(names), "before", "holds nothing that trains", "give the model's whole state dict")
         tensors = {k: (after[k] - before[k]).detach() for k in names}
-        moved = any(bool((t != 0).any()) for t in tensors.values())
-        aliased = any(after[k].numel() and after[k].data_ptr() == before[k].data_ptr() for k in names)
+        same_place = any(after[k].numel() and after[k].data_ptr() == before[k].data_ptr() for k in names)
+        moved = any(not torch.equal(v, before[k].to(v)) for k, v in after.items() if k in before)
         hint = "copy the first before training: {k: v.clone() for k, v in model.state_dict().items()}"
-        require(moved or not aliased, "after", "shares its memory with before, so nothing has moved", hint)
-        require(moved, "after", "equals before in every entry that trains: the update is zero", hint)
+        require(moved or not same_place, "after", "shares its memory with before, so nothing has moved", hint)
+        require(moved, "after", "equals before in every entry: the update is zero", hint)
         buffers = {k: v.detach() for k, v in after.items() if k not in tensors}
         return Update(tensors, UpdateHeader(UpdateKind.DELTA, example_count), buffers or None)
 

@@ -132,7 +132,7 @@ def test_between_leaves_frozen_parameters_out() -> None:
     net[1].weight.requires_grad_(False)
     state = net.state_dict()
     trained = [k for k, p in net.named_parameters() if p.requires_grad]
-    update = Update.between(state, state, trained=trained)
+    update = Update.between(state, {k: v + 1 for k, v in state.items()}, trained=trained)
     assert list(update.tensors) == trained
     assert update.buffers is not None
     assert "1.weight" in update.buffers

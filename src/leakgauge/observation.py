@@ -86,6 +86,8 @@ class Reconstruction:
         certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
             example by example (`EXACT` certifies all).
         tried: what an attack of several methods tried, and why each stopped.
+        blind: a sentence where the update was found to say nothing of its images; empty else.
+        restarts: final data term of each restart of a search that had several.
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
         trace: (gradient evaluations, objective) as the run went on.
@@ -102,6 +104,8 @@ class Reconstruction:
     paired: bool = True
     certified: Bool[Tensor, " n"] | None = None
     tried: tuple[Tried, ...] = ()
+    blind: str = ""
+    restarts: tuple[float, ...] = ()
 
     @staticmethod
     def not_applicable(message: str) -> Reconstruction:

@@ -100,7 +100,7 @@ def test_the_question_costs_two_updates_and_counts_them() -> None:
 def test_ci_net_says_that_it_is_not_applicable_before_it_runs() -> None:
     found = ci_net(steps=100_000).reconstruct(observe(narrow(), Mode.EVAL), draws())
     assert found.status is Status.NOT_APPLICABLE
-    assert "no image information" in found.message
+    assert "no image information" in found.blind
     assert found.cost.gradient_evaluations == 2
     assert found.inputs is None
 
@@ -110,7 +110,7 @@ def test_in_float64_it_runs_and_keeps_the_finding() -> None:
         observe(narrow(), Mode.EVAL), draws(), compute=Compute(dtype=torch.float64)
     )
     assert found.status is Status.OUT_OF_STEPS
-    assert "no image information" in found.message
+    assert "no image information" in found.blind
 
 
 def test_an_informative_update_is_attacked_as_if_not_asked() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakgauge.metrics.intervals import proportion_interval
+from leakgauge.metrics.intervals import proportion_interval, proportion_upper
 
 
 def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> dict[str, Any]:
@@ -19,9 +19,9 @@ def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> dict[s
             "mean": psnr,
             "low": psnr - spread,
             "high": psnr + spread,
-            "best_for_attacker": psnr + 3,
+            "highest": psnr + 3,
             "median": psnr,
-            "weakest": psnr - 3,
+            "lowest": psnr - 3,
         },
         "null_psnr": {"mean": 11.0, "high": 12.0, "kind": "nearest_public"},
         "ssim_mean": 0.5,
@@ -35,9 +35,10 @@ def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> dict[s
             "low": ends.low,
             "high": ends.high,
             "chance": 0.02,
+            "upper": proportion_upper(identified, n),
         },
         "recovered": identified,
-        "label_f1": {"mean": 1.0, "low": 1.0, "high": 1.0, "baseline": 0.25, "n": n},
+        "label_f1": {"mean": 1.0, "low": 1.0, "high": 1.0, "baseline": 0.25, "n": n, "leaks": True},
         "power": {"psnr": 30.0, "shown": True, "trial": "control/x"},
         "cost": {"gradient_evaluations": 10, "seconds": 0.1},
         "sentence": "as it went",

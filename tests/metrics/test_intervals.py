@@ -91,6 +91,12 @@ def test_bounds_of_all_or_nothing_are_exact_and_know_only_clients() -> None:
     assert nearly == pytest.approx(proportion_upper(0, 8), abs=5e-3), "drawn weights agree with the exact bound"
 
 
+def test_bounds_of_many_values_are_wider_and_near() -> None:
+    few, many = (shares(n, 0.3, 0.3, rng(3)).tolist() for n in (200, 201))
+    assert 0.0 < bounded_upper(many) - np.mean(many) < 0.1
+    assert bounded_upper(many) - np.mean(many) >= bounded_upper(few) - np.mean(few) - 0.01
+
+
 @given(st.lists(st.integers(-100, 100).map(lambda v: v / 100), min_size=1, max_size=12))
 def test_bounds_hold_the_mean_and_mirror(values: list[float]) -> None:
     found = bounded_interval(values, low=-1, high=1)

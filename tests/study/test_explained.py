@@ -17,10 +17,12 @@ from leakgauge.draws import Draws
 from leakgauge.study.causes import causes_from
 from leakgauge.study.explained import Cause, Explained, Fit, Setting, TensorFit, explain
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.records import Explanation
+from leakgauge.study.results import Level
 from leakgauge.study.verdict import verdict
 from leakgauge.task import Batch, Task
 from leakgauge.update import Update, UpdateHeader, UpdateKind
-from study.test_verdict import LEAKY, trial
+from study.trials import LEAKY, trial
 
 SOURCE = Samples(size=16)
 SPEC = spec(SOURCE)
@@ -232,9 +234,10 @@ def test_what_is_not_explained_is_inconclusive_and_fails_its_gate(share: float) 
     """Twenty pictures that no attack came near to, with controls that show power: a passed gate but for the plan."""
     one = TensorFit("w", 1.0, Fit(share, 1.0))
     told = Explained(Fit(share, 1.0), (1.0, 1.0), recognisable=True, tensors=(one,))
-    rows = [trial(i, 11.0, defense="topk") | {"explained": told.record} for i in range(20)]
+    explanation = Explanation.from_json(told.record)
+    rows = [replace(trial(i, 11.0, defense="topk"), explained=explanation) for i in range(20)]
     found = verdict([*rows, *LEAKY], GateConfig.model_validate({"identified": {"max": 0.2}}))
-    level = next(f["level"] for f in found["findings"] if f["scenario"]["defense"] == "topk")
-    assert level == ("not_recovered" if share == 1.0 else "inconclusive")
-    assert any("The plan explains 35.0 %" in r for r in found["gate"]["reasons"]) == (share < 1)
-    assert found["explained"] == told.record
+    level = next(f.level for f in found.findings if f.scenario.defense == "topk")
+    assert level is (Level.NOT_RECOVERED if share == 1.0 else Level.INCONCLUSIVE)
+    assert any("The plan explains 35.0 %" in r.text for r in found.gate.reasons) == (share < 1)
+    assert found.to_json()["explained"] == told.record

@@ -1,239 +1,330 @@
-"""What trials may be said to show: controls, power, intervals and the gate, on hand-made records."""
+"""What trials may be said to show: power, chance, levels, intervals and the gate, on hand-made trials."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from leakgauge.metrics.intervals import proportion_upper
-from leakgauge.study.findings import Group, groups_of, identified_images, power_of, recovered_images
-from leakgauge.study.gate import judge, needed
+from leakgauge.study.findings import BY_CHANCE, beyond_chance, power_of
+from leakgauge.study.gate import GateResult, needed
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.verdict import verdict
+from leakgauge.study.groups import groups_of
+from leakgauge.study.records import Trial
+from leakgauge.study.results import Finding, Level
+from leakgauge.study.verdict import Verdict, verdict
+from study.trials import LEAKY, OTHERS, POWER, trial
 
 
-def trial(
-    index: int,
-    psnr: float | None,
-    *,
-    identified: bool = False,
-    defense: str = "none",
-    seed: int = 0,
-    control: bool = False,
-    bar: float = 12.0,
-    f1: float | None = None,
-    attack: str = "a",
-) -> dict[str, Any]:
-    """A trial of one image."""
-    name = f"m/fedsgd/{defense}/{attack}/s{seed}/b{index:03d}"
-    scores = None
-    if psnr is not None:
-        scores = {
-            "psnr": [psnr],
-            "ssim": None,
-            "lpips": None,
-            "identified": [identified],
-            "exact": [False],
-            "gallery": 100,
-        }
-    return {
-        "id": ("control/" if control else "") + name,
-        "scenario": {
-            "model": "m",
-            "mode": "eval",
-            "server": "honest",
-            "client": "fedsgd",
-            "defense": defense,
-            "knowledge": [],
-            "data": {"source": "s", "size": 32, "batch": 1, "index": index, "names": [f"{index}.png"]},
-        },
-        "attack": attack,
-        "seed": seed,
-        "control": control,
-        "status": "converged" if psnr is not None else "failed",
-        "message": "" if psnr is not None else "it broke",
-        "scores": scores,
-        "labels": None if f1 is None else {"true_counts_f1": f1, "baseline_f1": 0.1, "confidence": 1.0, "known": False},
-        "controls": {"mean_image": {"psnr": [10.0]}, "nearest_public": {"psnr": [bar]}, "other_client": None},
-        "trace": [],
-        "cost": {"gradient_evaluations": 7, "seconds": 1.0},
-    }
+def finding_of(trials: Sequence[Trial], defense: str = "none") -> Finding:
+    return next(f for f in verdict(trials, None).findings if f.scenario.defense == defense and not f.control)
 
 
-def level(records: list[dict[str, Any]], defense: str = "none") -> str:
-    return next(f["level"] for f in verdict(records, None)["findings"] if f["scenario"]["defense"] == defense)
+def level(trials: Sequence[Trial], defense: str = "none") -> Level:
+    return finding_of(trials, defense).level
 
 
-LEAKY = [trial(i, 30.0, identified=True) for i in range(8)]
+def judged(gate: dict[str, object], trials: Sequence[Trial]) -> GateResult:
+    return verdict(trials, GateConfig.model_validate(gate)).gate
+
+
+def lines(result: GateResult) -> str:
+    return "\n".join(reason.text for reason in result.reasons)
+
+
+def quiet(n: int, **changes: object) -> list[Trial]:
+    """Clients behind a defence of whom nothing came back."""
+    return [trial(i, 10.0, **({"defense": "d"} | changes)) for i in range(n)]  # type: ignore[arg-type]
 
 
 def test_one_recovered_image_is_exposure() -> None:
     records = [trial(0, 30.0, identified=True), *(trial(i, 11.0) for i in range(1, 8))]
-    assert level(records) == "exposed"
-    assert "1 of 8 pictures" in verdict(records, None)["headline"][0]
+    assert level(records) is Level.EXPOSED
+    assert "1 of 8 images" in verdict(records, None).headline[0]
 
 
-def test_an_image_no_better_than_a_public_picture_is_not_recovered() -> None:
-    """Known defect (CI-Net's scoring): constant grey beats published baselines."""
-    near = [trial(i, 14.9, identified=True, bar=12.0) for i in range(8)]
-    assert recovered_images(groups_of(near)[0]) == 0
-    assert level([*LEAKY[:0], *near]) == "partial"
-    assert recovered_images(groups_of([trial(0, 15.0, identified=True, bar=12.0)])[0]) == 1
+def test_a_certified_read_is_never_said_not_to_be_recovered() -> None:
+    """The attack proved it; that no score sees it is the scores' fault."""
+    records = [*POWER, *quiet(60, status="exact", certified=1)]
+    assert level(records, "d") is Level.EXPOSED
+    assert "certified" in finding_of(records, "d").sentence
+    assert judged({"identified": {"max": 1.0}}, records).passed is False
+
+
+def test_exposure_never_passes_a_gate() -> None:
+    records = [*POWER, *quiet(300), trial(300, 9.0, defense="d", recovered=True)]
+    result = judged({"identified": {"max": 1.0}, "psnr": {"worst": 90}}, records)
+    assert result.passed is False
+    assert "1 of 301 images were recovered; no limit lets that pass" in lines(result)
 
 
 def test_not_recovered_needs_an_attack_that_has_shown_its_power() -> None:
-    defended = [trial(i, 10.0, defense="d") for i in range(8)]
-    assert level([*LEAKY, *defended], "d") == "not_recovered"
+    assert level([*LEAKY, *quiet(8)], "d") is Level.NOT_RECOVERED
     powerless = [trial(i, 10.0) for i in range(8)]
-    assert level([*powerless, *defended], "d") == "inconclusive"
-    assert level(defended, "d") == "inconclusive"
-    sentences = [f["sentence"] for f in verdict([*powerless, *defended], None)["findings"]]
-    assert any("does not recover the undefended control" in s for s in sentences)
+    assert level([*powerless, *quiet(8)], "d") is Level.INCONCLUSIVE
+    assert level(quiet(8), "d") is Level.INCONCLUSIVE
+    assert "does not recover the undefended controls" in finding_of([*powerless, *quiet(8)], "d").sentence
+
+
+def test_power_on_another_kind_of_client_is_no_power() -> None:
+    """One gradient of one image was the control of local training on batches."""
+    other = [trial(i, 30.0, identified=True, control=True, client="fedavg") for i in range(5)]
+    assert level([*other, *quiet(8)], "d") is Level.INCONCLUSIVE
+    larger = [trial(i, [30.0, 30.0], identified=True, control=True) for i in range(5)]
+    assert level([*larger, *quiet(8)], "d") is Level.INCONCLUSIVE
 
 
 def test_added_controls_show_power_and_are_not_findings_of_their_own() -> None:
-    controls = [trial(i, 30.0, identified=True, control=True) for i in range(5)]
-    defended = [trial(i, 10.0, defense="d") for i in range(8)]
-    result = verdict([*controls, *defended], None)
-    assert result["level"] == "not_recovered"
-    assert [f["control"] for f in result["findings"]] == [False, True]
-    assert "1 setting tested" in result["headline"][0]
+    result = verdict([*POWER, *quiet(8)], None)
+    assert result.level is Level.NOT_RECOVERED
+    assert [f.control for f in result.findings] == [False, True]
+    assert "1 setting tested" in result.headline[0]
 
 
-def test_too_few_images_are_inconclusive() -> None:
-    for n, expected in ((4, "inconclusive"), (5, "not_recovered")):
-        defended = [trial(i, 10.0, defense="d") for i in range(n)]
-        assert level([*LEAKY, *defended], "d") == expected
-    assert proportion_upper(0, 4) > 0.5 > proportion_upper(0, 5)
+@pytest.mark.parametrize("clients", [5, 6, 8, 20])
+def test_a_feeble_attack_is_not_said_to_have_power(clients: int) -> None:
+    """An attack of power .1 was "shown" in 19 % of audits, by one recovered control of two."""
+
+    def shown(hits: int) -> bool:
+        control = [trial(i, 30.0, identified=i < hits, control=True) for i in range(clients)]
+        groups = groups_of([*control, *quiet(1)])
+        return power_of(groups[1], groups).shown is True
+
+    law = [hits for hits in range(clients + 1) if shown(hits)]
+    assert sum(binom.pmf(hits, clients, 0.1) for hits in law) <= 0.02
+    assert sum(binom.pmf(hits, clients, 0.9) for hits in law) >= 0.98
 
 
-def test_seeds_are_repetitions_and_not_more_images() -> None:
-    records = [trial(i, 10.0, seed=s) for i in range(4) for s in range(10)]
-    assert identified_images(groups_of(records)[0]) == (0, 4)
+def test_four_controls_show_nothing() -> None:
+    assert level([*POWER[:4], *quiet(8)], "d") is Level.INCONCLUSIVE
+
+
+def test_too_few_clients_are_inconclusive() -> None:
+    for n, expected in ((4, Level.INCONCLUSIVE), (5, Level.NOT_RECOVERED)):
+        assert level([*LEAKY, *quiet(n)], "d") is expected
+
+
+def test_one_client_of_many_images_is_one_client() -> None:
+    """32 images of one client said "up to 9 %": but that client may be the only one that is safe."""
+    batch = [trial(i, [30.0] * 32, identified=True, control=True) for i in range(5)]
+    one = [*batch, trial(0, [10.0] * 32, defense="d")]
+    assert level(one, "d") is Level.INCONCLUSIVE
+    assert finding_of(one, "d").identified.upper == pytest.approx(0.95, abs=0.01)  # type: ignore[union-attr]
+    result = judged({"identified": {"max": 0.1}}, one)
+    assert result.passed is False
+    assert "at least 29 clients" in lines(result)
+
+
+def test_seeds_are_repetitions_and_not_more_clients() -> None:
+    found = finding_of([trial(i, 10.0, seed=s) for i in range(4) for s in range(10)]).identified
+    assert found is not None
+    assert (found.count, found.n, found.clients) == (0, 4, 4)
 
 
 def test_failures_stay_in_the_count_and_are_never_safe() -> None:
     """Known defects: a failed attack as a missing row; "Job finished" over a crash."""
-    failed = [trial(i, None, defense="d") for i in range(8)]
-    found = next(f for f in verdict([*LEAKY, *failed], None)["findings"] if f["scenario"]["defense"] == "d")
-    assert found["level"] == "inconclusive"
-    assert found["failed"] == found["trials"] == 8
-    assert "it broke" in found["sentence"]
+    found = finding_of([*LEAKY, *(trial(i, None, defense="d") for i in range(8))], "d")
+    assert found.level is Level.INCONCLUSIVE
+    assert found.failed == found.trials == 8
+    assert "it broke" in found.sentence
+
+
+def test_failures_beside_results_are_inconclusive() -> None:
+    found = finding_of([*LEAKY, *quiet(8), *(trial(i, None, defense="d") for i in range(8, 40))], "d")
+    assert found.level is Level.INCONCLUSIVE
+    assert "32 of 40 trials gave no result" in found.sentence
+
+
+def test_a_control_that_fails_is_no_power() -> None:
+    """Trials without a result count as not recovered: an attack that breaks on three of five controls."""
+    control = [*POWER[:2], *(trial(i, None, control=True) for i in range(2, 5))]
+    assert level([*control, *quiet(8)], "d") is Level.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
     "records", [LEAKY, [trial(i, 10.0) for i in range(8)], [trial(0, None)], [trial(0, 11.0, identified=True)]]
 )
-def test_a_verdict_never_says_safe(records: list[dict[str, Any]]) -> None:
+def test_a_verdict_never_says_safe(records: list[Trial]) -> None:
     result = verdict(records, None)
-    assert len(result["headline"]) == 2
-    for text in [*result["headline"], *(f["sentence"] for f in result["findings"])]:
+    assert len(result.headline) == 2
+    for text in [*result.headline, *(f.sentence for f in result.findings)]:
         assert "safe" not in text.replace("not that it is safe", "")
         assert text.endswith(".")
 
 
-def test_worst_median_and_weakest_are_of_images() -> None:
-    records = [trial(i, v) for i, v in enumerate((10.0, 12.0, 20.0))]
-    psnr = verdict(records, None)["findings"][0]["psnr"]
-    assert (psnr["best_for_attacker"], psnr["median"], psnr["weakest"]) == (20.0, 12.0, 10.0)
-    assert psnr["mean"] == pytest.approx(14.0)
-    assert psnr["low"] <= 14.0 <= psnr["high"]
+def test_what_is_still_possible_is_said_of_these_attacks() -> None:
+    second = verdict([*POWER, *quiet(8)], None).headline[1]
+    assert "these attacks may still succeed on up to 31 % of such clients" in second
+    assert "stronger ones on more" in second
 
 
-POWER = [trial(i, 30.0, identified=True, control=True) for i in range(5)]
+def test_highest_median_and_lowest_psnr_are_of_images() -> None:
+    psnr = finding_of([trial(i, v) for i, v in enumerate((10.0, 12.0, 20.0))]).psnr
+    assert psnr is not None
+    assert (psnr.highest, psnr.median, psnr.lowest) == (20.0, 12.0, 10.0)
+    assert psnr.mean == pytest.approx(14.0)
+    assert psnr.low is not None
+    assert psnr.high is not None
+    assert psnr.low <= 14.0 <= psnr.high
 
 
-def groups(records: list[dict[str, Any]]) -> list[Group]:
-    return groups_of(records)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_identification_of_whole_batches_is_seen_whatever_seeds_and_batch(seeds: int) -> None:
+    """24 of 64 identified were "not recovered": chance grew with seeds × batch to 1 − (100/101)²⁴."""
+    batch = [
+        trial(i, [11.0] * 8, identified=[True] * 3 + [False] * 5, recovered=False, seed=s, defense="d")
+        for i in range(8)
+        for s in range(seeds)
+    ]
+    control = [trial(i, [30.0] * 8, identified=True, control=True) for i in range(5)]
+    assert level([*control, *batch], "d") is Level.PARTIAL
+
+
+def test_what_other_clients_images_reach_is_no_identification() -> None:
+    """The same reads identify strangers as often: a line-up that one picture always wins."""
+    lucky = quiet(8, identified=True, recovered=False, strangers=(1,) * OTHERS)
+    found = finding_of([*POWER, *lucky], "d")
+    assert found.identified is not None
+    assert found.identified.beyond == 1
+    assert found.identified.chance == 1
+    assert found.level is Level.NOT_RECOVERED
+    assert found.residual_risk is not None
+    assert found.residual_risk.low <= 0
+
+
+def test_chance_is_exact() -> None:
+    """Four strangers, one of them identified: own and one other of five are, so two clients are both with (2/5)²."""
+    two = [trial(i, 10.0, identified=True, recovered=False, strangers=(1, 0, 0, 0)) for i in range(2)]
+    found = finding_of(two).identified
+    assert found is not None
+    assert found.beyond == pytest.approx(0.16)
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_chance_identifies_beyond_chance_in_one_audit_of_forty(correlated: bool) -> None:
+    """Reads that know nothing; images of a client are identified together or apart."""
+    rng, false, audits = np.random.default_rng(0), 0, 200
+    for _ in range(audits):
+        made = []
+        for i in range(6):
+            draws = rng.random((10, 4 if not correlated else 1)) < 0.15
+            counts = draws.sum(1) * (1 if not correlated else 4)
+            own = [True] * int(counts[0]) + [False] * (4 - int(counts[0]))
+            made.append(
+                trial(
+                    i, [10.0] * 4, identified=own, recovered=False, strangers=[int(c) for c in counts[1:]], defense="d"
+                )
+            )
+        false += beyond_chance(groups_of(made)[0]) <= BY_CHANCE
+    assert false / audits <= 0.025 + 2 * (0.025 * 0.975 / audits) ** 0.5
+
+
+def test_residual_risk_is_what_is_left_above_the_control() -> None:
+    """(attack − control) / (1 − control): .75 identified where strangers are in a quarter."""
+    half = [trial(i, [10.0] * 4, identified=[True] * 3 + [False], strangers=(1,) * OTHERS) for i in range(8)]
+    risk = finding_of(half).residual_risk
+    assert risk is not None
+    assert risk.rate == pytest.approx((0.75 - 0.25) / 0.75, abs=1e-3)
+    assert risk.low < risk.rate < risk.high
+
+
+def test_look_alikes_that_are_all_singled_out_are_exposed() -> None:
+    """Nothing "came back" by 3 dB, and every client's chest was told from a hundred others."""
+    records = [*POWER, *quiet(12, identified=True, recovered=False)]
+    assert level(records, "d") is Level.EXPOSED
+    assert "12 of 12 images singled out" in verdict(records, None).headline[0]
+
+
+def test_gain_is_over_the_same_reads_against_strangers() -> None:
+    gain = finding_of([trial(i, 13.0 + i, other=12.0) for i in range(4)]).gain
+    assert gain is not None
+    assert gain.mean == pytest.approx(2.5)
 
 
 def test_gate_tests_the_end_of_the_interval_that_hurts() -> None:
     """0 of 8 still allows .31."""
-    gate = GateConfig.model_validate({"identified": {"max": 0.05}})
-    result = judge(gate, groups([trial(i, 10.0) for i in range(8)]))
+    gate = {"identified": {"max": 0.05}}
+    result = judged(gate, [*POWER, *quiet(8)])
     assert result.passed is False
-    reason = next(r for r in result.reasons if "too few trials" in r)
-    assert "0.31" in reason
-    assert "59 images" in reason
-    assert judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(59))])).passed is True
-    assert judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(58))])).passed is False
+    assert "0 of 8 images in 8 clients give a 95 % upper bound of 0.31, above the limit of 0.05" in lines(result)
+    assert "at least 59 clients" in lines(result)
+    assert judged(gate, [*POWER, *quiet(59)]).passed is True
+    assert judged(gate, [*POWER, *quiet(58)]).passed is False
 
 
 def test_gate_needs_an_attack_with_power_in_every_setting() -> None:
-    gate = GateConfig.model_validate({"identified": {"max": 0.5}})
-    quiet = [trial(i, 10.0, defense="d") for i in range(60)]
-    assert judge(gate, groups([*POWER, *quiet])).passed is True
-    powerless = judge(gate, groups(quiet))
+    gate = {"identified": {"max": 0.5}}
+    assert judged(gate, [*POWER, *quiet(60)]).passed is True
+    powerless = judged(gate, quiet(60))
     assert powerless.passed is False
-    assert "power: m, fedsgd, d: no attack tried here" in powerless.reasons[0]
+    assert "power: m, fedsgd, d: no attack tried here" in powerless.reasons[0].text
 
 
 def test_gate_fails_on_trials_that_failed() -> None:
-    gate = GateConfig.model_validate({"identified": {"max": 0.5}})
     broken = [trial(i, None, defense="d", attack="b") for i in range(3)]
-    result = judge(gate, groups([*POWER, *(trial(i, 10.0, defense="d") for i in range(60)), *broken]))
+    result = judged({"identified": {"max": 0.5}}, [*POWER, *quiet(60), *broken])
     assert result.passed is False
-    assert "failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)" in result.reasons[0]
+    assert "failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)" in result.reasons[0].text
 
 
 def test_gate_names_what_breaks_it() -> None:
-    gate = GateConfig.model_validate({"identified": {"max": 0.05}, "psnr": {"worst": 18}, "label_f1": {"max": 0.5}})
-    result = judge(gate, groups([trial(i, 30.0 if i == 3 else 10.0, identified=i == 3, f1=0.9) for i in range(8)]))
+    gate = {"identified": {"max": 0.05}, "psnr": {"worst": 18}, "label_f1": {"max": 0.5}}
+    result = judged(gate, [trial(i, 30.0 if i == 3 else 10.0, identified=i == 3, f1=0.9) for i in range(8)])
     assert result.passed is False
-    text = "\n".join(result.reasons)
-    assert "identified: a on m, fedsgd, none: 1 of 8 images" in text
-    assert "worst image 30.0 dB, the gate allows 18 dB" in text
-    assert "label_f1: a on m, fedsgd, none: mean 0.90, the gate allows 0.5" in text
+    assert "identified: a on m, fedsgd, none: 1 of 8 images" in lines(result)
+    assert "highest PSNR 30.0 dB, the gate allows 18 dB" in lines(result)
+    assert "label_f1: a on m, fedsgd, none: mean 0.90, the gate allows 0.5" in lines(result)
 
 
 def test_a_gate_over_nothing_is_not_passed() -> None:
-    gate = GateConfig.model_validate({"identified": {"max": 0.5}})
-    assert judge(gate, groups([trial(i, None) for i in range(50)])).passed is False
-    assert judge(None, []).passed is None
+    assert judged({"identified": {"max": 0.5}}, [trial(i, None) for i in range(50)]).passed is False
+    assert verdict([], None).gate.passed is None
 
 
 def test_labels_that_were_given_are_no_leak() -> None:
-    gate = GateConfig.model_validate({"label_f1": {"max": 0.5}})
-    records = [trial(i, 10.0, f1=1.0, defense="d") for i in range(5)]
-    for record in records:
-        record["labels"]["known"] = True
-    assert judge(gate, groups([*POWER, *records])).passed is True
+    records = [*POWER, *quiet(5, f1=1.0, known=True)]
+    assert judged({"label_f1": {"max": 0.5}}, records).passed is True
+    assert finding_of(records, "d").label_f1 is None
 
 
 @pytest.mark.parametrize("records", [[trial(0, 10.0, f1=0.0, seed=s) for s in range(9)], [trial(0, 10.0, f1=0.2)]])
-def test_few_label_scores_support_no_limit_however_equal(records: list[dict[str, Any]]) -> None:
-    gate = GateConfig.model_validate({"label_f1": {"max": 0.05}})
-    reasons = judge(gate, groups(records)).reasons
-    assert any("label_f1" in reason for reason in reasons)
+def test_few_label_scores_support_no_limit_however_equal(records: list[Trial]) -> None:
+    assert "label_f1" in lines(judged({"label_f1": {"max": 0.05}}, records))
 
 
 def test_many_label_scores_do() -> None:
-    gate = GateConfig.model_validate({"label_f1": {"max": 0.5}})
-    assert judge(gate, groups([*POWER, *(trial(i, 10.0, f1=0.1, defense="d") for i in range(20))])).passed is True
+    assert judged({"label_f1": {"max": 0.5}}, [*POWER, *quiet(20, f1=0.1)]).passed is True
 
 
-def test_chance_grows_with_seeds_and_with_the_batch() -> None:
-    once = groups([trial(i, 10.0) for i in range(8)])[0]
-    often = groups([trial(i, 10.0, seed=s) for i in range(8) for s in range(10)])[0]
-    first, tenth = (verdict(list(g.records), None)["findings"][0]["identified"]["chance"] for g in (once, often))
-    assert first == pytest.approx(1 / 101, abs=1e-4)
-    assert tenth == pytest.approx(1 - (100 / 101) ** 10, abs=1e-4)
-
-
-def test_failures_beside_results_are_inconclusive() -> None:
-    mixed = [trial(i, 10.0, defense="d") for i in range(8)] + [trial(i, None, defense="d") for i in range(8, 40)]
-    found = next(f for f in verdict([*LEAKY, *mixed], None)["findings"] if f["scenario"]["defense"] == "d")
-    assert found["level"] == "inconclusive"
-    assert "32 of 40 trials gave no result" in found["sentence"]
+@pytest.mark.parametrize(
+    ("f1", "constant", "confidence", "n", "leaks"),
+    [
+        (1.0, 1.0, 0.0, 8, False),  # two of each class: a constant guess is right in every client
+        (1.0, 0.3, 0.9, 8, True),
+        (1.0, 0.3, None, 8, True),
+        (1.0, 0.3, 0.9, 2, None),  # of two clients nothing can be said
+        (1.0, 0.3, 0.0, 8, None),  # the reader says that it guesses
+        (0.4, 0.3, 0.9, 8, None),
+    ],
+)
+def test_labels_leak_where_they_are_read_beyond_the_best_constant_guess(
+    f1: float, constant: float, confidence: float | None, n: int, leaks: bool | None
+) -> None:
+    """DP noise of 50 read "labels leak, F1 1.00 against .81" at confidence 0, on clients of two and two."""
+    found = finding_of([trial(i, 10.0, f1=f1, constant=constant, confidence=confidence) for i in range(n)]).label_f1
+    assert found is not None
+    assert found.leaks is leaks
 
 
 @given(st.integers(1, 95))
-def test_needed_is_the_least_number_of_images(percent: int) -> None:
+def test_needed_is_the_least_number_of_clients(percent: int) -> None:
     limit = percent / 100
     n = needed(limit)
     assert isinstance(n, int)
@@ -241,31 +332,23 @@ def test_needed_is_the_least_number_of_images(percent: int) -> None:
     assert n == 1 or proportion_upper(0, n - 1) > limit
 
 
-def test_the_bound_covers_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(0)
-    for p in (0.05, 0.3, 0.7):
-        hits = rng.binomial(20, p, size=4000)
-        assert np.mean([proportion_upper(int(h), 20) >= p for h in hits]) >= 0.945
-
-
 def test_data_that_are_no_images_are_examples() -> None:
     """An electrocardiogram is no picture, in no sentence."""
-    records = [r | {"scenario": r["scenario"] | {"data": r["scenario"]["data"] | {"kind": "example"}}} for r in LEAKY]
-    found = verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}}))
-    words = json.dumps([found["headline"], found["findings"][0]["sentence"], found["gate"]])
+    records = [replace(t, scenario=replace(t.scenario, data=replace(t.scenario.data, kind="example"))) for t in LEAKY]
+    found: Verdict = verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}}))
+    words = json.dumps([found.headline, found.findings[0].sentence, found.to_json()["gate"]])
     assert "8 of 8 examples" in words
     assert "picture" not in words
     assert "image" not in words
 
 
-@pytest.mark.parametrize(("power", "least", "most"), [(0.1, 0.0, 0.02), (0.9, 0.95, 1.0)])
-@pytest.mark.parametrize("clients", [5, 8, 20])
-def test_a_feeble_attack_is_not_said_to_have_power(power: float, least: float, most: float, clients: int) -> None:
-    """An attack of power .1 was "shown" in 19 % of audits by one recovered control of two."""
-    rng, shown = np.random.default_rng(clients), 0
-    for _ in range(400):
-        hits = rng.random(clients) < power
-        control = [trial(i, 30.0 if h else 10.0, identified=bool(h), control=True) for i, h in enumerate(hits)]
-        found = groups([*control, trial(0, 10.0, defense="d")])
-        shown += bool(power_of(found[1], found)["shown"])
-    assert least <= shown / 400 <= most
+def test_trials_and_verdicts_are_json_and_trials_come_back() -> None:
+    """Hypothesis-free round trip over every kind of optional field."""
+    records = [
+        *LEAKY,
+        trial(9, None, defense="d"),
+        trial(9, [10.0, 11.0], f1=0.5, confidence=None, restarts=(1.0, 2.0)),
+    ]
+    for record in records:
+        assert Trial.from_json(json.loads(json.dumps(record.to_json()))) == record
+    json.dumps(verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}})).to_json(), allow_nan=False)

@@ -98,7 +98,7 @@ def _summary(console: Console, report: Mapping[str, Any]) -> None:
         table.add_column(column, overflow="fold")
     for row in report["rows"]:
         naive, adapted = (row["leakage"][who] for who in ("naive", "adapted"))
-        worst = [f["psnr"]["best_for_attacker"] for f in (naive, adapted) if f and f["psnr"]]
+        worst = [f["psnr"]["highest"] for f in (naive, adapted) if f and f["psnr"]]
         value, epsilon = row["accuracy"]["value"], row["privacy"]["epsilon"]
         table.add_row(
             row["label"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from leakgauge.clients.local_training import LocalTraining
 from leakgauge.clients.protocol import Protocol, example_rule, mean_gradient
 from leakgauge.clients.secure_aggregation import SecureAggregation
@@ -53,6 +55,19 @@ def rescales_entries(protocol: Protocol | None) -> bool:
     if isinstance(protocol, SecureAggregation):
         return rescales_entries(protocol.client)
     return isinstance(protocol, LocalTraining) and protocol.optimiser.rescales_entries
+
+
+def trained_on(protocol: Protocol, batch: Batch, draws: Draws, defense: Defense) -> Batch:
+    """The examples as the clients trained on them: `batch`, but for what a defence of the batch changed."""
+    if not isinstance(protocol, SecureAggregation):
+        return defense.on_batch(batch, draws.generator("batch"))
+    counts = list(protocol.counts(len(batch)))
+    split = zip(torch.split(batch.inputs, counts), torch.split(batch.labels, counts), strict=True)
+    parts = [
+        trained_on(protocol.client, Batch(x, y), protocol.draws_of(draws, client), defense)
+        for client, (x, y) in enumerate(split)
+    ]
+    return Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
 
 
 def refuse_combination(protocol: Protocol, defense: Defense) -> None:

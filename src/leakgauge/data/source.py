@@ -176,6 +176,13 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
     return others(source, exclude, Part.PUBLIC, size, generator).whole()
 
 
+def whole_gallery(source: Source, exclude: Iterable[int], size: int) -> int:
+    """How many of a `gallery` of this size are whole other examples, rather than crops."""
+    if isinstance(source, MakesOthers):
+        return 0
+    return min(size, len(share(len(source), frozenset(exclude), Part.GALLERY)))
+
+
 def others(source: Source, exclude: Iterable[int], part: Part, size: int, generator: torch.Generator) -> Lent:
     """What `gallery` or `public` gives, held in less memory."""
     exclude = frozenset(exclude)

@@ -15,21 +15,24 @@ from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.rows import Row, row_label
 from leakgauge.registry import DEFENSES
+from leakgauge.study.document import read_trial
+from leakgauge.study.records import Trial
 from leakgauge.study.run import environment
 from leakgauge.study.store import Store
 from leakgauge.version import __version__
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: findings as in an audit's report.json of schema 2."""
 
 NO_DATA = "no data to train with: give utility.train and utility.test in the plan, or --train and --test"
 
 
 def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, Any]:
     """The report of a finished run; byte-equal between runs once every ``seconds`` and ``created_at`` is deleted."""
-    trials: dict[str, list[dict[str, Any]]] = {}
+    trials: dict[str, list[Trial]] = {}
     for setting in plan.audits:
         store = Store.open(folder.audit(setting))
-        trials[setting] = store.records()
+        trials[setting] = [read_trial(record) for record in store.records()]
         store.close()
     layers = spent.layers(plan)
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,15 +18,17 @@ from leakgauge.frontiers.folder import Folder
 from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan
 from leakgauge.frontiers.rows import Row
 from leakgauge.observation import Observation, Reconstruction
-from leakgauge.study.findings import Group, by_image, finding, groups_of
+from leakgauge.study.groups import Group, groups_of
+from leakgauge.study.records import Role, Trial
 from leakgauge.study.run import OnTrial
 from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
+from leakgauge.study.verdict import told
 from leakgauge.task import Batch
 
 KEPT = (
     "level", "images", "trials", "failed", "psnr", "null_psnr", "ssim_mean", "lpips_mean", "identified", "recovered",
-    "label_f1", "power", "cost", "sentence",
+    "label_f1", "power", "cost", "sentence", "clients", "flags", "residual_risk", "gain",
 )  # fmt: skip
 """Of a finding of the audit."""
 
@@ -50,24 +53,25 @@ def run_leakage(
         before += sizes[setting]
 
 
-def leakage_of(records: list[dict[str, Any]], row: Row) -> dict[str, Any]:
+def leakage_of(trials: Sequence[Trial], row: Row) -> dict[str, Any]:
     """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
 
     Args:
-        records: trials of the audit of the row's setting.
+        trials: of the audit of the row's setting.
     """
-    groups = groups_of(records)
-    mine = [g for g in groups if not g.control and g.scenario["defense"] == row.defense.label]
-    found = {g.attack.partition("(")[0]: _finding(g, groups) for g in mine}
+    groups = groups_of(trials)
+    mine = [g for g in groups if not g.control and g.scenario.defense == row.defense.label]
+    found = {NAIVE if g.trials[0].role is Role.NAIVE else ADAPTED: _finding(g, groups) for g in mine}
     naive = found.get(NAIVE)
     return {NAIVE: naive, ADAPTED: found.get(ADAPTED) if row.defended else naive}
 
 
 def _finding(group: Group, groups: list[Group]) -> dict[str, Any]:
-    record = finding(group, groups)
-    chosen = {key: record[key] for key in KEPT} | {"attack": group.attack}
+    record = told(group, groups)
+    written = record.to_json()
+    chosen = {key: written[key] for key in KEPT} | {"attack": group.attack}
     for key, worst in (("ssim", max), ("lpips", min)):
-        values = [worst(v) for v in by_image(group, key).values()]
+        values = group.values(key, best=worst is max)
         chosen[f"{key}_worst"] = round(worst(values), 4) if values else None
     return chosen
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from leakgauge.frontiers.costs import TRAINING
 from leakgauge.frontiers.rows import UNDEFENDED
-from leakgauge.metrics.intervals import proportion_upper
 
 Record = Mapping[str, Any]
 
@@ -23,6 +22,7 @@ class Point:
     naive: int
     adapted: int
     tried: tuple[int, int]
+    uppers: tuple[float, float]
     chance: float
     low: tuple[float, float]
     psnr: tuple[float, float]
@@ -63,7 +63,8 @@ class Point:
     @property
     def upper(self) -> float:
         """The most that the stronger attacker's share may be, with 95 % confidence."""
-        return proportion_upper(self.count, self.images)
+        which = max((0, 1), key=lambda i: ((self.naive, self.adapted)[i] / self.tried[i], -self.tried[i]))
+        return self.uppers[which]
 
     @property
     def words(self) -> str:
@@ -100,6 +101,7 @@ def point_of(row: Record) -> Point | None:
         naive=naive["identified"]["count"],
         adapted=adapted["identified"]["count"],
         tried=(naive["identified"]["n"], adapted["identified"]["n"]),
+        uppers=(naive["identified"]["upper"], adapted["identified"]["upper"]),
         chance=max(naive["identified"]["chance"], adapted["identified"]["chance"]),
         low=(naive["identified"]["low"] or 0.0, adapted["identified"]["low"] or 0.0),
         psnr=(naive["psnr"]["mean"], adapted["psnr"]["mean"]),
@@ -115,9 +117,9 @@ def point_of(row: Record) -> Point | None:
 
 
 def _labels(found: Sequence[Record]) -> tuple[float, float] | None:
-    """(mean F1 of the better reader, what guessing has), where its interval is above guessing."""
+    """(mean F1 of the better reader, what the best constant guess has), where labels leak beyond their interval."""
     scores = [f["label_f1"] for f in found if f.get("label_f1")]
-    above = [s for s in scores if (s["mean"] if s.get("low") is None else s["low"]) > s["baseline"]]
+    above = [s for s in scores if s["leaks"]]
     return max(((s["mean"], s["baseline"]) for s in above), default=None)
 
 

@@ -52,6 +52,21 @@ def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses:
     return 2 * overlap / total if total else 0.0
 
 
+def best_constant(prior: Float[Tensor, " classes"], guesses: int) -> Int[Tensor, " guesses"]:
+    """The labels that an attacker would guess of every client alike: those with the largest expected `label_f1` over
+    clients whose labels are drawn from the prior.
+
+    A j-th copy of class k adds P(Binomial(guesses, pₖ) ≥ j), which falls with j, so the `guesses` largest of all are
+    the best. For two equal classes and four examples it is two of each.
+
+    Raises:
+        InputError: the prior is no distribution.
+    """
+    _, p, m = _against(torch.zeros(0, dtype=torch.int64), prior, guesses)
+    gains = sorted((-float(binom.sf(j, m, q)), j, k) for k, q in enumerate(p) for j in range(m))
+    return torch.tensor(sorted(k for _, _, k in gains[:m]), dtype=torch.int64)
+
+
 def presence_accuracy_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
     """Exact expectation of `presence_accuracy` for labels drawn as in `label_f1_by_prior`."""
     true, p, m = _against(labels, prior, guesses)

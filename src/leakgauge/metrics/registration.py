@@ -9,8 +9,8 @@ from torch import Tensor
 
 from leakgauge.metrics.metric import clamped
 
-SIDE = 32
-"""Pictures are compared at most at this size in pixels: larger ones are averaged down first."""
+SIDE = 16
+"""Pictures are aligned at most at this size in pixels: larger ones are averaged down first, as noise is by an eye."""
 REACH = 4
 """A quarter of the side is the farthest shift."""
 FAINTEST = 1e-3

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.recipes.information import NONE_SEEN, image_information
+from leakgauge.attacks.recipes.information import image_information
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status
@@ -41,17 +41,17 @@ def attempt(
 
 
 def informed(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
-    """With a word in the message where a search matched an update that hardly depends on the images: its distance is
-    then small whatever the pictures. Asked of the network alone, apart from the attack's budget."""
+    """Says so where a search matched an update that hardly depends on the images: its distance is then small whatever
+    the pictures. Asked of the network alone, apart from the attack's budget."""
     examples = observation.examples
-    if found.inputs is None or not found.cost.gradient_evaluations or examples is None or NONE_SEEN in found.message:
+    if found.inputs is None or not found.cost.gradient_evaluations or examples is None or found.blind:
         return found
     try:
         with undisturbed():
             sentence = image_information(observation, examples, generator).sentence
     except FOREIGN:  # it is asked in float64, which not every model runs in
         return found
-    return replace(found, message="; ".join(filter(None, (found.message, sentence)))) if sentence else found
+    return replace(found, blind=sentence) if sentence else found
 
 
 def own_copy(value: T) -> T:
@@ -99,6 +99,9 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
         message=str(found.message),
         cost=cost,
         trace=tuple((int(evaluations), float(objective)) for evaluations, objective in found.trace),
+        certified=None if found.certified is None else found.certified.detach().cpu().bool(),
+        blind=str(found.blind),
+        restarts=tuple(float(v) for v in found.restarts),
     )
 
 

@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from leakgauge.errors import InputError
 from leakgauge.files import write_whole
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.records import Trial
 from leakgauge.study.store import Store
 from leakgauge.study.verdict import verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: trials say `role`, `base`, `blind`, `restarts`, `scenario.defended`, `scores.recovered`, `scores.likeness`,
+`scores.trained_psnr`, `scores.certified`, `scores.whole`, `labels.constant_f1`, and how many of other clients' examples
+were identified; findings say `flags`, `residual_risk`, `gain`, `certified` and `clients`, and of PSNR `highest` and
+`lowest` for what was `best_for_attacker` and `weakest`. Shares have intervals over clients, no longer over images."""
 FREE_SPACE = "free space, then `leakgauge report` the folder"
 
 
@@ -37,8 +43,21 @@ def document(store: Store) -> dict[str, Any]:
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
         "trials": records,
-        "verdict": verdict(records, gate_of(config)),
+        "verdict": verdict([read_trial(record) for record in records], gate_of(config)).to_json(),
     }
+
+
+def read_trial(record: dict[str, Any]) -> Trial:
+    """A stored trial.
+
+    Raises:
+        InputError: an earlier version wrote it.
+    """
+    try:
+        return Trial.from_json(record)
+    except KeyError as error:
+        problem = f"trial {record.get('id')} was stored by another version (it lacks {error})"
+        raise InputError("folder", problem, "run the audit again in a new folder") from error
 
 
 def write_json(store: Store) -> Path:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.data.lent import Lent
+from leakgauge.data.lent import Lent, in_chunks
 from leakgauge.metrics.assignment import Assignment, assign
-from leakgauge.metrics.identification import identify, mean_image, nearest_public
-from leakgauge.metrics.labels import label_f1, label_f1_by_prior
+from leakgauge.metrics.identification import mean_image, nearest_public
+from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
+from leakgauge.metrics.line_up import LineUp, Placed, residuals
 from leakgauge.metrics.metric import Metric
 from leakgauge.metrics.pixel import MSE, PSNR, is_exact
 from leakgauge.metrics.ssim import SSIM
-from leakgauge.observation import Reconstruction
+from leakgauge.observation import Reconstruction, Status
+from leakgauge.study.scores import LabelScores, Nulls, OtherClients, Scores, Values
 from leakgauge.task import Batch, DataSpec
+
+COPY = 40.0
+"""dB from which a read is a copy to the eye, whatever the line-up says of it: a hundredth of the range in error."""
+MARGIN = 3.0
+"""dB by which a copy must beat the nearest public picture, which a data set of one grey tone reaches by itself."""
+EXPLAINED = 0.5
+"""A recovered picture has at most this share of the residual that the mean public picture has."""
+STRANGERS = 64
+"""Other clients' examples that a reconstruction is held against as well, about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +39,9 @@ class Truth:
         gallery: distractors for identification.
         public: examples for the null baselines.
         others: batches of other clients, for the mismatched control.
-        prior: class shares, for the label baseline.
+        prior: class shares, for the label baselines.
+        trained: what the client trained on, where a defence changed the examples first; one for each example.
+        whole: how many distractors are whole other examples, rather than crops of some; `None` for all.
     """
 
     batch: Batch
@@ -37,17 +49,17 @@ class Truth:
     public: Float[Tensor, "k *shape"] | Lent
     others: tuple[Batch, ...]
     prior: Float[Tensor, " classes"]
+    trained: Float[Tensor, "n *shape"] | None = None
+    whole: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """`record` holds status, message, scores, labels and controls of a trial as report.json has them.
+class Evaluation:
+    """`order` holds for each true example the slot of the read that is shown beside it, or `None`."""
 
-    Attributes:
-        order: for each true example the slot of its reconstruction, or `None`.
-    """
-
-    record: dict[str, Any]
+    scores: Scores | None
+    labels: LabelScores | None
+    controls: Nulls
     order: tuple[int | None, ...]
 
 
@@ -58,112 +70,172 @@ def evaluate(
     *,
     labels_known: bool,
     perceptual: Metric | None = None,
-) -> Scores:
+) -> Evaluation:
     """Scores every true example: its one-to-one mate, or nothing where the attack has none.
 
     An example without a reconstruction scores `None`, is not identified, and stays in the count: an
     attack that gives back fewer images than the client had is not better for it.
     """
     found = reconstruction.inputs
-    order: tuple[int | None, ...]
+    labels = _labels(reconstruction, truth, data, labels_known)
     if found is None or not reconstruction.status.has_result:
-        scores, controls, order = None, _nulls(truth, data), (None,) * len(truth.batch)
-    else:
-        # An attack that offers more than the client had would get the best of many tries.
-        found = found.to(truth.batch.inputs)[: len(truth.batch)]
-        labels_hat = reconstruction.labels
-        if not reconstruction.paired or (labels_hat is not None and len(labels_hat) != len(found)):
-            labels_hat = None
-        mates = assign(
-            found,
-            truth.batch.inputs,
-            labels_hat=labels_hat,
-            labels=truth.batch.labels,
-            data_range=data.range,
-            low=data.low,
-        )
-        scores, order = _scores(found, truth, data, mates, perceptual), mates.slots
-        controls = _nulls(truth, data) | {"other_client": _other_client(found, truth, data)}
-    record = {
-        "status": reconstruction.status.value,
-        "message": reconstruction.message,
-        "scores": scores,
-        "labels": _labels(reconstruction, truth, data, labels_known),
-        "controls": controls,
-    }
-    return Scores(record, tuple(order))
+        return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
+    # An attack that offers more than the client had would get the best of many tries.
+    found = found.to(truth.batch.inputs)[: len(truth.batch)]
+    guessed = reconstruction.labels
+    if not reconstruction.paired or (guessed is not None and len(guessed) != len(found)):
+        guessed = None
+    mates = assign(
+        found,
+        truth.batch.inputs,
+        labels_hat=guessed,
+        labels=truth.batch.labels,
+        data_range=data.range,
+        low=data.low,
+    )
+    reads = LineUp(found, truth.gallery, data.range, data.low)
+    scores, order = _scores(reads, truth, data, mates, perceptual, _certified(reconstruction, len(found)))
+    return Evaluation(scores, labels, _nulls(truth, data, reads), order)
+
+
+def _certified(reconstruction: Reconstruction, reads: int) -> int:
+    """Reads that the attack proved, of those that are scored."""
+    if reconstruction.certified is not None:
+        return int(reconstruction.certified[:reads].sum())
+    return reads if reconstruction.status is Status.EXACT else 0
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _spread(values: Tensor, mates: Assignment) -> list[float | None]:
+def _spread(values: Tensor, mates: Assignment) -> Values:
     """One value a true example; `None` for those without a mate."""
     spread: list[float | None] = [None] * len(mates.slots)
     for index, value in zip(mates.matched, values.tolist(), strict=True):
         spread[index] = _rounded(value)
-    return spread
+    return tuple(spread)
 
 
 def _scores(
-    found: Tensor, truth: Truth, data: DataSpec, mates: Assignment, perceptual: Metric | None
-) -> dict[str, Any]:
-    x_hat, x = mates.take(found), truth.batch.inputs[list(mates.matched)]
-    psnr = PSNR(data_range=data.range, low=data.low)(x_hat, x)
+    reads: LineUp, truth: Truth, data: DataSpec, mates: Assignment, perceptual: Metric | None, certified: int
+) -> tuple[Scores, tuple[int | None, ...]]:
+    found, x = reads.reads, truth.batch.inputs
+    x_hat, mated = mates.take(found), x[list(mates.matched)]
+    metric = PSNR(data_range=data.range, low=data.low)
+    psnr = _spread(metric(x_hat, mated), mates)
     ssim = SSIM(data_range=data.range, low=data.low)
-    ranks = identify(found, truth.batch.inputs, mates, truth.gallery, data_range=data.range, low=data.low)
-    exact: list[bool] = [False] * len(mates.slots)
-    for index, flag in zip(mates.matched, is_exact(psnr).tolist(), strict=True):
+    placed = reads.identify(x)[0]
+    ranks, recovered = placed.ranks, _recovered([placed], [x], truth, data)[0] | _copies(psnr, x, truth, data)
+    trained = None
+    if truth.trained is not None:
+        # The picture that the client trained on gives its original away where it would itself be recovered.
+        own = assign(found, truth.trained, data_range=data.range, low=data.low)
+        trained = _spread(metric(own.take(found), truth.trained[list(own.matched)]), own)
+        shows = LineUp(truth.trained, truth.gallery, data.range, data.low).identify(x, paired=True)[0]
+        as_trained = reads.identify(truth.trained)[0]
+        read = _recovered([as_trained], [truth.trained], truth, data)[0]
+        copied = _copies(trained, truth.trained, truth, data)
+        recovered |= (read & (shows.ranks == 1)) | copied
+        ranks = torch.where(shows.ranks == 1, torch.minimum(ranks, as_trained.ranks), ranks)
+        placed = as_trained if int(read.sum()) > int((placed.ranks == 1).sum()) else placed
+    exact = [False] * len(x)
+    for index, flag in zip(mates.matched, is_exact(metric(x_hat, mated)).tolist(), strict=True):
         exact[index] = bool(flag)
-    return {
-        "psnr": _spread(psnr, mates),
-        "ssim": _spread(ssim(x_hat, x), mates) if ssim.defined_for(data) else None,
-        "mse": _spread(MSE(data_range=data.range, low=data.low)(x_hat, x), mates),
-        "lpips": _spread(perceptual(x_hat, x), mates)
+    likeness = [
+        None if slot is None else _rounded(float((1 - left).clamp_min(0).sqrt()))
+        for slot, left in zip(placed.slots, placed.residuals.amin(0), strict=True)
+    ]
+    seen = ranks == 1
+    moved = placed.slots if bool((seen | recovered).any()) else mates.slots
+    scores = Scores(
+        psnr=psnr,
+        ssim=_spread(ssim(x_hat, mated), mates) if ssim.defined_for(data) else None,
+        mse=_spread(MSE(data_range=data.range, low=data.low)(x_hat, mated), mates),
+        lpips=_spread(perceptual(x_hat, mated), mates)
         if perceptual is not None and perceptual.defined_for(data)
         else None,
-        "rank": [int(r) for r in ranks.ranks.tolist()],
-        "identified": [bool(i) for i in ranks.identified.tolist()],
-        "exact": exact,
-        "gallery": len(truth.gallery),
-    }
+        likeness=tuple(likeness) if data.is_image else None,
+        rank=tuple(int(r) for r in ranks.tolist()),
+        identified=tuple(bool(i) for i in seen.tolist()),
+        recovered=tuple(bool(r) for r in recovered.tolist()),
+        exact=tuple(exact),
+        trained_psnr=trained,
+        certified=certified,
+        gallery=len(truth.gallery),
+        whole=len(truth.gallery) if truth.whole is None else truth.whole,
+    )
+    return scores, moved
 
 
-def _nulls(truth: Truth, data: DataSpec) -> dict[str, Any]:
+def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: DataSpec) -> list[Tensor]:
+    """Which examples of each client came back: nearest in the line-up, with half of the residual that a guess without
+    the update, the mean public picture, leaves, by the same comparison."""
+    constant = residuals(mean_image(truth.public, 1), torch.cat(clients), data_range=data.range, low=data.low)
+    bars = torch.stack([way[0] for way in constant]).split([len(x) for x in clients], 1)
+    return [(p.nearest & (p.residuals <= EXPLAINED * bar)).any(0) for p, bar in zip(placed, bars, strict=True)]
+
+
+def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:
+    """Which scores only the example itself gets: no line-up is needed for a copy."""
+    metric = PSNR(data_range=data.range, low=data.low)
+    public = metric(nearest_public(x, truth.public, data_range=data.range, low=data.low), x)
+    return torch.tensor(
+        [p is not None and p >= max(COPY, bar + MARGIN) for p, bar in zip(psnr, public.tolist(), strict=True)]
+    )
+
+
+def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
     """What an attacker without the update could show: the mean picture, and the closest public picture (a
     generous bar: it is chosen by the truth)."""
     x = truth.batch.inputs
     psnr = PSNR(data_range=data.range, low=data.low)
     nearest = nearest_public(x, truth.public, data_range=data.range, low=data.low)
-    return {
-        "mean_image": {"psnr": [_rounded(v) for v in psnr(mean_image(truth.public, len(x)), x).tolist()]},
-        "nearest_public": {"psnr": [_rounded(v) for v in psnr(nearest, x).tolist()]},
-        "other_client": None,
-    }
+    constant = LineUp(mean_image(truth.public, 1), truth.gallery, data.range, data.low)
+    return Nulls(
+        mean_image=tuple(_rounded(v) for v in psnr(mean_image(truth.public, len(x)), x).tolist()),
+        mean_identified=sum(int(p.ranks[0]) == 1 for p in constant.identify(*x.split(1))),
+        nearest_public=tuple(_rounded(v) for v in psnr(nearest, x).tolist()),
+        other_client=None if reads is None else _other_clients(reads, truth, data),
+    )
 
 
-def _other_client(found: Tensor, truth: Truth, data: DataSpec) -> dict[str, Any] | None:
-    """This reconstruction scored against other clients' examples: what a mismatched update gives."""
-    psnr = PSNR(data_range=data.range, low=data.low)
+def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
+    """This reconstruction held against other clients' examples, as against its own: what a mismatched update gives.
+
+    Neighbouring clients first; where they are few, public examples make up more of the same size.
+    """
+    n = len(truth.batch)
+    most = max(2, STRANGERS // n)
+    others = [b.inputs for b in truth.others if len(b) == n][:most]
+    others += [x for x in in_chunks(truth.public, n) if len(x) == n][: most - len(others)]
+    if not others:
+        return None
+    placed = reads.identify(*others)
     values: list[float] = []
-    for other in truth.others:
-        mates = assign(found, other.inputs, data_range=data.range, low=data.low)
-        values += psnr(mates.take(found), other.inputs[list(mates.matched)]).tolist()
-    return {"psnr": [_rounded(v) for v in values]} if values else None
+    for x in others:
+        mates = assign(reads.reads, x, data_range=data.range, low=data.low)
+        psnr = PSNR(data_range=data.range, low=data.low)
+        values += psnr(mates.take(reads.reads), x[list(mates.matched)]).tolist()
+    return OtherClients(
+        tuple(_rounded(v) for v in values),
+        tuple(int(p.identified.sum()) for p in placed),
+        tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
+    )
 
 
-def _labels(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> dict[str, Any] | None:
+def _labels(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:
     if reconstruction.labels is None and not known:
         return None
-    guesses = len(truth.batch)
+    true, guesses = truth.batch.labels, len(truth.batch)
     confidence = reconstruction.label_confidence
-    return {
-        "true_counts_f1": _rounded(label_f1(reconstruction.labels, truth.batch.labels, data.classes)),
-        "baseline_f1": _rounded(label_f1_by_prior(truth.batch.labels, truth.prior, guesses)),
-        "confidence": None if confidence is None else _rounded(confidence),
-        "known": known,
-    }
+    return LabelScores(
+        true_counts_f1=_rounded(label_f1(reconstruction.labels, true, data.classes)),
+        constant_f1=_rounded(label_f1(best_constant(truth.prior, guesses), true, data.classes)),
+        baseline_f1=_rounded(label_f1_by_prior(true, truth.prior, guesses)),
+        confidence=None if confidence is None else _rounded(confidence),
+        known=known,
+    )
 
 
 def class_prior(labels: Tensor, classes: int) -> Float[Tensor, " classes"]:

@@ -3,98 +3,129 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
 
-import numpy as np
-
-from leakgauge.metrics.intervals import proportion_upper
-from leakgauge.study.findings import Group, identified_images, label_scores, power_of, worst_by_image
+from leakgauge.metrics.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.groups import Group, shares
+from leakgauge.study.results import Finding, Level
+
+
+class Why(Enum):
+    """Kinds of reasons, in the order in which they are told."""
+
+    BROKEN = "broken"  # the data exceed a limit
+    UNEXPLAINED = "unexplained"  # a captured update that its plan does not explain
+    FAILED = "failed"  # trials without a result
+    UNRELIABLE = "unreliable"  # the row is flagged
+    POWERLESS = "powerless"  # no attack that was shown to work
+    UNSUPPORTED = "unsupported"  # too few clients to say that a limit holds
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One line that a person can act on."""
+
+    why: Why
+    text: str
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """`passed` is `None` without a gate. Every reason is one line a person can act on."""
+    """`passed` is `None` without a gate."""
 
     passed: bool | None
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
-    @property
-    def record(self) -> dict[str, Any]:
-        return {"passed": self.passed, "reasons": list(self.reasons)}
+    def to_json(self) -> dict[str, object]:
+        return {"passed": self.passed, "reasons": [reason.text for reason in self.reasons]}
 
 
-def judge(gate: GateConfig | None, groups: list[Group]) -> GateResult:
+def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]]) -> GateResult:
     """Tests every scenario × attack against the limits.
 
-    A limit is broken when the data exceed it, and *unsupported* ("too few trials") when they do not but
-    the interval's end that hurts does: 0 of 8 still allows 31 %. Both fail the gate. So do trials that
-    failed, a setting in which no attack that has shown its power was tried, and a captured update that the plan
-    does not explain: none of them says anything.
+    A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
+    does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exposed row, a flagged
+    one, trials that failed, a setting in which no attack that has shown its power was tried, and a captured update that
+    the plan does not explain.
 
     Args:
-        groups: all of the audit, controls included.
+        rows: those of the audit that are no controls.
     """
     if gate is None:
         return GateResult(None)
-    everything, groups = groups, [g for g in groups if not g.control]
-    tested = [g for g in groups if g.scores]
+    tested = [(group, found) for group, found in rows if group.scored]
     if not tested:
-        return GateResult(
-            False, ("no attack gave a result, so nothing was tested: add an attack that applies to this model",)
-        )
-    reasons = [reason for group in tested for reason in _reasons(gate, group)]
-    reasons += list(dict.fromkeys(f"explained: {group.doubt}" for group in groups if group.doubt))
-    reasons += [_failures(group) for group in groups if group.failed]
-    for setting in dict.fromkeys(group.setting for group in groups):
-        tried = [group for group in tested if group.setting == setting]
-        if not any(power_of(group, everything)["shown"] for group in tried):
-            reasons.append(f"power: {setting}: no attack tried here recovers the undefended control, so it cannot pass")
-    reasons.sort(key=lambda reason: "too few trials" in reason)  # what is broken before what is unsupported
+        why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
+        return GateResult(False, (Reason(Why.FAILED, why),))
+    reasons = [reason for group, found in tested for reason in _reasons(gate, group, found)]
+    doubts = dict.fromkeys(group.doubt for group, _ in rows if group.doubt)
+    reasons += [Reason(Why.UNEXPLAINED, f"explained: {doubt}") for doubt in doubts]
+    reasons += [_failures(group) for group, _ in rows if group.failed]
+    reasons += [
+        Reason(Why.UNRELIABLE, f"unreliable: {group.title}: {flag.sentence}")
+        for group, found in rows
+        for flag in found.flags
+    ]
+    for setting in dict.fromkeys(group.scenario for group, _ in rows):
+        if not any(found.power.shown for group, found in tested if group.scenario == setting):
+            none = "no attack tried here recovers the undefended controls, so it cannot pass"
+            reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}"))
+    order = list(Why)
+    reasons.sort(key=lambda reason: order.index(reason.why))
     return GateResult(not reasons, tuple(reasons))
 
 
-def _failures(group: Group) -> str:
-    message = group.failed[0]["message"] or group.failed[0]["status"]
-    return f"failed: {group.title}: {len(group.failed)} of {len(group.records)} trials gave no result ({message})"
+def _failures(group: Group) -> Reason:
+    said = group.failed[0].message or group.failed[0].status
+    lost = f"{len(group.failed)} of {len(group.trials)} trials gave no result"
+    return Reason(Why.FAILED, f"failed: {group.title}: {lost} ({said})")
 
 
-def _reasons(gate: GateConfig, group: Group) -> list[str]:
-    found = []
+def _reasons(gate: GateConfig, group: Group, found: Finding) -> list[Reason]:
+    reasons: list[Reason | None] = []
+    if found.level is Level.EXPOSED:
+        how = f"{found.recovered} of {found.images} {group.thing}s were recovered"
+        if not found.recovered:
+            how = f"the attack certified {found.certified} of its reads"
+        if not found.recovered and not found.certified:
+            how = f"more than half of the {group.thing}s are singled out"
+        reasons.append(Reason(Why.BROKEN, f"exposed: {group.title}: {how}; no limit lets that pass"))
     if gate.identified is not None:
-        count, n = identified_images(group)
-        found.append(_share("identified", count, n, gate.identified.max, group))
+        reasons.append(_share("identified", group.identified, gate.identified.max, group))
     if gate.psnr is not None:
-        worst = worst_by_image(group)
-        above = sum(value > gate.psnr.worst for value in worst)
-        if above:
-            found.append(
-                f"psnr: {group.title}: worst {group.thing} {max(worst):.1f} dB, the gate allows {gate.psnr.worst:g} dB"
-            )
+        limit = gate.psnr.worst
+        above = {client: [v > limit for v in values] for client, values in group.highest_psnr.items()}
+        if any(map(any, above.values())):
+            highest = max(v for values in group.highest_psnr.values() for v in values)
+            said = f"psnr: {group.title}: highest PSNR {highest:.1f} dB, the gate allows {limit:g} dB"
+            reasons.append(Reason(Why.BROKEN, said))
         else:
-            found.append(_share(f"psnr above {gate.psnr.worst:g} dB", 0, len(worst), gate.psnr.share, group))
-    if gate.label_f1 is not None:
-        f1 = label_scores(group)
-        if len(f1):
-            found.append(_mean("label_f1", f1, gate.label_f1.max, group.title))
-    return [reason for reason in found if reason]
+            reasons.append(_share(f"psnr above {limit:g} dB", above, gate.psnr.share, group))
+    if gate.label_f1 is not None and found.label_f1 is not None:
+        reasons.append(_labels(group, found, gate.label_f1.max))
+    return [reason for reason in reasons if reason is not None]
 
 
-def _share(what: str, count: int, n: int, limit: float, group: Group) -> str:
-    bound = proportion_upper(count, n)
+def _share(what: str, flags: dict[int, list[bool]], limit: float, group: Group) -> Reason | None:
+    each = shares(flags)
+    bound, count, n = bounded_upper(each), sum(map(sum, flags.values())), sum(map(len, flags.values()))
+    if n and count / n > limit:
+        return Reason(Why.BROKEN, f"{what}: {group.title}: {count} of {n} {group.thing}s, the gate allows {limit:g}")
     if bound <= limit:
-        return ""
-    if count / n > limit:
-        return f"{what}: {group.title}: {count} of {n} {group.thing}s, the gate allows {limit:g}"
-    return (
-        f"{what}: {group.title}: too few trials: {count} of {n} {group.thing}s still allows {bound:.2f}, "
-        f"the gate allows {limit:g}; with none found it takes {needed(limit)} {group.thing}s"
+        return None
+    return Reason(
+        Why.UNSUPPORTED,
+        f"{what}: {group.title}: not enough clients: {count} of {n} {group.thing}s in {len(each)} clients give a 95 % "
+        f"upper bound of {bound:.2f}, above the limit of {limit:g}; at least {needed(limit)} clients without a hit are "
+        "needed",
     )
 
 
 def needed(limit: float, confidence: float = 0.95) -> int | str:
-    """Images with no hit that support a limit: the least n with 1 − (1 − confidence)^(1/n) ≤ limit."""
+    """Clients without a hit that support a limit: the least n with 1 − (1 − confidence)^(1/n) ≤ limit."""
     return (
         "infinitely many"
         if limit <= 0
@@ -104,15 +135,15 @@ def needed(limit: float, confidence: float = 0.95) -> int | str:
     )
 
 
-def _mean(what: str, values: np.ndarray, limit: float, title: str) -> str:
-    """Of values in [0, 1]: Hoeffding's bound, which holds for few values and equal ones, where a bootstrap does not."""
-    mean = float(values.mean())
+def _labels(group: Group, found: Finding, limit: float) -> Reason | None:
+    assert found.label_f1 is not None
+    mean, n = found.label_f1.mean, found.label_f1.n
     if mean > limit:
-        return f"{what}: {title}: mean {mean:.2f}, the gate allows {limit:g}"
-    high = min(1.0, mean + math.sqrt(math.log(1 / 0.05) / (2 * len(values))))
-    if high <= limit:
-        return ""
-    return (
-        f"{what}: {title}: too few trials: mean {mean:.2f} of {len(values)} still allows {high:.2f}, "
-        f"the gate allows {limit:g}"
+        return Reason(Why.BROKEN, f"label_f1: {group.title}: mean {mean:.2f}, the gate allows {limit:g}")
+    if found.label_f1.upper <= limit:
+        return None
+    return Reason(
+        Why.UNSUPPORTED,
+        f"label_f1: {group.title}: not enough clients: a mean of {mean:.2f} over {n} clients gives a 95 % upper bound "
+        f"of {found.label_f1.upper:.2f}, above the limit of {limit:g}",
     )

@@ -90,7 +90,7 @@ def write_reports(store: Store) -> tuple[Path, Path]:
 def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
     verdict = report["verdict"]
     table = Table(title=f"{report['config'].get('name', 'audit')}: {verdict['level'].replace('_', ' ')}")
-    for column in ("setting", "attack", "verdict", "identified [95 %]", "PSNR: mean, closest"):
+    for column in ("setting", "attack", "verdict", "identified [95 %]", "PSNR: mean, highest"):
         table.add_column(column, overflow="fold")
     audited = [f for f in verdict["findings"] if not f["control"]]
     several = len({f["scenario"]["model"] for f in audited}) > 1
@@ -102,7 +102,7 @@ def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
             f["attack"].split("(")[0],
             f["level"].replace("_", " "),
             "–" if rate is None else f"{rate['count']}/{rate['n']} [{rate['low']:.2f}, {rate['high']:.2f}]",
-            "–" if psnr is None else f"{psnr['mean']:.1f}, {psnr['best_for_attacker']:.1f} dB",
+            "–" if psnr is None else f"{psnr['mean']:.1f}, {psnr['highest']:.1f} dB",
         )
     console.print(table)
     for sentence in verdict["headline"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
 from leakgauge.data.lent import Lent
-from leakgauge.data.source import Part
+from leakgauge.data.source import Part, whole_gallery
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
@@ -25,6 +25,8 @@ from leakgauge.resolve import Named
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.plan import Key, Plan
+from leakgauge.study.records import Trial
+from leakgauge.study.scenario import role_of, scenario_of, trained_inputs
 from leakgauge.study.withheld import withheld_name
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
@@ -78,11 +80,13 @@ def run_trial(
     task = sent.task
 
     shown = plan.lend(Part.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
-    reconstruction = lost
+    reconstruction, trained = lost, None
     if reconstruction is None:
         try:
             with undisturbed():
                 update, draws = _update(plan, key, own_copy(task), client, defense, own_copy(batch), streams)
+                if plan.config.update is None:
+                    trained = trained_inputs(client, batch, draws, defense)
         except FOREIGN as error:  # a defence may be anybody's, and a model too
             reconstruction = _raised(error)
         else:
@@ -95,51 +99,38 @@ def run_trial(
             reconstruction = _attacked(plan, key, attack, see, streams, compute)
 
     distractors = plan.lend(Part.GALLERY, indices, plan.config.gallery, streams.generator("gallery", key.batch))
-    truth = Truth(
-        batch, distractors, shown, plan.neighbours(key, OTHERS), class_prior(plan.source.labels, plan.spec.classes)
+    whole = whole_gallery(plan.source, indices, plan.config.gallery)
+    prior = class_prior(plan.source.labels, plan.spec.classes)
+    truth = Truth(batch, distractors, shown, plan.neighbours(key, OTHERS), prior, trained, whole)
+    known_labels = "labels" in plan.config.knows
+    found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
+    role, base = role_of(attack)
+    names = tuple(withheld_name(name) if counts_only else name for name in examples.names)
+    trial = Trial(
+        id=trial_id(plan, key),
+        scenario=scenario_of(plan, key, client, defense, len(batch), names, sent),
+        attack=attack.label,
+        role=role,
+        base=base,
+        seed=seed,
+        control=key.control,
+        status=reconstruction.status.value,
+        message=reconstruction.message,
+        blind=reconstruction.blind,
+        scores=found.scores,
+        labels=found.labels,
+        controls=found.controls,
+        restarts=tuple(_finite(v) for v in reconstruction.restarts),
+        trace=tuple((evaluations, _finite(objective)) for evaluations, objective in reconstruction.trace),
+        gradient_evaluations=reconstruction.cost.gradient_evaluations,
+        seconds=round(reconstruction.cost.seconds, 3),
     )
-    scores = evaluate(
-        reconstruction,
-        truth,
-        plan.spec,
-        labels_known="labels" in plan.config.knows,
-        perceptual=plan.perceptual,
-    )
-    record = {
-        "id": trial_id(plan, key),
-        "scenario": {
-            "model": plan.models[key.model].label,
-            "mode": plan.mode.value,
-            "server": plan.server.label,
-            "server_changes": [change.value for change in sent.changes],
-            "client": client.label,
-            "defense": defense.label,
-            "knowledge": [*plan.config.knows, *(["crafting"] if sent.crafting is not None else [])],
-            "data": {
-                "source": plan.config.data.source if isinstance(plan.config.data.source, str) else plan.source.name,
-                "size": plan.config.data.size,
-                "kind": "image" if plan.spec.is_image else "example",
-                "batch": len(batch),
-                "index": key.batch,
-                "names": [withheld_name(name) if counts_only else name for name in examples.names],
-            },
-        },
-        "attack": attack.label,
-        "seed": seed,
-        "control": key.control,
-        **scores.record,
-        "trace": [[evaluations, _finite(objective)] for evaluations, objective in reconstruction.trace],
-        "cost": {
-            "gradient_evaluations": reconstruction.cost.gradient_evaluations,
-            "seconds": round(reconstruction.cost.seconds, 3),
-        },
-    }
     pictures = (
         ()
         if counts_only or not plan.spec.is_image
-        else _pictures(plan.spec, list(examples.names), batch, reconstruction, scores.order)
+        else _pictures(plan.spec, list(examples.names), batch, reconstruction, found.order)
     )
-    return TrialResult(record["id"], readable(record), pictures)
+    return TrialResult(trial.id, readable(trial.to_json()), pictures)
 
 
 def _attacked(

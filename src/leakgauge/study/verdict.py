@@ -2,69 +2,135 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from leakgauge.metrics.intervals import proportion_upper
-from leakgauge.study.findings import NOT_SAFE, finding, groups_of
-from leakgauge.study.gate import judge
+from leakgauge.metrics.intervals import bounded_upper
+from leakgauge.study.findings import NOT_SAFE, finding
+from leakgauge.study.flags import flags_of
+from leakgauge.study.gate import GateResult, judge
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.groups import Group, groups_of
+from leakgauge.study.records import Explanation, Scenario, Trial
+from leakgauge.study.results import Finding, Level
 
-LEVELS = ("exposed", "partial", "inconclusive", "not_recovered", "not_applicable")
+LEVELS = tuple(Level)
 """From the worst on."""
 
 
-def verdict(records: list[dict[str, Any]], gate: GateConfig | None) -> dict[str, Any]:
-    """The ``verdict`` of report.json."""
-    groups = groups_of(records)
+@dataclass(frozen=True)
+class Verdict:
+    """`findings` has the worst first and controls last; `explained` is of a captured update."""
+
+    level: Level
+    headline: tuple[str, str]
+    findings: tuple[Finding, ...]
+    gate: GateResult
+    explained: Explanation | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``verdict`` of report.json."""
+        told = {} if self.explained is None else {"explained": self.explained.to_json()}
+        return told | {
+            "level": self.level.value,
+            "headline": list(self.headline),
+            "findings": [found.to_json() for found in self.findings],
+            "gate": self.gate.to_json(),
+        }
+
+
+def verdict(trials: Sequence[Trial], gate: GateConfig | None) -> Verdict:
+    """What all trials of an audit say together."""
+    groups = groups_of(trials)
+    found = [(group, told(group, groups)) for group in groups]
+    rows = [(group, f) for group, f in found if not group.control]
+    own = sorted((f for _, f in rows), key=lambda f: (LEVELS.index(f.level), -_highest(f)))
+    level = next((name for name in LEVELS if any(f.level is name for f in own)), Level.INCONCLUSIVE)
+    level = Level.INCONCLUSIVE if level is Level.NOT_APPLICABLE else level
+    doubt = next((group.doubt for group in groups if group.doubt), "")
     images = all(group.thing == "image" for group in groups)
-    findings = [finding(group, groups) for group in groups]
-    own = [f for f in findings if not f["control"]]
-    own.sort(key=lambda f: (LEVELS.index(f["level"]), -_best(f)))
-    level = next((name for name in LEVELS if any(f["level"] == name for f in own)), "inconclusive")
-    told = [r["explained"] for r in records if r.get("explained") is not None]
-    doubt = next((g.doubt for g in groups if g.doubt), "")
-    return {
-        **({"explained": told[0]} if told else {}),
-        "level": "inconclusive" if level == "not_applicable" else level,
-        "headline": list(_headline(own, level, "picture" if images else "example", doubt)),
-        "findings": own + [f for f in findings if f["control"]],
-        "gate": judge(gate, groups).record,
-    }
+    return Verdict(
+        level=level,
+        headline=_headline(own, level, "image" if images else "example", doubt),
+        findings=(*own, *(f for group, f in found if group.control)),
+        gate=judge(gate, rows),
+        explained=next((t.explained for t in trials if t.explained is not None), None),
+    )
 
 
-def _best(f: dict[str, Any]) -> float:
-    return f["psnr"]["best_for_attacker"] if f["psnr"] else float("-inf")
+def told(group: Group, groups: Sequence[Group]) -> Finding:
+    """A finding with its flags and its sentence."""
+    found = finding(group, groups)
+    found = replace(found, flags=flags_of(group, found, groups))
+    return replace(found, sentence=_sentence(group, found))
 
 
-def _setting(f: dict[str, Any]) -> tuple[str, ...]:
-    s = f["scenario"]
-    return s["model"], s["client"], s["defense"]
+def _highest(found: Finding) -> float:
+    return found.psnr.highest if found.psnr else float("-inf")
 
 
-def _words(f: dict[str, Any]) -> str:
-    s = f["scenario"]
-    defense = "no defence" if s["defense"] == "none" else s["defense"]
-    crafted = "" if s["server"] == "honest" else f", as the dishonest server {s['server']} crafted it,"
-    return f"{s['model']}{crafted} under {s['client']} with {defense}"
+def _sentence(group: Group, found: Finding) -> str:
+    first = group.trials[0]
+    if found.level is Level.NOT_APPLICABLE:
+        return f"{group.title}: not applicable ({first.message})."
+    if found.identified is None or found.psnr is None:
+        return f"{group.title}: no result in {found.trials} trials ({first.message or first.status})."
+    thing, seen = group.thing, found.identified
+    read = f"{seen.count} of {seen.n} {thing}s identified, highest PSNR {found.psnr.highest:.1f} dB"
+    back = _came_back(found, thing)
+    said = {
+        Level.EXPOSED: f"{group.title}: {back} ({read}).",
+        Level.PARTIAL: f"{group.title}: no {thing} recovered, but more identified than by chance ({read}).",
+        Level.NOT_RECOVERED: f"{group.title}: not recovered by this attack ({read}); {NOT_SAFE}.",
+        Level.INCONCLUSIVE: f"{group.title}: inconclusive ({read}); {_why(group, found)}.",
+    }[found.level]
+    blind = next((t.blind for t in group.trials if t.blind), "")
+    more = [*([blind] if blind else []), *(f"unreliable: {flag.sentence}" for flag in found.flags)]
+    return " ".join([said, *(f"{text[:1].upper()}{text[1:]}." for text in more)])
 
 
-def _headline(own: list[dict[str, Any]], level: str, thing: str, doubt: str) -> tuple[str, str]:
+def _came_back(found: Finding, thing: str) -> str:
+    """Why a row is exposed."""
+    assert found.identified is not None
+    if found.recovered or not (found.certified or found.residual_risk):
+        return f"{found.recovered} of {found.identified.n} {thing}s recovered"
+    if found.certified:
+        return f"{found.certified} reads certified by the attack itself"
+    return f"{found.identified.count} of {found.identified.n} {thing}s singled out among look-alikes"
+
+
+def _why(group: Group, found: Finding) -> str:
+    if group.doubt:
+        return "the plan does not explain the captured update, see above"
+    if found.failed:
+        return f"{found.failed} of {found.trials} trials gave no result"
+    if found.power.shown is None:
+        return "no control shows whether the attack has power on this kind of client"
+    if not found.power.shown:
+        return "the attack does not recover the undefended controls either, so its failure says nothing"
+    return f"too few clients to exclude that half of such {group.thing}s can be identified"
+
+
+def _words(s: Scenario) -> str:
+    crafted = f", as the dishonest server {s.server} crafted it," if s.server_changes else ""
+    return f"{s.model}{crafted}, {s.client}, {s.defense if s.defended else 'no defence'}"
+
+
+def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str) -> tuple[str, str]:
     """Two sentences that a privacy officer understands."""
-    settings = sorted({_setting(f) for f in own})
-    exposed = [f for f in own if f["level"] == "exposed"]
-    leaky = {_setting(f) for f in exposed}
-    rest = [s for s in settings if s not in leaky]
-    if exposed:
-        worst = exposed[0]
-        rate = worst["identified"]
+    settings = list(dict.fromkeys(f.scenario for f in own))
+    exposed = [f for f in own if f.level is Level.EXPOSED]
+    leaky = {f.scenario for f in exposed}
+    if level is Level.EXPOSED:
+        worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))
         first = (
-            f"Client {thing}s came back out of the updates in {len(leaky)} of {_count(settings)}; the worst is "
-            f"{_words(worst)}, where {worst['attack']} recovered {worst['recovered']} of {rate['n']} {thing}s, "
-            f"the clearest at {worst['psnr']['best_for_attacker']:.1f} dB."
+            f"Client {thing}s were reconstructed in {len(leaky)} of {_count(settings)}. Worst case: "
+            f"{_words(worst.scenario)}; by {worst.attack}, {_came_back(worst, thing)}{_psnr(worst)}."
         )
-    elif level == "partial":
+    elif level is Level.PARTIAL:
         first = f"No {thing} came back whole, but the updates say more about who sent them than chance allows."
-    elif level == "not_recovered":
+    elif level is Level.NOT_RECOVERED:
         first = f"None of the attacks tried recovered {_a(thing)} in {_count(settings)} tested."
     elif doubt:
         return (
@@ -74,19 +140,30 @@ def _headline(own: list[dict[str, Any]], level: str, thing: str, doubt: str) -> 
     else:
         return (
             f"This audit does not settle whether {thing}s can be recovered.",
-            "The attacks failed, did not apply, or did not show their power on an undefended control: the table has "
+            "The attacks failed, did not apply, or did not show their power on undefended controls: the table has "
             "each reason (report.html).",
         )
-    return first, doubt or _second(own, settings, rest, thing)
+    return first, doubt or _second(own, settings, [s for s in settings if s not in leaky], thing)
 
 
-def _second(own: list[dict[str, Any]], settings: list[tuple[str, ...]], rest: list[tuple[str, ...]], thing: str) -> str:
+def _psnr(found: Finding) -> str:
+    return f" (highest PSNR {found.psnr.highest:.1f} dB)" if found.psnr else ""
+
+
+def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence[Scenario], thing: str) -> str:
     held = [s for s in rest if _held(own, s)]
-    if held:
-        images = min(f["images"] for f in own if _setting(f) in held and f["level"] == "not_recovered")
+    doubted = [f for f in own if f.scenario in held and f.flags]
+    if doubted:
         return (
-            f"In {len(held)} of {_count(settings)} these attacks recovered nothing ({images} {thing}s each, so "
-            f"up to {100 * proportion_upper(0, images):.0f} % could still be recoverable); {NOT_SAFE}."
+            f"In {len(held)} of {_count(settings)} these attacks recovered nothing, but the result is unreliable: "
+            f"{doubted[0].flags[0].sentence}."
+        )
+    if held:
+        clients = min(f.clients for f in own if f.scenario in held and f.level is Level.NOT_RECOVERED)
+        return (
+            f"In {len(held)} of {_count(settings)} these attacks recovered nothing. With {clients} clients each, these "
+            f"attacks may still succeed on up to {100 * bounded_upper([0.0] * clients):.0f} % of such clients (95 % "
+            f"confidence), and stronger ones on more; {NOT_SAFE}."
         )
     if rest:
         return (
@@ -100,10 +177,10 @@ def _a(thing: str) -> str:
     return f"an {thing}" if thing[0] in "aeiou" else f"a {thing}"
 
 
-def _count(settings: list[tuple[str, ...]]) -> str:
+def _count(settings: Sequence[Scenario]) -> str:
     return "1 setting" if len(settings) == 1 else f"{len(settings)} settings"
 
 
-def _held(own: list[dict[str, Any]], setting: tuple[str, ...]) -> bool:
-    levels = {f["level"] for f in own if _setting(f) == setting} - {"not_applicable"}
-    return levels == {"not_recovered"}
+def _held(own: Sequence[Finding], setting: Scenario) -> bool:
+    levels = {f.level for f in own if f.scenario == setting} - {Level.NOT_APPLICABLE}
+    return levels == {Level.NOT_RECOVERED}

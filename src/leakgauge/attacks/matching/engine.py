@@ -248,6 +248,7 @@ class Matching:
             label_confidence=confidence,
             cost=cost,
             trace=tuple(meter.trace),
+            restarts=tuple(minimum.data.tolist()) if minimum.data.numel() > 1 else (),
         )
 
 

@@ -19,10 +19,6 @@ BLIND = 1e-6
 """A cosine gap below this is called none: in float32 1 − cosine has no digit left. Working attacks start at 1e-2."""
 
 
-NONE_SEEN = "no image information"
-"""Words of every sentence that says so."""
-
-
 @dataclass(frozen=True)
 class Information:
     """How far apart the updates of two unrelated batches with the same labels are, as 1 − cosine.
@@ -53,7 +49,7 @@ class Information:
         if not self.blind:
             return ""
         said = (
-            f"the update carries {NONE_SEEN} that float32 could see in the whole of it: two random batches "
+            f"the update carries no image information that float32 could see in the whole of it: two random batches "
             f"with the same labels have cosine 1 − {max(self.gap, 0.0):.0e}"
         )
         if self.lost(torch.float64) and self.tensor_gap < BLIND:
@@ -126,11 +122,10 @@ class IfInformative:
             return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         asked = image_information(observation, examples, child_generator(generator))
         if asked.lost(compute.dtype):
-            return replace(Reconstruction.not_applicable(asked.sentence), cost=Cost(asked.cost))
+            none = Reconstruction.not_applicable(asked.sentence)
+            return replace(none, cost=Cost(asked.cost), blind=asked.sentence)
         left = replace(budget, gradient_evaluations=None if limit is None else limit - asked.cost)
         found = self.attack.reconstruct(observation, generator, budget=left, compute=compute, on_step=on_step)
         spent = Cost(found.cost.gradient_evaluations + asked.cost, found.cost.seconds)
-        message = "; ".join(filter(None, (found.message, asked.sentence)))
-        return replace(
-            found, message=message, cost=spent, trace=tuple((n + asked.cost, value) for n, value in found.trace)
-        )
+        trace = tuple((n + asked.cost, value) for n, value in found.trace)
+        return replace(found, blind=asked.sentence, cost=spent, trace=trace)

@@ -1,0 +1,121 @@
+"""Whether a reconstruction singles out its original among strangers, by structure rather than by squared error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
+from leakgauge.errors import require
+from leakgauge.metrics.assignment import pairwise_mse
+from leakgauge.metrics.identification import TIE
+from leakgauge.metrics.registration import likeness, plain_likeness
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """How each true example fares in the line-up.
+
+    Attributes:
+        slots: for each true example the read that is held against it; `None` where there are too few.
+        ranks: 1 is nearest; the number of candidates for a truth without a read. The better of two ways to compare.
+        residuals: what the read leaves, in each way: a share of the structure, or the squared error of data that are no
+            pictures; 1 without a read.
+        nearest: whether nobody in the line-up is nearer, in each way.
+        candidates: gallery and one truth together.
+    """
+
+    slots: tuple[int | None, ...]
+    ranks: Int[Tensor, " n"]
+    residuals: Float[Tensor, "ways n"]
+    nearest: Bool[Tensor, "ways n"]
+    candidates: int
+
+    @property
+    def identified(self) -> Bool[Tensor, " n"]:
+        """Whose true example is strictly nearer than everybody else in the line-up."""
+        return self.ranks == 1
+
+
+@dataclass(frozen=True, eq=False)
+class LineUp:
+    """Reads of one client beside pictures of strangers.
+
+    Pictures are compared by structure alone, each channel around its own mean: in place and at full size
+    (`plain_likeness`), and up to shift, mirror, turn and light (`likeness`). Being nearest in either way counts, so a
+    guess among exchangeable candidates is right up to twice as often as 1 in `candidates`, and a one-to-one assignment
+    helps it further: what chance gives is measured by holding the same reads against other clients' examples. Other
+    data are compared by squared error.
+
+    Attributes:
+        reads: what the attack found.
+        gallery: the strangers, at least one.
+        data_range, low: the data's range.
+    """
+
+    reads: Float[Tensor, "m ..."]
+    gallery: Float[Tensor, "g ..."] | Lent
+    data_range: float = 1.0
+    low: float = 0.0
+    _strangers: list[Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require(len(self.gallery) > 0, "gallery", "is empty", "give distractors, see leakgauge.data.gallery")
+        parts = [self._left_of(chunk) for chunk in self._chunks()]
+        object.__setattr__(self, "_strangers", [torch.cat(way, 1) for way in zip(*parts, strict=True)])
+
+    def _chunks(self) -> Iterator[Tensor]:
+        """The gallery in pieces that fit in memory in float64."""
+        return in_chunks(self.gallery, max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
+
+    def _left_of(self, x: Float[Tensor, "n ..."]) -> list[Float[Tensor, "m n"]]:
+        return residuals(self.reads, x, data_range=self.data_range, low=self.low)
+
+    def identify(self, *clients: Float[Tensor, "n ..."], paired: bool = False) -> list[Placed]:
+        """For each client's examples the read of each and its rank.
+
+        Reads are assigned one to one so that the least structure is left in all. Ties count against identification: a
+        read that is as near to a stranger identifies nobody. Strangers that are a copy of the truth step out.
+
+        Args:
+            paired: read i belongs to example i; nothing is assigned.
+        """
+        everything = self._left_of(torch.cat(clients))
+        parts = zip(*(way.split([len(x) for x in clients], 1) for way in everything), strict=True)
+        return [self._place(x, ways, paired) for x, ways in zip(clients, parts, strict=True)]
+
+    def _place(self, x: Tensor, ways: tuple[Tensor, ...], paired: bool) -> Placed:
+        slots: list[int | None] = [None] * len(x)
+        if paired:
+            slots = list(range(len(x)))
+        elif len(self.reads) and len(x):
+            rows, columns = linear_sum_assignment(torch.stack(ways).amin(0).T.numpy())
+            for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+                slots[row] = column
+        ranks = torch.full((len(ways), len(x)), len(self.gallery) + 1)
+        left = torch.ones(len(ways), len(x), dtype=torch.float64)
+        for i, slot in enumerate(slots):
+            if slot is None:
+                continue
+            stranger = torch.cat([(chunk != x[i].to(chunk)).flatten(1).any(1) for chunk in self._chunks()])
+            for k, (own, others) in enumerate(zip(ways, self._strangers, strict=True)):
+                left[k, i] = own[slot, i]
+                nearer = others[slot] <= own[slot, i] * (1 + TIE) + 1e-15
+                ranks[k, i] = 1 + int((nearer & stranger).sum())
+        return Placed(tuple(slots), ranks.amin(0), left, ranks == 1, len(self.gallery) + 1)
+
+
+def residuals(
+    x_hat: Float[Tensor, "m ..."], x: Float[Tensor, "n ..."], *, data_range: float = 1.0, low: float = 0.0
+) -> list[Float[Tensor, "m n"]]:
+    """What each read leaves of each picture, for each way to compare; 0 is a copy, 1 is nothing in common. Of data that
+    are no pictures the mean squared error."""
+    if x.ndim == 4:
+        ways = (like(x_hat, x, data_range=data_range, low=low) for like in (plain_likeness, likeness))
+        return [1 - way.square() for way in ways]
+    return [pairwise_mse(x_hat, x, data_range=data_range, low=low)]

@@ -1,0 +1,118 @@
+"""Trials that belong together. The unit is the client; seeds repeat it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from leakgauge.study.records import Scenario, Trial
+
+
+@dataclass(frozen=True)
+class Group:
+    """All trials of one scenario and attack, controls among them only in groups of their own."""
+
+    scenario: Scenario
+    attack: str
+    control: bool
+    trials: tuple[Trial, ...]
+
+    @property
+    def thing(self) -> str:
+        """What an example of the data is called: image, or example where the data are none."""
+        return self.scenario.data.kind
+
+    @property
+    def title(self) -> str:
+        """Attack and setting in words."""
+        return f"{self.attack} on {self.scenario.words}"
+
+    @cached_property
+    def failed(self) -> list[Trial]:
+        """Trials without a result, other than those the attack does not apply to."""
+        return [t for t in self.trials if t.scores is None and t.applies]
+
+    @property
+    def doubt(self) -> str:
+        """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
+        told = (t.explained for t in self.trials if t.explained is not None)
+        return next((e.sentence for e in told if not e.holds), "")
+
+    @cached_property
+    def scored(self) -> list[Trial]:
+        """Trials that gave a result."""
+        return [t for t in self.trials if t.scores is not None]
+
+    @cached_property
+    def highest_psnr(self) -> dict[int, list[float]]:
+        """Client → the highest PSNR of each of its images over the seeds."""
+        return {client: [max(v) for v in images] for client, images in self._per_image("psnr").items()}
+
+    @cached_property
+    def mean_psnr(self) -> dict[int, list[float]]:
+        """Client → the mean PSNR of each of its images over the seeds."""
+        return {client: [statistics.fmean(v) for v in images] for client, images in self._per_image("psnr").items()}
+
+    @cached_property
+    def identified(self) -> dict[int, list[bool]]:
+        """Client → which of its images were identified in some seed."""
+        return {client: [any(v) for v in images] for client, images in self._per_image("identified").items()}
+
+    @cached_property
+    def recovered(self) -> dict[int, list[bool]]:
+        """Client → which of its images were recovered in some seed. A client whose trials all failed has none."""
+        found = {client: [any(v) for v in images] for client, images in self._per_image("recovered").items()}
+        size = self.scenario.data.batch
+        return {t.client: [False] * size for t in self.trials} | found
+
+    @property
+    def certified(self) -> int:
+        """Reads that the attack proved by its own check."""
+        return sum(t.scores.certified for t in self.scored if t.scores is not None)
+
+    def values(self, score: str, best: bool | None = None) -> list[float]:
+        """One number an image: the mean over the seeds of a score, or the highest (`best`) or lowest (`False`) one."""
+        pick = statistics.fmean if best is None else max if best else min
+        return [pick(v) for images in self._per_image(score).values() for v in images]
+
+    def _per_image(self, score: str) -> dict[int, list[list[Any]]]:
+        """Client → for each of its images with a score, that score in every seed."""
+        found: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        for trial in self.scored:
+            for slot, value in enumerate(getattr(trial.scores, score) or ()):
+                if value is not None:
+                    found[(trial.client, slot)].append(value)
+        clients: dict[int, list[list[Any]]] = defaultdict(list)
+        for (client, _), values in found.items():
+            clients[client].append(values)
+        return dict(clients)
+
+
+def shares(flags: dict[int, list[bool]]) -> list[float]:
+    """Share of each client's images."""
+    return [statistics.fmean(client) for client in flags.values()]
+
+
+def groups_of(trials: Sequence[Trial]) -> list[Group]:
+    """Trials by scenario and attack, in the order of their ids."""
+    found: dict[tuple[bool, Scenario, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        found[(trial.control, trial.scenario.of_all_clients, trial.attack)].append(trial)
+    return [Group(s, attack, control, tuple(members)) for (control, s, attack), members in found.items()]
+
+
+def control_of(group: Group, groups: Sequence[Group]) -> Group | None:
+    """The same attack on the same kind of client without a defence: added controls, or the plan's own."""
+    s = group.scenario
+
+    def alike(g: Group) -> bool:
+        t = g.scenario
+        same = (s.model, s.server, s.client, s.data.batch) == (t.model, t.server, t.client, t.data.batch)
+        return same and g.attack == group.attack and not t.defended
+
+    # An added control first: where an update file was audited, its own trial is no control.
+    return min((g for g in groups if alike(g)), key=lambda g: not g.control, default=None)

@@ -1,0 +1,174 @@
+"""What an audit stores of its trials, typed, and the one place that writes and reads it as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any
+
+from leakgauge.study.scores import Json, LabelScores, Nulls, Scores, Values, plain
+
+
+class Role(Enum):
+    """What an attack claims to be among others on the same update."""
+
+    STRONGEST = "strongest"  # chooses among all methods: nothing else should beat it
+    RECIPE = "recipe"
+    NAIVE = "naive"  # reads a defended update as if it were not
+    SERVER = "server"  # reads what a dishonest server prepared
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where a client's examples come from. `index` and `names` are of one client; `None` and empty for several."""
+
+    source: str
+    size: int | None
+    kind: str
+    batch: int
+    index: int | None = None
+    names: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        written = {"source": self.source, "size": self.size, "kind": self.kind, "batch": self.batch}
+        return written if self.index is None else written | {"index": self.index, "names": list(self.names)}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What was attacked. `defended` is whether a mechanism stands between the client's examples and its update."""
+
+    model: str
+    mode: str
+    server: str
+    server_changes: tuple[str, ...]
+    client: str
+    defense: str
+    defended: bool
+    knowledge: tuple[str, ...]
+    data: Data
+
+    @property
+    def of_all_clients(self) -> Scenario:
+        """Without what tells one client from another."""
+        return replace(self, data=replace(self.data, index=None, names=()))
+
+    @property
+    def words(self) -> str:
+        """Model, client and defence, and the server where it is dishonest."""
+        crafted = f", from server {self.server}" if self.server_changes else ""
+        return f"{self.model}, {self.client}, {self.defense}{crafted}"
+
+    @staticmethod
+    def from_json(found: Json) -> Scenario:
+        data = found["data"]
+        return Scenario(
+            model=found["model"],
+            mode=found["mode"],
+            server=found["server"],
+            server_changes=tuple(found.get("server_changes", ())),
+            client=found["client"],
+            defense=found["defense"],
+            defended=found["defended"],
+            knowledge=tuple(found["knowledge"]),
+            data=Data(
+                source=data["source"],
+                size=data["size"],
+                kind=data.get("kind", "image"),
+                batch=data["batch"],
+                index=data.get("index"),
+                names=tuple(data.get("names", ())),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Whether the plan explains the captured update that was attacked; `record` is the whole of it for the page."""
+
+    holds: bool
+    sentence: str
+    record: Json
+
+    @staticmethod
+    def from_json(found: Json) -> Explanation:
+        return Explanation(found["holds"], found["sentence"], found)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.record)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One attack on one client's update.
+
+    Attributes:
+        role, base: what the attack claims to be, and what a naive or adapted reading is a reading of.
+        blind: why the update says nothing of its images; empty where it does, or was not asked.
+        explained: of a captured update.
+        restarts: final objective of each restart, where the attack has several.
+        trace: (gradient evaluations, objective), `None` for an objective that was not finite.
+    """
+
+    id: str
+    scenario: Scenario
+    attack: str
+    role: Role
+    base: str
+    seed: int
+    control: bool
+    status: str
+    message: str
+    blind: str
+    scores: Scores | None
+    labels: LabelScores | None
+    controls: Nulls
+    restarts: Values
+    trace: tuple[tuple[int, float | None], ...]
+    gradient_evaluations: int
+    seconds: float
+    explained: Explanation | None = None
+
+    @property
+    def client(self) -> int:
+        """Which client of its scenario."""
+        assert self.scenario.data.index is not None
+        return self.scenario.data.index
+
+    @property
+    def applies(self) -> bool:
+        """Whether the attack applies to this update at all."""
+        return self.status != "not_applicable"
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of report.json's ``trials``."""
+        written = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        cost = {key: written.pop(key) for key in ("gradient_evaluations", "seconds")}
+        if self.explained is None:
+            del written["explained"]
+        return written | {"cost": cost}
+
+    @staticmethod
+    def from_json(found: Json) -> Trial:
+        """Raises `KeyError` for a record of another schema."""
+        scores, labels = found["scores"], found["labels"]
+        return Trial(
+            id=found["id"],
+            scenario=Scenario.from_json(found["scenario"]),
+            attack=found["attack"],
+            role=Role(found["role"]),
+            base=found["base"],
+            seed=found["seed"],
+            control=found["control"],
+            status=found["status"],
+            message=found["message"],
+            blind=found["blind"],
+            scores=None if scores is None else Scores.from_json(scores),
+            labels=None if labels is None else LabelScores(**labels),
+            controls=Nulls.from_json(found["controls"]),
+            restarts=tuple(found["restarts"]),
+            trace=tuple((evaluations, objective) for evaluations, objective in found["trace"]),
+            gradient_evaluations=found["cost"]["gradient_evaluations"],
+            seconds=found["cost"]["seconds"],
+            explained=None if found.get("explained") is None else Explanation.from_json(found["explained"]),
+        )

@@ -1,0 +1,198 @@
+"""What an audit says of a scenario and attack, typed, as report.json has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+from leakgauge.study.records import Scenario
+from leakgauge.study.scores import plain
+
+
+class Level(Enum):
+    """From the worst on."""
+
+    EXPOSED = "exposed"
+    PARTIAL = "partial"
+    INCONCLUSIVE = "inconclusive"
+    NOT_RECOVERED = "not_recovered"
+    NOT_APPLICABLE = "not_applicable"
+
+    @property
+    def words(self) -> str:
+        return self.value.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Power:
+    """What the attack does without a defence, on the same kind of client.
+
+    Attributes:
+        psnr: highest of an image.
+        shown: whether that is enough; `None` without a control.
+        trial: the control's first.
+        clients, recovered: how many there were, and the mean share of their images that came back.
+    """
+
+    psnr: float | None = None
+    shown: bool | None = None
+    trial: str | None = None
+    clients: int = 0
+    recovered: float | None = None
+
+
+@dataclass(frozen=True)
+class PSNRSummary:
+    """In dB: the mean over clients with its 95 % interval, and highest, median and lowest of the images."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    highest: float
+    median: float
+    lowest: float
+
+
+@dataclass(frozen=True)
+class NullPSNR:
+    """Of the public picture that is nearest to each truth."""
+
+    mean: float
+    high: float
+    kind: str = "nearest_public"
+
+
+@dataclass(frozen=True)
+class Identified:
+    """How many images were singled out in a line-up.
+
+    Attributes:
+        count, n, rate: identified images, all, and their share.
+        clients: how many there were: the sample.
+        low, high: 95 % interval of the share, over clients.
+        upper: one-sided 95 % bound.
+        chance: share of other clients' images that the same reads identified.
+        beyond: how likely other clients in place of these would be identified as often.
+        naive: share that the mean public picture identifies.
+        gallery, whole: size of the line-up, and how many in it are whole other pictures.
+        worst: most images of one client.
+    """
+
+    count: int
+    n: int
+    rate: float
+    clients: int
+    low: float
+    high: float
+    upper: float
+    chance: float
+    beyond: float
+    naive: float
+    gallery: int
+    whole: int
+    worst: int
+
+
+@dataclass(frozen=True)
+class Residual:
+    """(attack − control) / (1 − control): what an update adds to identifying its images, with a 95 % interval."""
+
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Mean PSNR of the reads against their own images less that against other clients', in dB, by client."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class LabelLeak:
+    """Label F1 by client, and how far it is above the best guess that is the same for all.
+
+    Attributes:
+        mean, low, high: F1.
+        upper: its one-sided 95 % bound.
+        baseline: of the best constant guess.
+        above, above_low, above_high: F1 less that, by client.
+        confidence: the reader's own, mean; `None` where it gives none.
+        n: clients.
+    """
+
+    mean: float
+    low: float
+    high: float
+    upper: float
+    baseline: float
+    above: float
+    above_low: float
+    above_high: float
+    confidence: float | None
+    n: int
+
+    @property
+    def leaks(self) -> bool | None:
+        """`True` beyond the interval, `False` where no better than the constant guess, `None` where it cannot be told:
+        in few clients, or where the reader itself gives its answer no confidence."""
+        if self.above <= 0:
+            return False
+        return True if self.above_low > 0 and self.confidence != 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {k: getattr(self, k) for k in self.__dataclass_fields__} | {"leaks": self.leaks}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of all trials."""
+
+    gradient_evaluations: int
+    seconds: float
+
+
+@runtime_checkable
+class Flag(Protocol):
+    """Why a row is unreliable; see `leakgauge.study.flags`."""
+
+    @property
+    def sentence(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an attack achieved in a scenario. What needs a result is `None` where no trial gave one."""
+
+    scenario: Scenario
+    attack: str
+    control: bool
+    level: Level
+    trials: int
+    failed: int
+    images: int
+    clients: int
+    psnr: PSNRSummary | None
+    null_psnr: NullPSNR | None
+    ssim_mean: float | None
+    lpips_mean: float | None
+    identified: Identified | None
+    recovered: int | None
+    certified: int
+    residual_risk: Residual | None
+    gain: Gain | None
+    label_f1: LabelLeak | None
+    power: Power
+    cost: Cost
+    sentence: str = ""
+    flags: tuple[Flag, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of report.json's ``verdict.findings``."""
+        written = {k: plain(getattr(self, k)) for k in self.__dataclass_fields__}
+        told = [{"kind": type(flag).__name__, "sentence": flag.sentence} | plain(flag) for flag in self.flags]
+        return written | {"flags": told}

@@ -1,0 +1,60 @@
+"""How a trial is described: what is attacked, by what, and what the client trained on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.adaptive.adapted import Adapted, Naive
+from leakgauge.attacks.closed_form import ServerRead
+from leakgauge.attacks.recipes.auto import Auto
+from leakgauge.clients.client import trained_on
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.resolve import Named
+from leakgauge.servers.server import Broadcast
+from leakgauge.study.attempt import own_copy
+from leakgauge.study.plan import Key, Plan
+from leakgauge.study.records import Data, Role, Scenario
+from leakgauge.task import Batch
+
+
+def role_of(attack: Named) -> tuple[Role, str]:
+    """What an attack claims to be, and the attack that it is a reading of."""
+    value = attack.value
+    if isinstance(value, Naive):
+        return Role.NAIVE, repr(value.attack)
+    inner = value.attack if isinstance(value, Adapted) else value
+    role = Role.STRONGEST if isinstance(inner, Auto) else Role.SERVER if isinstance(inner, ServerRead) else Role.RECIPE
+    return role, repr(inner)
+
+
+def scenario_of(
+    plan: Plan, key: Key, client: Named, defense: Named, batch: int, names: tuple[str, ...], sent: Broadcast
+) -> Scenario:
+    """What is attacked."""
+    crafted = sent.crafting is not None
+    return Scenario(
+        model=plan.models[key.model].label,
+        mode=plan.mode.value,
+        server=plan.server.label,
+        server_changes=tuple(change.value for change in sent.changes),
+        client=client.label,
+        defense=defense.label,
+        defended=not isinstance(defense.value, NoDefense),
+        knowledge=(*plan.config.knows, *(["crafting"] if crafted else [])),
+        data=Data(
+            source=plan.config.data.source if isinstance(plan.config.data.source, str) else plan.source.name,
+            size=plan.config.data.size,
+            kind="image" if plan.spec.is_image else "example",
+            batch=batch,
+            index=key.batch,
+            names=names,
+        ),
+    )
+
+
+def trained_inputs(client: Named, batch: Batch, draws: Draws, defense: Named) -> Tensor | None:
+    """What the client trained on, where that differs from what it holds; one for each example."""
+    inputs = trained_on(client.value, own_copy(batch), draws, defense.value).inputs.detach()
+    return None if inputs.shape != batch.inputs.shape or torch.equal(inputs, batch.inputs) else inputs

@@ -1,0 +1,168 @@
+"""Faults that are planted in an audit are flagged; clean audits are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from leakgauge.study.flags import (
+    ControlNotRecovered,
+    NoBetterThanPrior,
+    NoGradient,
+    RestartsDisagree,
+    WeakerWins,
+)
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.records import Role, Trial
+from leakgauge.study.verdict import verdict
+from study.trials import POWER, trial
+
+GATE = GateConfig.model_validate({"identified": {"max": 0.9}})
+
+
+def kinds(trials: Sequence[Trial], defense: str = "d", attack: str = "a") -> set[type]:
+    found = next(
+        f
+        for f in verdict(trials, None).findings
+        if f.scenario.defense == defense and f.attack == attack and not f.control
+    )
+    return {type(flag) for flag in found.flags}
+
+
+def broken_strongest(rng: np.random.Generator) -> list[Trial]:
+    """The strongest attack recovers nothing where a recipe recovers nearly all."""
+    hits = rng.random(8) < 0.95
+    weak = [trial(i, 25.0, identified=bool(h), defense="d", attack="b") for i, h in enumerate(hits)]
+    return [*POWER, *weak, *(trial(i, 10.0, defense="d", role=Role.STRONGEST) for i in range(8))]
+
+
+def naive_wins(rng: np.random.Generator) -> list[Trial]:
+    """Knowing the defence makes the same attack worse."""
+    hits = rng.random(8) < 0.95
+    weak = [
+        trial(i, 25.0, identified=bool(h), defense="d", attack="naive(a)", role=Role.NAIVE, base="a")
+        for i, h in enumerate(hits)
+    ]
+    return [*POWER, *weak, *(trial(i, 10.0, defense="d") for i in range(8))]
+
+
+def zero_gradient(rng: np.random.Generator) -> list[Trial]:
+    """A rounding in the simulation has no derivative: the objective stays where it began."""
+    level = float(rng.random())
+    return [*POWER, *(trial(i, 10.0, defense="d", trace=((0, level), (50, level))) for i in range(8))]
+
+
+def infinite(rng: np.random.Generator) -> list[Trial]:
+    """Overflow in most trials; the others give noise."""
+    lost = rng.random(8) < 0.8
+    made = [
+        trial(i, None if gone else 8.0, defense="d", status="non_finite" if gone else None)
+        for i, gone in enumerate(lost)
+    ]
+    return [*POWER, *made]
+
+
+def powerless(rng: np.random.Generator) -> list[Trial]:
+    """An attack that recovers a tenth without a defence."""
+    control = [trial(i, 30.0, identified=bool(rng.random() < 0.1), control=True) for i in range(5)]
+    return [*control, *(trial(i, 10.0, defense="d") for i in range(8))]
+
+
+def prior_only(rng: np.random.Generator) -> list[Trial]:
+    """Its reads are pretty pictures that owe nothing to the update."""
+
+    def pretty(i: int, **changes: object) -> Trial:
+        values = rng.normal(14, 2, 2)
+        return trial(i, float(values[0]), other=float(values.mean()), **changes)  # type: ignore[arg-type]
+
+    return [*(pretty(i, control=True) for i in range(5)), *(pretty(i, defense="d") for i in range(8))]
+
+
+def torn(rng: np.random.Generator) -> list[Trial]:
+    """An attack that works by the toss of a coin."""
+    control = [
+        trial(i, 25.0, identified=bool(h), control=True, seed=s)
+        for i in range(8)
+        for s, h in enumerate(rng.random(4) < 0.5)
+    ]
+    return [*control, *(trial(i, 10.0, defense="d") for i in range(8))]
+
+
+def lucky_restart(rng: np.random.Generator) -> list[Trial]:
+    """One restart of four gets anywhere."""
+    ends = [(0.9, 0.02, 0.8, float(0.5 + rng.random() / 2)) for _ in range(8)]
+    return [*POWER, *(trial(i, 10.0, defense="d", restarts=ends[i]) for i in range(8))]
+
+
+FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
+    broken_strongest: {WeakerWins},
+    naive_wins: {WeakerWins},
+    zero_gradient: {NoGradient},
+    infinite: {NoGradient},
+    powerless: {ControlNotRecovered},
+    prior_only: {ControlNotRecovered, NoBetterThanPrior},
+    torn: {RestartsDisagree},
+    lucky_restart: {RestartsDisagree},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[f.__name__ for f in FAULTS])
+def test_a_planted_fault_is_flagged_and_cannot_pass(fault: Callable[[np.random.Generator], list[Trial]]) -> None:
+    """At least 19 of 20 of each, by the right flag."""
+    seen = 0
+    for seed in range(20):
+        trials = fault(np.random.default_rng(seed))
+        seen += FAULTS[fault] <= kinds(trials)
+        assert verdict(trials, GATE).gate.passed is False
+    assert seen >= 19
+
+
+def clean(rng: np.random.Generator) -> list[Trial]:
+    """An attack that recovers most undefended clients, two weaker ones, and a defence that holds or leaks."""
+    leak, trials = float(rng.choice([0.0, 0.5, 1.0])), []
+    for control, defense, rate, n in ((True, "none", 0.95, 5), (False, "d", 0.97 * leak, 8)):
+        ease = rng.random(n)
+        for name, role, skill in (("a", Role.STRONGEST, 1.0), ("b", Role.RECIPE, 0.8), ("naive(a)", Role.NAIVE, 0.3)):
+            for i in range(n):
+                hit = bool(ease[i] < rate * skill)
+                psnr = float(rng.normal(25 if hit else 11, 1.5))
+                trace = tuple((10 * k, float(v)) for k, v in enumerate(np.sort(rng.random(4))[::-1]))
+                restarts = tuple(float(v) for v in 0.01 + 0.02 * rng.random(4))
+                made = trial(
+                    i, psnr, identified=hit, defense=defense, control=control, attack=name, role=role, base="a",
+                    other=float(rng.normal(10, 0.5)), trace=((0, 2.0), *trace), restarts=restarts,
+                )  # fmt: skip
+                trials.append(made)
+    return trials
+
+
+@pytest.mark.parametrize("audits", [range(10), pytest.param(range(10, 110), marks=pytest.mark.slow)])
+def test_clean_audits_are_not_flagged(audits: range) -> None:
+    """At most one in a hundred, counting the strongest attack's row."""
+    assert sum(bool(kinds(clean(np.random.default_rng(seed)))) for seed in audits) <= 1
+
+
+@pytest.mark.slow
+def test_two_attacks_of_luck_do_not_convict_each_other() -> None:
+    false = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        trials = [
+            trial(i, 20.0, identified=bool(rng.random() < 0.5), defense="d", attack=name, role=role)
+            for name, role in (("a", Role.STRONGEST), ("b", Role.RECIPE))
+            for i in range(6)
+        ]
+        false += WeakerWins in kinds(trials)
+    assert false <= 2
+
+
+def test_a_flag_is_on_the_record_and_in_the_sentence() -> None:
+    result = verdict(zero_gradient(np.random.default_rng(0)), GATE)
+    record = result.to_json()["findings"][0]
+    assert record["flags"][0]["kind"] == "NoGradient"
+    assert "no gradient to follow" in record["flags"][0]["sentence"]
+    assert "no gradient to follow" in record["sentence"]
+    assert "unreliable" in result.headline[1]
+    assert any("unreliable: a on m, fedsgd, d" in reason.text for reason in result.gate.reasons)

@@ -226,9 +226,9 @@ def test_nothing_is_recommended_while_the_undefended_model_still_learns() -> Non
 
 def test_labels_that_are_read_are_named() -> None:
     quiet = row("a", "a(x=1)", 0.59, (0, 9.0))
-    assert "labels are read: F1 1.00, by guessing 0.25" in _said(quiet)
+    assert "labels are read: F1 1.00, by the best constant guess 0.25" in _said(quiet)
     for who in ("naive", "adapted"):
-        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "n": 20}
+        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "n": 20, "leaks": None}
     assert "labels are read" not in _said(quiet)
 
 

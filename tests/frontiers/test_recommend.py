@@ -228,7 +228,7 @@ def test_labels_that_are_read_are_named() -> None:
     quiet = row("a", "a(x=1)", 0.59, (0, 9.0))
     assert "labels are read: F1 1.00, by the best constant guess 0.25" in _said(quiet)
     for who in ("naive", "adapted"):
-        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "n": 20, "leaks": None}
+        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "leaks": None}
     assert "labels are read" not in _said(quiet)
 
 

@@ -77,7 +77,9 @@ class Point:
     def seen(self) -> str:
         """``2 of 8 pictures identified``, and what that allows."""
         most = f"with 95 % confidence at most {100 * self.upper:.0f} %"
-        told = "" if self.labels is None else "; labels are read: F1 {:.2f}, by the best constant guess {:.2f}".format(*self.labels)
+        told = ""
+        if self.labels is not None:
+            told = "; labels are read: F1 {:.2f}, by the best constant guess {:.2f}".format(*self.labels)
         return f"{self.count} of {self.images} pictures identified ({most}{told})"
 
 

@@ -32,7 +32,7 @@ from leakgauge.metrics import (
 )
 from leakgauge.models import convnet, lenet, mlp, resnet20
 from leakgauge.observation import Attack, Knowledge, Observation
-from leakgauge.study.gate import needed
+from leakgauge.study.judging.gate import needed
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, inner, squared_norm
 

@@ -22,7 +22,8 @@ from leakgauge.models.weights import read_model
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
-from leakgauge.study.store import FILE, Asked, Store
+from leakgauge.study.store import FILE, Store
+from leakgauge.study.tables import Asked
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 PLAN = """name: plan

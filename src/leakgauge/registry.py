@@ -1,18 +1,71 @@
-"""Names of things, resolved once at the edge (plan and command line).
+"""Names of things, resolved once at the edge (plan and command line), and values checked against their constructors.
 
 A part registers its constructor under a name; library code takes the object, never the name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
+import math
+import os
+import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeVar
 
 from leakgauge.errors import FOREIGN, InputError, did_you_mean, said
-from leakgauge.own_code import own_module
+
+
+def own_module(name: str) -> ModuleType:
+    """The module of that name, from what is installed or else from the working directory.
+
+    The working directory is searched last, and only from the first call on: a file that lies beside a received
+    model is never imported in place of an installed package, and not at all unless the user names a module.
+
+    Raises:
+        ModuleNotFoundError: there is none, or a module that it imports is missing.
+    """
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    return importlib.import_module(name)
+
+
+def hints(build: Callable[..., Any]) -> dict[str, Any]:
+    """Types of a constructor's parameters, as far as they are stated where they can be read."""
+    own = isinstance(build, type) and not dataclasses.is_dataclass(build)
+    stated = build.__init__ if own else build
+    module = None if own else inspect.getmodule(build)
+    try:
+        return typing.get_type_hints(stated, vars(module) if module else None)
+    except (NameError, TypeError, AttributeError):
+        return {}  # names imported for type checkers alone; no function
+
+
+def typed(build: Callable[..., Any], key: str, value: Any, field: str) -> Any:
+    """`value` as the type that the parameter `key` of `build` asks for.
+
+    Raises:
+        InputError: another type, not finite, or a parameter that only code can give.
+    """
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError  # slow to import
+
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(field, f"is {value}", "give a finite number")
+    try:
+        return TypeAdapter(hints(build).get(key, Any)).validate_python(value)
+    except PydanticSchemaGenerationError as error:
+        raise InputError(
+            field, f"cannot be given in a plan ({key} is code)", "name your_package.module:function that sets it"
+        ) from error
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise InputError(field, f"is {value!r}", problem[0].lower() + problem[1:]) from error
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor
 
-from leakgauge.arguments import hints, typed
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Compose, Defense
 from leakgauge.errors import InputError, did_you_mean, require
@@ -30,6 +29,8 @@ from leakgauge.registry import (
     SERVERS,
     TAPS,
     Registry,
+    hints,
+    typed,
 )
 
 PARTS: dict[str, Registry] = {

@@ -1,8 +1,9 @@
-"""Named tensors: the shape in which parameters, gradients and updates travel."""
+"""Named tensors, and how exact the numbers of an update are by the float types they went through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,3 +37,62 @@ def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:
     return {
         name: tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device) for name, tensor in a.items()
     }
+
+
+COARSE = (torch.bfloat16, torch.float16, torch.float32)
+"""What none of them holds without loss went through float64."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A bound on what rounding did to a tensor: |sent − meant| ≤ unit · |sent| + least, entry by entry.
+
+    Attributes:
+        unit: half the distance from 1 to the next number: a normal number is rounded by at most that share of itself.
+        least: half the smallest subnormal number, which bounds the rounding of what lies below the normal ones.
+        computed: the type that the client is taken to compute in: float64 where it sends that, else float32.
+    """
+
+    unit: float
+    least: float
+    computed: torch.dtype
+
+    @property
+    def arithmetic(self) -> float:
+        """Unit roundoff of that type."""
+        return torch.finfo(self.computed).eps / 2
+
+    @staticmethod
+    def through(kind: torch.dtype) -> Wire:
+        """What goes through one float type."""
+        info = torch.finfo(kind)
+        computed = torch.float64 if kind is torch.float64 else torch.float32
+        return Wire(info.eps / 2, info.smallest_normal * info.eps / 2, computed)
+
+    @staticmethod
+    def of(*tensors: Tensor) -> Wire:
+        """The worst of several tensors, each by its values: float32 numbers in a float64 tensor are float32 numbers.
+
+        Numbers of at most four binary digits (zero, one, a half) fit every type and do not count, but for `least`: what
+        is left of numbers at the lower end of float16 has few digits too. Where several types hold all values, the
+        larger of their bounds holds. What was scaled after it was rounded fits no coarse type; the bound is then too
+        small, and a certificate that checks residuals against it fails.
+        """
+        units, leasts, exact = [], [0.0], []
+        for sent in tensors:
+            digits = sent.detach().double().frexp().mantissa * 2**4
+            told = sent[digits != digits.round()]
+            fits = [torch.finfo(kind) for kind in COARSE if bool((sent.to(kind).to(sent.dtype) == sent).all())]
+            leasts += [info.smallest_normal * info.eps / 2 for info in fits]
+            if len(told):
+                units += [info.eps / 2 for info in fits or [torch.finfo(torch.float64)]]
+                exact.append(not fits)
+        return Wire(
+            unit=max(units, default=torch.finfo(torch.float32).eps / 2),
+            least=max(leasts),
+            computed=torch.float64 if exact and all(exact) else torch.float32,
+        )
+
+    def errors(self, sent: Tensor) -> Tensor:
+        """The bound of every entry."""
+        return self.unit * sent.abs() + self.least

@@ -13,7 +13,7 @@ from torch import nn
 from leakgauge.cli import main
 from leakgauge.risk.lint import LintFinding, Severity, lint_update, spectrum
 from leakgauge.risk.lint_source import lint_source
-from leakgauge.study.lint import lint_plan
+from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 

@@ -14,7 +14,7 @@ from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.risk.mask_replay import Replay, peel_mask, replay
 from leakgauge.task import Task
-from leakgauge.wire import Wire
+from leakgauge.tensors import Wire
 
 CELLS = [
     (units, batch, dtype, centred)

@@ -14,12 +14,12 @@ from leakgauge.data import Samples
 from leakgauge.data.source import Part, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
-from leakgauge.study.causes import causes_from
-from leakgauge.study.explained import Cause, Explained, Fit, Setting, TensorFit, explain
+from leakgauge.study.explaining.causes import causes_from
+from leakgauge.study.explaining.explained import Cause, Explained, Fit, Setting, TensorFit, explain
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.records import Explanation
-from leakgauge.study.results import Level
-from leakgauge.study.verdict import verdict
+from leakgauge.study.judging.records import Explanation
+from leakgauge.study.judging.results import Level
+from leakgauge.study.judging.verdict import verdict
 from leakgauge.task import Batch, Task
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 from study.trials import LEAKY, trial

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from leakgauge.study.flags import (
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.flags import (
     ControlNotRecovered,
     NoBetterThanPrior,
     NoGradient,
     RestartsDisagree,
     WeakerWins,
 )
-from leakgauge.study.grammar import GateConfig
-from leakgauge.study.records import Role, Trial
-from leakgauge.study.verdict import verdict
+from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.verdict import verdict
 from study.trials import POWER, trial
 
 GATE = GateConfig.model_validate({"identified": {"max": 0.9}})

@@ -25,13 +25,13 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
 from leakgauge.study.document import document
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import Plan
-from leakgauge.study.records import Trial
 from leakgauge.study.run import run
 from leakgauge.study.session import run_audit
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
-from leakgauge.study.verdict import verdict
 from leakgauge.task import Batch, DataSpec, Task
 from study.plans import tiny
 

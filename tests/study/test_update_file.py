@@ -15,7 +15,7 @@ from leakgauge.errors import InputError
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
 from leakgauge.study.document import document
-from leakgauge.study.explained import Explained
+from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.plan import Key, Plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from leakgauge.metrics.intervals import proportion_upper
-from leakgauge.study.findings import BY_CHANCE, beyond_chance, power_of
-from leakgauge.study.gate import GateResult, needed
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.groups import groups_of
-from leakgauge.study.records import Trial
-from leakgauge.study.results import Finding, Level
-from leakgauge.study.verdict import Verdict, verdict
+from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
+from leakgauge.study.judging.gate import GateResult, needed
+from leakgauge.study.judging.groups import groups_of
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.verdict import Verdict, verdict
 from study.trials import LEAKY, OTHERS, POWER, trial
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakgauge.study.records import Data, Role, Scenario, Trial
-from leakgauge.study.scores import LabelScores, Nulls, OtherClients, Scores
+from leakgauge.study.judging.records import Data, Role, Scenario, Trial
+from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores
 
 OTHERS = 39
 

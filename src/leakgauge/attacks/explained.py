@@ -11,8 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.observation import Observation
 from leakgauge.task import Batch
-from leakgauge.tensors import Tensors, inner, squared_norm
-from leakgauge.wire import Wire
+from leakgauge.tensors import Tensors, Wire, inner, squared_norm
 
 ROUNDING = 200
 """A simulated update may differ from the observed one by this many units of rounding: sums over the batch and the

@@ -196,7 +196,7 @@ def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None,
     """
     from rich.console import Console
 
-    from leakgauge.own_code import own_module
+    from leakgauge.registry import own_module
 
     try:
         command = own_module("reproduce.command")

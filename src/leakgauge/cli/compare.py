@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from leakgauge.files import write_whole
-from leakgauge.study.compare import Comparison, Pairing, Setting, compare, read_report
+from leakgauge.study.pipeline.compare import Comparison, Pairing, Setting, compare, read_report
 
 
 def compare_command(first: Path, second: Path, *, json_file: Path | None, console: Console) -> None:

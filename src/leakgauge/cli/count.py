@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.arguments import typed
 from leakgauge.attacks.exact import Peeling
 from leakgauge.data import client_batches, open_source, spec
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.registry import MODELS
+from leakgauge.registry import MODELS, typed
 from leakgauge.resolve import split
 from leakgauge.risk.counting import needed_rows, paper_applies, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
-from leakgauge.study.estimate import Cost, Estimate, estimate
 from leakgauge.study.grammar import read_yaml
+from leakgauge.study.pipeline.estimate import Cost, Estimate, estimate
 from leakgauge.study.plan import Plan
 
 

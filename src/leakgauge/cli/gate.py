@@ -13,8 +13,8 @@ from leakgauge.errors import InputError
 from leakgauge.files import write_whole
 from leakgauge.study.document import document
 from leakgauge.study.grammar import example_text, read_yaml
-from leakgauge.study.judged import Judged
-from leakgauge.study.junit import write_junit
+from leakgauge.study.judging.judged import Judged
+from leakgauge.study.pipeline.junit import write_junit
 from leakgauge.study.store import Store
 
 NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")

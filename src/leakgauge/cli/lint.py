@@ -15,7 +15,7 @@ from leakgauge.files import write_whole
 from leakgauge.risk.lint import LintFinding, Severity, lint_update
 from leakgauge.risk.lint_source import lint_source
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.lint import lint_plan
+from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
 from leakgauge.update import Update
 

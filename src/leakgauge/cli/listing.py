@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from leakgauge.arguments import hints
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to_kind
 from leakgauge.defenses import NoDefense
 from leakgauge.registry import (
@@ -32,6 +31,7 @@ from leakgauge.registry import (
     TAPS,
     Entry,
     Registry,
+    hints,
 )
 
 REGISTRIES: dict[str, Registry] = {

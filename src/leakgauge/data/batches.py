@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from leakgauge.arguments import typed
 from leakgauge.data.source import Source
 from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.registry import DATA
+from leakgauge.registry import DATA, typed
 
 
 def open_source(text: str, **options: Any) -> Source:

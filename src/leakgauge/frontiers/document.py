@@ -16,7 +16,7 @@ from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.rows import Row, row_label
 from leakgauge.registry import DEFENSES
 from leakgauge.study.document import read_trial
-from leakgauge.study.records import Trial
+from leakgauge.study.judging.records import Trial
 from leakgauge.study.run import environment
 from leakgauge.study.store import Store
 from leakgauge.version import __version__

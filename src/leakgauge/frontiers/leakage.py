@@ -18,12 +18,12 @@ from leakgauge.frontiers.folder import Folder
 from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan
 from leakgauge.frontiers.rows import Row
 from leakgauge.observation import Observation, Reconstruction
-from leakgauge.study.groups import Group, groups_of
-from leakgauge.study.records import Role, Trial
+from leakgauge.study.judging.groups import Group, groups_of
+from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.verdict import told
 from leakgauge.study.run import OnTrial
 from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
-from leakgauge.study.verdict import told
 from leakgauge.task import Batch
 
 KEPT = (

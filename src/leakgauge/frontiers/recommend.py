@@ -13,7 +13,7 @@ from leakgauge.frontiers.costs import TRAINING
 from leakgauge.frontiers.points import Point, Record, point_of
 from leakgauge.frontiers.rows import UNDEFENDED
 from leakgauge.privacy.guarantee import Unit
-from leakgauge.study.gate import needed
+from leakgauge.study.judging.gate import needed
 
 EMPTY, CERTAIN = 50.0, 0.9
 """ε beyond which a guarantee exists on paper (odds may change by a factor of e^50), and the chance of a right guess

@@ -12,7 +12,7 @@ from leakgauge.attacks.exact.peeling import readable_layer
 from leakgauge.attacks.exact.residual import FACTOR
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
-from leakgauge.wire import Wire
+from leakgauge.tensors import Wire
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from leakgauge.clients.fedavg import FedAvg
 from leakgauge.defenses import NoDefense
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import DataSpec, Task
+from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind
-from leakgauge.wire import Wire
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""

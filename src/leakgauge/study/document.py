@@ -9,9 +9,9 @@ from typing import Any
 from leakgauge.errors import InputError
 from leakgauge.files import write_whole
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.records import Trial
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.store import Store
-from leakgauge.study.verdict import verdict
 
 SCHEMA_VERSION = 2
 """2: trials say `role`, `base`, `blind`, `restarts`, `scenario.defended`, `scores.recovered`, `scores.likeness`,

@@ -17,7 +17,7 @@ from leakgauge.metrics.metric import Metric
 from leakgauge.metrics.pixel import MSE, PSNR, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.scores import LabelScores, Nulls, OtherClients, Scores, Values
+from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores, Values
 from leakgauge.task import Batch, DataSpec
 
 COPY = 40.0

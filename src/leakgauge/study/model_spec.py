@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.errors import InputError, require
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.registry import MODELS
-from leakgauge.resolve import Named, resolve
+from leakgauge.resolve import Named, resolve, split
 from leakgauge.task import DataSpec, Mode, Task
 
 
@@ -92,3 +92,21 @@ def given_model(spec: Any) -> Named | None:
         if isinstance(module, nn.Module):
             return Named(str(name), GivenModel(module))
     return None
+
+
+def model_of(given: Any, field: str, data: DataSpec, mode: Mode) -> Named:
+    """The model that a plan names, or that it is given, tried once on the data's format."""
+    if (own := given_model(given)) is not None:
+        own.value.task(0, data, mode, own.label)
+        return own
+    name, arguments = split(given, field)
+    weights = arguments.pop("weights", None)
+    try:
+        entry = MODELS[name]
+    except InputError as error:
+        raise InputError(field, error.problem, error.mend) from error
+    shown = model_label(name, arguments, weights)
+    full = fitted(entry.parameters, data) | arguments
+    resolver = ModelSpec(entry.build, name, full, weights, field)
+    resolver.task(0, data, mode, shown)
+    return Named(shown, resolver)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import json
@@ -17,26 +16,24 @@ from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
-from leakgauge.data import open_source
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import Part, Source, check, client_batches, others, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.metrics.lpips import LPIPS
-from leakgauge.metrics.metric import Metric
 from leakgauge.models.weights import fingerprint, read_model, weights_path
-from leakgauge.registry import ATTACKS, CLIENTS, MODELS, SERVERS
-from leakgauge.resolve import Named, resolve, resolve_defense, split
+from leakgauge.registry import ATTACKS, CLIENTS, SERVERS
+from leakgauge.resolve import Named, resolve, resolve_defense
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study import only
-from leakgauge.study.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.contents import JUDGING, contents
 from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
 from leakgauge.study.described import described
-from leakgauge.study.explained import Explained, Setting
-from leakgauge.study.grammar import KNOWABLE, DataConfig, parse
-from leakgauge.study.model_spec import ModelSpec, fitted, given_model, model_label
+from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
+from leakgauge.study.explaining.explained import Explained, Setting
+from leakgauge.study.given import perceptual_of, source_of
+from leakgauge.study.grammar import KNOWABLE, parse
+from leakgauge.study.model_spec import ModelSpec, model_of
 from leakgauge.task import Batch, DataSpec, Mode
 from leakgauge.update import Update
 
@@ -72,10 +69,13 @@ class Plan:
         for i, field in enumerate(config.knows):
             require(field in KNOWABLE, f"knows[{i}]", f"unknown field '{field}'", did_you_mean(field, KNOWABLE))
         self.server = resolve(SERVERS, config.server, "server")
-        self.source: Source = self._source()
+        self.source: Source = source_of(config.data)
         self.spec: DataSpec = spec(self.source)
         models = config.model if isinstance(config.model, list) else [config.model]
-        self.models = [self._model(m, f"model[{i}]" if len(models) > 1 else "model") for i, m in enumerate(models)]
+        self.models = [
+            model_of(m, f"model[{i}]" if len(models) > 1 else "model", self.spec, self.mode)
+            for i, m in enumerate(models)
+        ]
         self.clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
         self.defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
         require(len(set(config.seeds)) == len(config.seeds), "seeds", f"{config.seeds} repeat", "give each seed once")
@@ -86,7 +86,7 @@ class Plan:
             require(not twice, field, f"names {twice[:1]} twice", "give each once")
         self.batches = self._batches()
         check(self.source, [i for batch in self.batches for i in batch])
-        self.perceptual = self._perceptual()
+        self.perceptual = perceptual_of(config.lpips, self.spec)
         only.check(config.only or [], self._parts)
         self._check_update()
         self._check_clients()
@@ -100,22 +100,6 @@ class Plan:
     def contents(self) -> dict[str, str]:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
         return contents(self.raw, self.source, self.batches)
-
-    def _source(self) -> Source:
-        data = self.config.data
-        if isinstance(data.source, Source):
-            return data.source
-        options = dict(data.model_extra or {})
-        if data.size is not None:
-            options["size"] = data.size
-        own = [name for name in DataConfig.model_fields if name not in ("source", "size")]
-        for key in options:
-            near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
-            require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
-        try:
-            return open_source(data.source, **options)
-        except InputError as error:
-            raise error if error.field.startswith("data") else error.within("data") from error
 
     @property
     def dishonest(self) -> bool:
@@ -131,31 +115,6 @@ class Plan:
 
     def _batches(self) -> list[list[int]]:
         return client_batches(self.source, self.config.data.batch, self.config.data.batches, self.config.data.start)
-
-    def _model(self, given: Any, field: str) -> Named:
-        if (own := given_model(given)) is not None:
-            own.value.task(0, self.spec, self.mode, own.label)
-            return own
-        name, arguments = split(given, field)
-        weights = arguments.pop("weights", None)
-        try:
-            entry = MODELS[name]
-        except InputError as error:
-            raise InputError(field, error.problem, error.mend) from error
-        shown = model_label(name, arguments, weights)
-        full = fitted(entry.parameters, self.spec) | arguments
-        resolver = ModelSpec(entry.build, name, full, weights, field)
-        resolver.task(0, self.spec, self.mode, shown)
-        return Named(shown, resolver)
-
-    def _perceptual(self) -> Metric | None:
-        """LPIPS from a weights file, or through torchmetrics; `None` when not asked for."""
-        weights = self.config.lpips
-        if weights is None:
-            return None
-        if weights == "torchmetrics":
-            return LPIPS.through_torchmetrics(data_range=self.spec.range, low=self.spec.low)
-        return LPIPS(weights=weights, data_range=self.spec.range, low=self.spec.low)
 
     def _check_update(self) -> None:
         if self.config.update is None:

@@ -16,9 +16,10 @@ from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.contents import changed
 from leakgauge.study.described import described
-from leakgauge.study.explained import Explained
+from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.plan import Key, Plan
-from leakgauge.study.store import ANEW, Asked, Store
+from leakgauge.study.store import ANEW, Store
+from leakgauge.study.tables import Asked
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
 from leakgauge.workers import Loss, run_all
 

@@ -15,7 +15,7 @@ from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
 from leakgauge.study.document import FREE_SPACE, document, write_json
-from leakgauge.study.explained import Explained
+from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.plan import Plan
 from leakgauge.study.run import run

@@ -2,100 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ForeignKey, LargeBinary, String, create_engine, event, func, select, text
+from sqlalchemy import create_engine, event, func, select, text
 from sqlalchemy.exc import DatabaseError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import PRIVATE_FILE, Lock, private_folder
 from leakgauge.report.picture import Picture
 from leakgauge.study.contents import JUDGING, changed
+from leakgauge.study.tables import Asked, AuditRow, Base, PictureRow, PlannedRow, TrialRow, checksum_of
 from leakgauge.study.trial import TrialResult
 from leakgauge.version import __version__
 
 FILE, LOCK = "audit.sqlite", ".audit.lock"
 RESULTS = (FILE, "report.json", "report.html")
 ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
-
-
-class _Base(DeclarativeBase):
-    # Without a row id a table has no second copy of its keys, which damage could make to differ.
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - as SQLAlchemy wants it
-
-
-class AuditRow(_Base):
-    __tablename__ = "audits"
-    digest: Mapped[str] = mapped_column(String, primary_key=True)
-    name: Mapped[str]
-    config: Mapped[str]
-    environment: Mapped[str]
-    contents: Mapped[str]
-    counts_only: Mapped[bool]
-    version: Mapped[str]
-    created_at: Mapped[str]
-    planned: Mapped[str]
-    checksum: Mapped[str]
-
-    @property
-    def true_checksum(self) -> str:
-        return _checksum(
-            self.digest, self.name, self.config, self.environment, self.contents, str(bool(self.counts_only)),
-            self.version, self.created_at, self.planned,
-        )  # fmt: skip
-
-
-class PlannedRow(_Base):
-    __tablename__ = "planned"
-    id: Mapped[str] = mapped_column(String, primary_key=True)
-
-
-class TrialRow(_Base):
-    __tablename__ = "trials"
-    id: Mapped[str] = mapped_column(String, primary_key=True)
-    record: Mapped[str]
-    pictures: Mapped[int]
-    created_at: Mapped[str]
-    checksum: Mapped[str]
-
-
-class PictureRow(_Base):
-    __tablename__ = "pictures"
-    trial: Mapped[str] = mapped_column(ForeignKey("trials.id"), primary_key=True)
-    slot: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    original: Mapped[bytes | None] = mapped_column(LargeBinary)
-    reconstruction: Mapped[bytes | None] = mapped_column(LargeBinary)
-    checksum: Mapped[str]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What an audit is to do: identity and text of its plan, what it rests on, and its trials.
-
-    Attributes:
-        digest: of the plan's text, the gate left out.
-        config: the plan as written.
-        contents: see `leakgauge.study.contents`.
-        planned: ids of all trials.
-    """
-
-    digest: str
-    name: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    contents: Mapping[str, str]
-    planned: Iterable[str]
-    counts_only: bool
 
 
 @contextmanager
@@ -129,14 +58,6 @@ def _readable(folder: Path) -> Iterator[None]:
 def _damaged(folder: Path, reason: str) -> InputError:
     hint = "take it from a backup, or run the audit anew (--anew); nothing is read from a store that is not whole"
     return InputError("output", f"{folder / FILE} is damaged, or of another version of leakgauge ({reason})", hint)
-
-
-def _checksum(*parts: str | bytes | None) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        raw = b"-" if part is None else part.encode() if isinstance(part, str) else part
-        digest.update(f"{len(raw)}:".encode() + raw)
-    return digest.hexdigest()[:32]
 
 
 class Store:
@@ -184,7 +105,7 @@ class Store:
         with _readable(self.folder):
             if not (self.folder / FILE).exists():
                 os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
-            _Base.metadata.create_all(self._engine)
+            Base.metadata.create_all(self._engine)
             self._check()
             with Session(self._engine) as session, session.begin():
                 row = session.scalars(select(AuditRow)).first()
@@ -234,7 +155,7 @@ class Store:
             if row is not None and row.checksum != row.true_checksum:
                 raise _damaged(self.folder, "the record of the plan")
             ids = session.scalars(select(PlannedRow.id).order_by(PlannedRow.id)).all()
-            if row is not None and _checksum(*ids) != row.planned:
+            if row is not None and checksum_of(*ids) != row.planned:
                 raise _damaged(self.folder, "the list of trials")
 
     @property
@@ -261,12 +182,12 @@ class Store:
         with _readable(self.folder), Session(self._engine) as session, session.begin():
             now = _now()
             count = len(result.pictures)
-            checksum = _checksum(result.id, record, str(count), now)
+            checksum = checksum_of(result.id, record, str(count), now)
             session.add(TrialRow(id=result.id, record=record, pictures=count, created_at=now, checksum=checksum))
             session.flush()
             for p in result.pictures:
                 kept = {"name": p.name, "original": p.original, "reconstruction": p.reconstruction}
-                checksum = _checksum(result.id, str(p.slot), *kept.values())
+                checksum = checksum_of(result.id, str(p.slot), *kept.values())
                 session.add(PictureRow(trial=result.id, slot=p.slot, checksum=checksum, **kept))
 
     def each(self) -> Iterator[dict[str, Any]]:
@@ -277,7 +198,7 @@ class Store:
         """
         with _readable(self.folder), Session(self._engine) as session:
             for row in session.scalars(select(TrialRow).order_by(TrialRow.id).execution_options(yield_per=100)):
-                if row.checksum != _checksum(row.id, row.record, str(row.pictures), row.created_at):
+                if row.checksum != checksum_of(row.id, row.record, str(row.pictures), row.created_at):
                     raise _damaged(self.folder, f"trial {row.id}")
                 session.expunge(row)
                 yield json.loads(row.record)
@@ -291,7 +212,7 @@ class Store:
         found: dict[str, list[Picture]] = {}
         with _readable(self.folder), Session(self._engine) as session:
             for row in session.scalars(select(PictureRow).order_by(PictureRow.trial, PictureRow.slot)):
-                if row.checksum != _checksum(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
+                if row.checksum != checksum_of(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
                     raise _damaged(self.folder, f"a picture of trial {row.trial}")
                 found.setdefault(row.trial, []).append(
                     Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
@@ -318,7 +239,7 @@ def _enter(session: Session, asked: Asked) -> None:
         counts_only=asked.counts_only,
         version=__version__,
         created_at=_now(),
-        planned=_checksum(*planned),
+        planned=checksum_of(*planned),
     )
     row.checksum = row.true_checksum
     session.add(row)

@@ -14,8 +14,8 @@ from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Task
+from leakgauge.tensors import Wire
 from leakgauge.update import Update
-from leakgauge.wire import Wire
 
 NETWORKS = {
     "relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 5)),

@@ -11,9 +11,9 @@ from torch import Tensor
 from leakgauge.defenses import RandomK, parts_of, view_of
 from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
+from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
-from leakgauge.wire import Wire
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
@@ -91,7 +91,7 @@ def _support(observation: Observation, layer: LinearLayer) -> tuple[Tensor | Non
 class Errors:
     """Bounds on how far a layer's sent entries are from what an exact client would have sent.
 
-    |sent − exact| ≤ (u + γ)·|sent| + a + γ·|θ|. The wire's rounding is u·|sent| + a (`leakgauge.wire`), and that
+    |sent − exact| ≤ (u + γ)·|sent| + a + γ·|θ|. The wire's rounding is u·|sent| + a (`leakgauge.tensors`), and that
     of the client's arithmetic γ = n·v/(1 − n·v) for n operations of unit roundoff v in a row (Higham, *Accuracy and
     Stability*, §3.1): n is eight, and four more a local step. Only a delta has the last term: the parameter θ, which
     was rounded as the client moved it, is taken off at the end.

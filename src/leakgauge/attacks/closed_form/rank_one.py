@@ -17,8 +17,8 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
+from leakgauge.tensors import Wire
 from leakgauge.tracing import input_layers
-from leakgauge.wire import Wire
 
 FAINT = 1e-3
 """Share of the second singular value in the first, beside rounding, above which the gradient is no single example's."""

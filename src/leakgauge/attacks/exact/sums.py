@@ -10,9 +10,9 @@ from torch import Tensor
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
 from leakgauge.observation import Observation
+from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
-from leakgauge.wire import Wire
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from leakgauge.defenses import view_of
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.observation import Observation
 from leakgauge.servers.mkor.parts import ClassReading, LossTreatment
+from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind
-from leakgauge.wire import Wire
 
 CLEAR = 5.0
 """Standard deviations of the noise by which a class must stand out to be read without known labels."""

@@ -13,7 +13,7 @@ from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.study.explained import Setting
+from leakgauge.study.explaining.explained import Setting
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from leakgauge.study.records import Scenario, Trial
+from leakgauge.study.judging.records import Scenario, Trial
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from leakgauge.draws import Draws
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import own_copy
+from leakgauge.study.judging.records import Data, Role, Scenario
 from leakgauge.study.plan import Key, Plan
-from leakgauge.study.records import Data, Role, Scenario
 from leakgauge.task import Batch
 
 

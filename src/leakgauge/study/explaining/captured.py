@@ -10,8 +10,8 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import require
-from leakgauge.study.causes import causes_from
-from leakgauge.study.explained import ENOUGH, Cause, Explained, Setting, explain
+from leakgauge.study.explaining.causes import causes_from
+from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, Setting, explain
 from leakgauge.task import Batch, Task
 from leakgauge.update import Update
 

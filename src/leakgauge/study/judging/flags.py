@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakgauge.study.findings import gain_of
-from leakgauge.study.groups import Group, control_of, shares
-from leakgauge.study.records import Role, Trial
-from leakgauge.study.results import Finding, Level
+from leakgauge.study.judging.findings import gain_of
+from leakgauge.study.judging.groups import Group, control_of, shares
+from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.results import Finding, Level
 
 FEWEST = 4
 """Clients without which a weaker attack's win may be luck."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-from leakgauge.study.records import Scenario
-from leakgauge.study.scores import plain
+from leakgauge.study.judging.records import Scenario
+from leakgauge.study.judging.scores import plain
 
 
 class Level(Enum):
@@ -158,7 +158,7 @@ class Cost:
 
 @runtime_checkable
 class Flag(Protocol):
-    """Why a row is unreliable; see `leakgauge.study.flags`."""
+    """Why a row is unreliable; see `leakgauge.study.judging.flags`."""
 
     @property
     def sentence(self) -> str: ...

@@ -9,8 +9,8 @@ from enum import Enum
 
 from leakgauge.metrics.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.groups import Group, shares
-from leakgauge.study.results import Finding, Level
+from leakgauge.study.judging.groups import Group, shares
+from leakgauge.study.judging.results import Finding, Level
 
 
 class Why(Enum):

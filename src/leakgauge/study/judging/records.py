@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-from leakgauge.study.scores import Json, LabelScores, Nulls, Scores, Values, plain
+from leakgauge.study.judging.scores import Json, LabelScores, Nulls, Scores, Values, plain
 
 
 class Role(Enum):

@@ -14,9 +14,9 @@ from leakgauge.metrics.intervals import (
     proportion_interval,
 )
 from leakgauge.study.controls import CONTROLS
-from leakgauge.study.groups import Group, control_of, shares
-from leakgauge.study.records import Trial
-from leakgauge.study.results import (
+from leakgauge.study.judging.groups import Group, control_of, shares
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.results import (
     Cost,
     Finding,
     Gain,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Status
-from leakgauge.study.gate import needed
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.gate import needed
 from leakgauge.study.plan import Key, Plan
 from leakgauge.study.trial import run_trial
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leakgauge.metrics.intervals import bounded_upper
-from leakgauge.study.findings import NOT_SAFE, finding
-from leakgauge.study.flags import flags_of
-from leakgauge.study.gate import GateResult, judge
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.groups import Group, groups_of
-from leakgauge.study.records import Explanation, Scenario, Trial
-from leakgauge.study.results import Finding, Level
+from leakgauge.study.judging.findings import NOT_SAFE, finding
+from leakgauge.study.judging.flags import flags_of
+from leakgauge.study.judging.gate import GateResult, judge
+from leakgauge.study.judging.groups import Group, groups_of
+from leakgauge.study.judging.records import Explanation, Scenario, Trial
+from leakgauge.study.judging.results import Finding, Level
 
 LEVELS = tuple(Level)
 """From the worst on."""

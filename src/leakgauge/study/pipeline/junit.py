@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from leakgauge.files import write_whole
-from leakgauge.study.judged import Judged
+from leakgauge.study.judging.judged import Judged
 
 
 def write_junit(path: Path, judged: Judged) -> Path:

@@ -1,0 +1,1 @@
+"""How much of a captured update its plan explains."""

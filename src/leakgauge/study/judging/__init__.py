@@ -1,0 +1,1 @@
+"""From the trials of an audit to its findings, flags, gate and verdict."""

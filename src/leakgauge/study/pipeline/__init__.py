@@ -1,0 +1,1 @@
+"""An audit among other tools: forecasts, comparisons, lint, JUnit."""

@@ -101,6 +101,10 @@ class Film:
         """As the canvas."""
         return self.canvas.bounds(data)
 
+    def refuses(self, data: DataSpec) -> str:
+        """As the canvas."""
+        return self.canvas.refuses(data)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:

@@ -45,7 +45,7 @@ COARSE = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True)
 class Wire:
-    """A bound on what rounding did to a tensor: |sent − meant| ≤ unit · |sent| + least, entry by entry.
+    """A bound on what rounding did to a tensor: ``|sent − meant| ≤ unit · |sent| + least``, entry by entry.
 
     Attributes:
         unit: half the distance from 1 to the next number: a normal number is rounded by at most that share of itself.

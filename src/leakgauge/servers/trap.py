@@ -21,9 +21,9 @@ class TrapWeights:
     """Rows with half of their components negative and heavier, so that few examples reach the ReLU.
 
     Source: Boenisch et al., *When the curious abandon honesty*, EuroS&P 2023, Algorithm 1. In units of the data's
-    range, u = (x − low)/range ≥ 0: half of a row's components, at random places, are −|w|, w ~ N(0, 4/d), the others
-    |w|/factor with w drawn alike. A row's answer is negative for most examples; a row that is positive for a single
-    example has its gradient from it alone.
+    range, u = (x − low)/range ≥ 0: half of a row's components, at random places, are ``−|w|``, w ~ N(0, 4/d), the
+    others ``|w|/factor`` with w drawn alike. A row's answer is negative for most examples; a row that is positive
+    for a single example has its gradient from it alone.
     Differs: the model's normalisation is undone in weights and bias (the paper's models read raw data);
     convolutions before the layer are not made to pass the input on, but refused.
 

@@ -85,7 +85,7 @@ def pictures(task: Task, labels: list[int] | Tensor, seed: int = 1) -> Batch:
     return Batch(inputs.to(next(iter(task.parameters.values()))), labels)
 
 
-def craft(task: Task, head, loss=NLLRaw(), seed: int = 0) -> CraftedHead:  # noqa: B008
+def craft(task: Task, head, loss=NLLRaw(), seed: int = 0) -> CraftedHead:
     generator = torch.Generator().manual_seed(seed)
     return head.craft(task, FlatTaps().craft(task, generator), loss, generator)
 

@@ -30,7 +30,7 @@ class Setting:
     """One row: the client, its defence, and what the server does about the loss."""
 
     name: str
-    client: Protocol = FedSGD()  # noqa: RUF009 - frozen
+    client: Protocol = FedSGD()
     defense: Defense = NoDefense()  # noqa: RUF009 - frozen
     loss: LossTreatment = Decoy()  # noqa: RUF009 - frozen
     labels_known: bool = False

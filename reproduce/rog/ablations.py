@@ -35,7 +35,7 @@ BATCH = replace(SMALL, examples=16)
 PIXELS = Pixels(first=Uniform(), box=False)
 
 
-def matched(canvas: Canvas, *, steps: int = 100, objective: Objective = SquaredL2()) -> Matching:  # noqa: B008 - frozen
+def matched(canvas: Canvas, *, steps: int = 100, objective: Objective = SquaredL2()) -> Matching:
     """ROG with another canvas, objective or length."""
     return replace(rog(objective=objective), canvas=canvas, minimiser=AnnealedAdam(steps=steps))
 

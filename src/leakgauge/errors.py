@@ -1,4 +1,4 @@
-"""The one error that user input may raise: it names the field and the mend."""
+"""The one error that user input may raise: it names the field and the hint."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class InputError(ValueError):
     Attributes:
         field: the plan key, file or argument at fault, e.g. ``defenses[1].noise.sigma``.
         problem: what is wrong with it.
-        mend: what to write instead.
+        hint: what to write instead.
     """
 
-    def __init__(self, field: str, problem: str, mend: str) -> None:
-        self.field, self.problem, self.mend = field, problem, mend
-        text = printable(f"{field}: {problem}; {mend}")
+    def __init__(self, field: str, problem: str, hint: str) -> None:
+        self.field, self.problem, self.hint = field, problem, hint
+        text = printable(f"{field}: {problem}; {hint}")
         super().__init__(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
-        return InputError, (self.field, self.problem, self.mend)
+        return InputError, (self.field, self.problem, self.hint)
 
     def within(self, prefix: str) -> InputError:
         """The same error seen from one level further out, e.g. ``clip.norm`` in ``defenses[0]``."""
-        return InputError(f"{prefix}.{self.field}", self.problem, self.mend)
+        return InputError(f"{prefix}.{self.field}", self.problem, self.hint)
 
 
 FOREIGN = (Exception, SystemExit)
@@ -47,14 +47,14 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def require(condition: bool, field: str, problem: str, mend: str) -> None:
+def require(condition: bool, field: str, problem: str, hint: str) -> None:
     """Raises `InputError` unless `condition` holds."""
     if not condition:
-        raise InputError(field, problem, mend)
+        raise InputError(field, problem, hint)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A mend for an unknown name: the nearest known one, or all of them."""
+    """A hint for an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"

@@ -31,8 +31,8 @@ def attack(
     using: Attack | None = None,
     knows: Knowledge | None = None,
     seed: int = 0,
-    budget: Budget = Budget(),  # noqa: B008 - frozen
-    compute: Compute = Compute(),  # noqa: B008 - frozen
+    budget: Budget = Budget(),
+    compute: Compute = Compute(),
     on_step: OnStep | None = None,
 ) -> Reconstruction:
     """What an attacker gets back out of one update.

@@ -115,7 +115,7 @@ class Registry:
         """The entry of that name, or of ``your_package.module:attribute``.
 
         Raises:
-            InputError: no such name; the mend is the nearest one.
+            InputError: no such name; the hint is the nearest one.
         """
         self._load()
         if name in self._entries:
@@ -136,7 +136,7 @@ class Registry:
             ) from error
         except FOREIGN as error:
             raise InputError(
-                self.kind, f"cannot import '{name}': the module raises {said(error)}", "mend the module"
+                self.kind, f"cannot import '{name}': the module raises {said(error)}", "fix the module"
             ) from error
         if not callable(found):
             raise InputError(self.kind, f"'{name}' is not callable", "name a class or a function")

@@ -82,7 +82,7 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
     try:
         entry = registry[name]
     except InputError as error:
-        raise InputError(field, error.problem, error.mend) from error
+        raise InputError(field, error.problem, error.hint) from error
     found = {
         key: _argument(registry, entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()
     }
@@ -137,9 +137,9 @@ def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, f
     # By member: `typing` takes everything for an instance of a protocol that is called Protocol.
     base = whole is Defense
     fits = isinstance(value, whole) if base else all(hasattr(value, member) for member in members)
-    mend = "derive it from leakgauge.defenses.Defense" if base else f"give it {', '.join(members)}"
+    hint = "derive it from leakgauge.defenses.Defense" if base else f"give it {', '.join(members)}"
     kind = f"{type(value).__module__}.{type(value).__name__}"
-    require(fits, field, f"'{name}' makes a {kind}, which is no {whole.__name__}", mend)
+    require(fits, field, f"'{name}' makes a {kind}, which is no {whole.__name__}", hint)
 
 
 def resolve_defense(spec: Any, field: str) -> Named:
@@ -150,7 +150,7 @@ def resolve_defense(spec: Any, field: str) -> Named:
     try:
         return Named(" + ".join(p.label for p in parts), Compose(tuple(p.value for p in parts)))
     except InputError as error:
-        raise InputError(field, error.problem, error.mend) from error
+        raise InputError(field, error.problem, error.hint) from error
 
 
 def split(spec: Any, field: str) -> tuple[str, dict[str, Any]]:

@@ -61,7 +61,7 @@ class Case:
     attack: Attack
     model: str = "smooth"
     n: int = 1
-    protocol: Protocol = FedSGD()  # noqa: RUF009 - frozen
+    protocol: Protocol = FedSGD()
     min_psnr: float | None = None
     defense: Defense | None = None
 

@@ -20,7 +20,7 @@ from leakgauge.task import Batch, DataSpec, Mode, Task
 DATA = DataSpec((3, 16, 16), 10)
 
 
-def observe(module: nn.Module, mode: Mode, protocol: Protocol = FedSGD()) -> Observation:  # noqa: B008 - frozen
+def observe(module: nn.Module, mode: Mode, protocol: Protocol = FedSGD()) -> Observation:
     t = Task.of(module, DATA, mode=mode)
     images = torch.rand(2, *DATA.shape, generator=torch.Generator().manual_seed(4))
     truth = Batch(images, torch.tensor([1, 2]))

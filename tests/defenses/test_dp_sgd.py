@@ -150,7 +150,7 @@ def test_noise_without_a_bound_and_a_bound_without_noise_are_refused(arguments: 
     assert error.value.field == field
 
 
-def test_batch_norm_in_train_mode_is_refused_with_its_mend() -> None:
+def test_batch_norm_in_train_mode_is_refused_with_its_hint() -> None:
     defense = DPSGD(noise_multiplier=1.0, norm=1.0)
     with pytest.raises(InputError, match="GroupNorm"):
         client_update(task("normed", Mode.TRAIN), FedSGD(), batch(4), Draws(0), defense=defense)

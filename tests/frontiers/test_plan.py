@@ -136,7 +136,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "field", "words"), BAD, ids=[b[1] + "-" + b[2][:8] for b in BAD])
-def test_bad_plans_name_the_place_and_the_mend(changes: dict[str, Any], field: str, words: str) -> None:
+def test_bad_plans_name_the_place_and_the_hint(changes: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InputError) as error:
         FrontierPlan(small(**changes))
     assert error.value.field == field

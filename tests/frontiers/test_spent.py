@@ -17,7 +17,7 @@ SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
 ONE = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 0.5}}]
 
 
-def _spent(defense: Any, client: Any = SHUFFLED, met: Exposure = Exposure(20, 3), **changes: Any) -> dict[str, Any]:  # noqa: B008 - frozen
+def _spent(defense: Any, client: Any = SHUFFLED, met: Exposure = Exposure(20, 3), **changes: Any) -> dict[str, Any]:
     pytest.importorskip("opacus")
     raw = {
         "model": {"mlp": {"hidden": [8]}},

@@ -153,7 +153,7 @@ def test_only_the_layer_changes_and_the_honest_task_does_not() -> None:
 def test_what_does_not_fit_is_refused_and_the_mend_names_another_server(t, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as caught:
         cast(TrapWeights(), t())
-    assert "linear-first" in caught.value.mend
+    assert "linear-first" in caught.value.hint
 
 
 @pytest.mark.parametrize("server", [TrapWeights, LinearFirst])

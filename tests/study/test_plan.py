@@ -1,4 +1,4 @@
-"""Every way a plan can be wrong: one line that names the field and the mend."""
+"""Every way a plan can be wrong: one line that names the field and the hint."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "field", "text"), BAD, ids=[f"{f}-{i}" for i, (_, f, _) in enumerate(BAD)])
-def test_bad_plans_name_the_field_and_the_mend(changes: dict[str, Any], field: str, text: str) -> None:
+def test_bad_plans_name_the_field_and_the_hint(changes: dict[str, Any], field: str, text: str) -> None:
     with pytest.raises(InputError) as error:
         Plan(tiny(**changes))
     assert field in error.value.field

@@ -61,7 +61,7 @@ def test_an_honest_server_has_nothing_to_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "mend"),
+    ("changes", "field", "hint"),
     [
         ({"server": "mkoor"}, "server", "mkor"),
         ({"server": {"mkor": {"lose": "decoy"}}}, "server.mkor", "loss"),
@@ -72,9 +72,9 @@ def test_an_honest_server_has_nothing_to_read() -> None:
         ({"update": "x.safetensors", "data": {"source": "samples", "batch": 1, "batches": 1}}, "server", "honest"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(changes, field, mend) -> None:
+def test_what_does_not_fit_is_refused_before_anything_runs(changes, field, hint) -> None:
     with pytest.raises(InputError) as caught:
         plan(**changes)
     assert caught.value.field.startswith(field)
-    assert mend in str(caught.value)
+    assert hint in str(caught.value)
     assert "\n" not in str(caught.value)

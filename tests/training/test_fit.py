@@ -268,7 +268,7 @@ def test_weights_are_kept_when_scoring_fails(tmp_path: Path, monkeypatch: pytest
     from leakgauge.cli import train as command
 
     def fails(*_) -> float:
-        raise InputError("t.npz", "cannot be decoded", "mend it")
+        raise InputError("t.npz", "cannot be decoded", "fix it")
 
     monkeypatch.setattr(command, "accuracy", fails)
     source, out = archive(tmp_path / "d.npz", (1, 6, 6)), tmp_path / "w.safetensors"

@@ -19,7 +19,7 @@ from leakgauge.files import write_whole
 from leakgauge.frontiers.accuracy import run_trainings
 from leakgauge.frontiers.costs import measure
 from leakgauge.frontiers.document import document, write_json
-from leakgauge.frontiers.folder import MEND, Folder
+from leakgauge.frontiers.folder import HINT, Folder
 from leakgauge.frontiers.leakage import run_leakage
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan, overlaid
@@ -85,7 +85,7 @@ def frontier_command(
             run_trainings(plan, folder, workers=workers, compute=compute, on_training=bar("trainings"))
     report = document(plan, folder, compute)
     written = write_json(report, output / "report.json")
-    page = write_whole(output / "report.html", render(report), MEND)
+    page = write_whole(output / "report.html", render(report), HINT)
     if json_file is not None:
         write_json(report, json_file)
     _summary(console, report)

@@ -41,7 +41,7 @@ def source_of(text: str, field: str, **defaults: Any) -> Source:
         options = defaults | options
         return open_source(options.pop("source"), **options)
     except InputError as error:
-        raise InputError(f"--{field}", f"{error.field} {error.problem}", error.mend) from error
+        raise InputError(f"--{field}", f"{error.field} {error.problem}", error.hint) from error
 
 
 def without_folder(name: str) -> str:

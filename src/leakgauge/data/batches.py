@@ -21,7 +21,7 @@ def open_source(text: str, **options: Any) -> Source:
     ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``.
 
     Raises:
-        InputError: no such source or option (the mend is the nearest one), or the source's own complaint.
+        InputError: no such source or option (the hint is the nearest one), or the source's own complaint.
     """
     require(isinstance(text, str), "data.source", f"is {text!r}", "name a source, e.g. samples or folder:PATH")
     kind, colon, path = text.partition(":")

@@ -231,7 +231,7 @@ class NPZ:
             require(x.shape[1] in (1, 3), "x", f"has {x.shape[1]} channels", "give one or three")
         else:
             require(x.dtype.kind == "f", "x", f"holds {x.dtype}", "store uint8 pictures, or floats")
-            require(bool(np.isfinite(x).all()), "x", "holds NaN or infinity", "remove or mend those examples")
+            require(bool(np.isfinite(x).all()), "x", "holds NaN or infinity", "remove or correct those examples")
             inside = float(x.min()) >= self.low and float(x.max()) <= self.high
             span = f"[{float(x.min()):g}, {float(x.max()):g}]"
             require(

@@ -144,7 +144,7 @@ def check(source: Source, indices: Iterable[int]) -> None:
             raise InputError(
                 name, f"has shape {tuple(inputs.shape)}, others have {source.shape}", "set data.size to resize all"
             )
-        require(bool(inputs.isfinite().all()), name, "has values that are not finite", "remove or mend the example")
+        require(bool(inputs.isfinite().all()), name, "has values that are not finite", "remove or fix the example")
         inside = source.low <= float(inputs.min()) and float(inputs.max()) <= source.high
         require(
             inside,

@@ -114,8 +114,8 @@ class Transform(Defense):
         for one in self.policy:
             if isinstance(one, Light) and (one.low, one.high) != (task.data.low, task.data.high):
                 stated, own = f"{one.low:g} to {one.high:g}", f"{task.data.low:g} to {task.data.high:g}"
-                mend = f"give low: {task.data.low:g} and high: {task.data.high:g}"
-                raise InputError("transform", f"clamps to {stated}, the data have {own}", mend)
+                hint = f"give low: {task.data.low:g} and high: {task.data.high:g}"
+                raise InputError("transform", f"clamps to {stated}, the data have {own}", hint)
         return task
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.study.grammar import KNOWABLE, MENDS, BudgetConfig
+from leakgauge.study.grammar import HINTS, KNOWABLE, BudgetConfig
 
 
 class _Strict(BaseModel):
@@ -129,7 +129,7 @@ class RowConfig(_Strict):
 
 
 def parse(raw: dict[str, Any]) -> FrontierConfig:
-    """Raises `InputError` that names the key and the mend."""
+    """Raises `InputError` that names the key and the hint."""
     return _validated(FrontierConfig, raw, "")
 
 
@@ -154,5 +154,5 @@ def _validated(model: type[Model], raw: dict[str, Any], prefix: str) -> Model:
             raise InputError(f"{prefix}{path}", problem, did_you_mean(str(first["loc"][-1]), known)) from error
         if first["type"] == "missing":
             raise InputError(f"{prefix}{path}", "is missing", "see `leakgauge frontier --example`") from error
-        message = MENDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error

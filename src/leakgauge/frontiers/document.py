@@ -9,7 +9,7 @@ from typing import Any
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.frontiers import costs as spent
-from leakgauge.frontiers.folder import MEND, Folder, kept
+from leakgauge.frontiers.folder import HINT, Folder, kept
 from leakgauge.frontiers.leakage import counters_of, leakage_of
 from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.frontiers.recommend import recommendation
@@ -62,7 +62,7 @@ def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, 
 def write_json(report: dict[str, Any], path: Path) -> Path:
     """Whole or not at all."""
     text = json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False, default=str)
-    return write_whole(path, text + "\n", MEND)
+    return write_whole(path, text + "\n", HINT)
 
 
 def _row(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:

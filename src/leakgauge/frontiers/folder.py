@@ -13,7 +13,7 @@ from typing import Any
 from leakgauge.errors import InputError, require
 from leakgauge.files import private_folder, write_whole
 
-MEND = "free space, then run the same command: what is finished is kept"
+HINT = "free space, then run the same command: what is finished is kept"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Folder:
         file = path / "frontier.json"
         if not file.exists():
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            write_whole(file, json.dumps({"digest": digest, "created_at": now, "config": raw}, indent=1), MEND)
+            write_whole(file, json.dumps({"digest": digest, "created_at": now, "config": raw}, indent=1), HINT)
         begun = _read(file)
         require(
             begun is not None and begun.get("digest") == digest,
@@ -67,7 +67,7 @@ def slug(text: str) -> str:
 def keep(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     """Writes a result whole, and gives it back as it will be read."""
     private_folder(path.parent)
-    write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n", MEND)
+    write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n", HINT)
     return _read(path) or record
 
 

@@ -31,7 +31,7 @@ class FrontierPlan:
     """A resolved plan. Making one validates everything that can be known before anything runs.
 
     Raises:
-        InputError: names the key and the mend.
+        InputError: names the key and the hint.
     """
 
     def __init__(self, raw: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class FrontierPlan:
             try:
                 refuse_combination(resolve(CLIENTS, raw, field).value, defense.value)
             except InputError as error:
-                raise InputError(field, error.problem, error.mend) from error
+                raise InputError(field, error.problem, error.hint) from error
         return row
 
     def _source(self, given: Any, field: str) -> Source | None:
@@ -111,7 +111,7 @@ class FrontierPlan:
         try:
             return open_source(options["source"], **{k: v for k, v in options.items() if k != "source"})
         except InputError as error:
-            raise InputError(field, f"{error.field} {error.problem}", error.mend) from error
+            raise InputError(field, f"{error.field} {error.problem}", error.hint) from error
 
     def _attacked(self) -> dict[str, Any]:
         """``source``, ``size`` and other options of the data that are attacked."""
@@ -226,7 +226,7 @@ class FrontierPlan:
                 row.defense.value.on_task(task)
             except InputError as error:
                 where = "utility" if row.family == UNDEFENDED else f"defenses.{row.family}[{row.strength}]"
-                raise InputError(where, error.problem, error.mend) from error
+                raise InputError(where, error.problem, error.hint) from error
 
     def attacked_task(self) -> Task:
         """The model as the server broadcasts it to the attacked client, with the first seed."""
@@ -240,7 +240,7 @@ def _at_row(error: InputError, rows: list[Row]) -> InputError:
     if not found:
         return error
     row = rows[int(found[1])]
-    return InputError(f"defenses.{row.family}[{row.strength}]", error.problem, error.mend)
+    return InputError(f"defenses.{row.family}[{row.strength}]", error.problem, error.hint)
 
 
 def overlaid(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Limits:
 
 
 def _read(text: str, where: str) -> Limits:
-    mend = 'write {"limits": {rule: number}, "made_by": command, "models": n}'
+    hint = 'write {"limits": {rule: number}, "made_by": command, "models": n}'
     try:
         found: Any = json.loads(text)
         limits = {str(rule): float(limit) for rule, limit in found["limits"].items()}
@@ -59,4 +59,4 @@ def _read(text: str, where: str) -> Limits:
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError("limits", f"{where} is not a file of limits", mend) from error
+        raise InputError("limits", f"{where} is not a file of limits", hint) from error

@@ -43,13 +43,13 @@ EXAMPLES = 16
 
 def agrees(state: Mapping[str, Tensor], other: Mapping[str, Tensor], field: str) -> None:
     """Raises `InputError` unless both hold the same names and shapes; names the first tensor that differs."""
-    mend = "give a state dict of the same architecture"
+    hint = "give a state dict of the same architecture"
     for name in state:
-        require(name in other, field, f"has no tensor '{name}'", mend)
+        require(name in other, field, f"has no tensor '{name}'", hint)
         mine, theirs = tuple(state[name].shape), tuple(other[name].shape)
-        require(mine == theirs, field, f"tensor '{name}' has shape {theirs}, the received one {mine}", mend)
+        require(mine == theirs, field, f"tensor '{name}' has shape {theirs}, the received one {mine}", hint)
     for name in other:
-        require(name in state, field, f"has a tensor '{name}' that the received model lacks", mend)
+        require(name in state, field, f"has a tensor '{name}' that the received model lacks", hint)
 
 
 def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:

@@ -65,8 +65,8 @@ class FSIM:
         a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
         if a.ndim != 4 or not self.defined_for(DataSpec(shape=tuple(a.shape[1:]), classes=2)):
             problem = f"is not defined for examples of shape {tuple(a.shape[1:])}"
-            mend = f"give pictures of one or three channels, {SMALLEST} px or more a side"
-            raise InputError(self.name, problem, mend)
+            hint = f"give pictures of one or three channels, {SMALLEST} px or more a side"
+            raise InputError(self.name, problem, hint)
         return _score(self._planes(a), self._planes(b)) if len(a) else a.new_zeros(0)
 
     def _planes(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n p h w"]:

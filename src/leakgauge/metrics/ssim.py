@@ -37,8 +37,8 @@ class _Images:
         a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
         if a.ndim != 4 or not self.defined_for(DataSpec(shape=tuple(a.shape[1:]), classes=2)):
             problem = f"is not defined for examples of shape {tuple(a.shape[1:])}"
-            mend = f"give pictures of one or three channels, {self.smallest} pixels a side or more"
-            raise InputError("ssim", problem, mend)
+            hint = f"give pictures of one or three channels, {self.smallest} pixels a side or more"
+            raise InputError("ssim", problem, hint)
         return a, b
 
     def _windowed(self, a: Tensor, b: Tensor) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from leakgauge.errors import InputError, did_you_mean, require
 
-MENDS: tuple[tuple[type[nn.Module], str], ...] = (
+HINTS: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.modules.batchnorm._BatchNorm, "mixes the examples of a batch; use GroupNorm"),
     (nn.modules.instancenorm._InstanceNorm, "keeps running statistics without noise; set track_running_stats=False"),
     (nn.LSTM, "has no per-example gradients; use opacus.layers.DPLSTM"),
@@ -39,8 +39,8 @@ def validate_for_dp(module: nn.Module) -> tuple[str, ...]:
     for name, part in module.named_modules():
         errors = validators[type(part)](part) if type(part) in validators else []
         if errors:
-            mend = next((text for kind, text in MENDS if isinstance(part, kind)), f"is refused ({errors[0]})")
-            found.append(f"{name or 'the model'} ({type(part).__name__}) {mend}")
+            hint = next((text for kind, text in HINTS if isinstance(part, kind)), f"is refused ({errors[0]})")
+            found.append(f"{name or 'the model'} ({type(part).__name__}) {hint}")
     return tuple(found)
 
 
@@ -112,8 +112,8 @@ def check_delta(delta: float, units: int, name: str) -> None:
     Raises:
         InputError: it is not.
     """
-    mend = f"give less, {0.1 / units:.0e} say"
-    require(delta * units < 1, "delta", f"{delta:g} is not below 1/{units}, one over the number of {name}", mend)
+    hint = f"give less, {0.1 / units:.0e} say"
+    require(delta * units < 1, "delta", f"{delta:g} is not below 1/{units}, one over the number of {name}", hint)
 
 
 def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:

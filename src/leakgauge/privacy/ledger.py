@@ -106,15 +106,15 @@ class Ledger:
         Raises:
             InputError: no such file, or another content. A ledger that cannot be read is no empty one.
         """
-        field, mend = (
+        field, hint = (
             f"ledger {path}",
             "give a file that Ledger.save wrote; spent budget is not forgotten by deleting it",
         )
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InputError(field, f"cannot be read ({error})", mend) from error
-        require(isinstance(content, dict) and content.get("format") == FORMAT, field, "is not a ledger", mend)
+            raise InputError(field, f"cannot be read ({error})", hint) from error
+        require(isinstance(content, dict) and content.get("format") == FORMAT, field, "is not a ledger", hint)
         try:
             releases = tuple(
                 Release(
@@ -124,7 +124,7 @@ class Ledger:
             )
             return Ledger(accountant=content["accountant"], unit=Unit(content["unit"]), releases=releases)
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(field, f"is damaged ({error})", mend) from error
+            raise InputError(field, f"is damaged ({error})", hint) from error
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def fronted(task: Task, rows: int, name: str, generator: torch.Generator, scale:
     return rebuilt(task, Front(first, back, honest_module(task)), name)
 
 
-MEND = "use a fully connected model (mlp), or a server that changes the architecture (imprint-block, linear-first)"
+HINT = "use a fully connected model (mlp), or a server that changes the architecture (imprint-block, linear-first)"
 
 
 def relu_pair(task: Task, generator: torch.Generator) -> tuple[LinearLayer, LinearLayer]:
@@ -109,13 +109,13 @@ def relu_pair(task: Task, generator: torch.Generator) -> tuple[LinearLayer, Line
     with torch.random.fork_rng(devices=[]):
         firsts = [layer for layer in input_layers(task, generator) if layer.bias is not None]
         if not firsts:
-            raise InputError("model", "has no linear layer with bias that reads the input", MEND)
+            raise InputError("model", "has no linear layer with bias that reads the input", HINT)
         for first in firsts:
             second = _behind_relu(task, first, generator)
             if second is not None:
                 return first, second
     raise InputError(
-        "model", f"has no ReLU and second linear layer behind '{firsts[0].name}', which reads the input", MEND
+        "model", f"has no ReLU and second linear layer behind '{firsts[0].name}', which reads the input", HINT
     )
 
 

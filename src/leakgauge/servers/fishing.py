@@ -52,8 +52,8 @@ class Fished:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """As many images as examples were caught; not applicable where there is none."""

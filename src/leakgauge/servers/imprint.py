@@ -42,8 +42,8 @@ class ImprintRead:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """Costs no gradient evaluation. `EXACT` where no bin can have been shared."""

@@ -59,8 +59,8 @@ class SkipRead:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """Costs no gradient evaluation. One image a class, paired with its label.

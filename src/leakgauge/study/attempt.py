@@ -105,7 +105,7 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
     )
 
 
-def _failed(problem: str, cost: Cost = Cost()) -> Reconstruction:  # noqa: B008 - frozen
+def _failed(problem: str, cost: Cost = Cost()) -> Reconstruction:
     return Reconstruction(None, None, Status.FAILED, f"the attack's answer cannot be used: {problem}", cost=cost)
 
 

@@ -130,7 +130,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return dict(loaded)
 
 
-MENDS = {
+HINTS = {
     "list_type": "write a list, e.g. [none]",
     "too_short": "name at least one",
     "model_type": "write a mapping, e.g. {max: 0.05} in the gate or {source: samples} under data",
@@ -151,7 +151,7 @@ def parse(raw: dict[str, Any]) -> PlanConfig:
         if first["type"] == "extra_forbidden":
             key, known = str(first["loc"][-1]), _keys_beside(first["loc"])
             raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
-        message = MENDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise InputError(path, f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
 
 

@@ -68,7 +68,7 @@ class ModelSpec:
         try:
             return Task.of(self.module(seed), data, mode=mode, name=label)
         except InputError as error:
-            raise InputError(error.field.replace("model", self.field, 1), error.problem, error.mend) from error
+            raise InputError(error.field.replace("model", self.field, 1), error.problem, error.hint) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def model_of(given: Any, field: str, data: DataSpec, mode: Mode) -> Named:
     try:
         entry = MODELS[name]
     except InputError as error:
-        raise InputError(field, error.problem, error.mend) from error
+        raise InputError(field, error.problem, error.hint) from error
     shown = model_label(name, arguments, weights)
     full = fitted(entry.parameters, data) | arguments
     resolver = ModelSpec(entry.build, name, full, weights, field)

@@ -56,7 +56,7 @@ class Plan:
     """A resolved plan. Making one validates everything that can be known before running.
 
     Raises:
-        InputError: names the key and the mend.
+        InputError: names the key and the hint.
     """
 
     def __init__(self, raw: dict[str, Any]) -> None:
@@ -180,13 +180,13 @@ class Plan:
                 try:
                     refuse_combination(self.clients[key.client].value, defense)
                 except InputError as error:
-                    raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
+                    raise InputError(f"defenses[{key.defense}]", error.problem, error.hint) from error
                 try:
                     defended = defense.on_task(self.broadcast(key).task)
                     if defense.acts_on_examples:
                         refuse_mixing(defended)
                 except InputError as error:
-                    raise InputError(f"defenses[{key.defense}]", error.problem, error.mend) from error
+                    raise InputError(f"defenses[{key.defense}]", error.problem, error.hint) from error
 
     def _check_server(self, model: int) -> None:
         """A construction that does not fit a model says so before anything runs."""

@@ -84,7 +84,7 @@ def run(
     folder: Path,
     *,
     workers: int = 1,
-    compute: Compute = Compute(),  # noqa: B008 - frozen
+    compute: Compute = Compute(),
     counts_only: bool = False,
     on_trial: OnTrial | None = None,
     anew: bool = False,

@@ -23,7 +23,7 @@ from leakgauge.tensors import map_tensors
 BASE = Matching(prior=TotalVariation(1e-3))
 
 
-def seen(defense: Defense, protocol: Protocol = FedSGD(), *, training: bool = True) -> Observation:  # noqa: B008
+def seen(defense: Defense, protocol: Protocol = FedSGD(), *, training: bool = True) -> Observation:
     t, b = task("smooth"), batch(1)
     known = Knowledge(b.labels, 1, protocol if training else None, defense=defense)
     return Observation(t, client_update(t, protocol, b, Draws(3), defense=defense), known)

@@ -46,7 +46,7 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, entries, map_tensors
 
 
-def seen(defense: Defense, protocol: Protocol = FedSGD(), *, training: bool = True) -> Observation:  # noqa: B008
+def seen(defense: Defense, protocol: Protocol = FedSGD(), *, training: bool = True) -> Observation:
     t, b = task("smooth"), batch(1)
     known = Knowledge(b.labels, 1, protocol if training else None, defense=defense)
     return Observation(t, client_update(t, protocol, b, Draws(3), defense=defense), known)

@@ -16,7 +16,7 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Mode
 
 
-def seen(client: Protocol = FedSGD(), mode: Mode = Mode.TRAIN, *, told: bool = True) -> Observation:  # noqa: B008
+def seen(client: Protocol = FedSGD(), mode: Mode = Mode.TRAIN, *, told: bool = True) -> Observation:
     t, b = task("normed", mode), batch(3)
     update = client_update(t, client, b, Draws(0), send_buffers=True)
     return Observation(t, update, Knowledge(b.labels, 3, client, buffers=update.buffers if told else None))

@@ -166,4 +166,4 @@ def test_misfits_say_where_and_why(module: nn.Module, reason: str) -> None:
         read(module, DataSpec((3, 8, 8), outputs))
     assert caught.value.field == "model"
     assert reason in caught.value.problem
-    assert caught.value.mend
+    assert caught.value.hint

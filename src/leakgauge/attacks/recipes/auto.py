@@ -128,8 +128,8 @@ class Auto:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """What proves itself, and the search for the rest; `tried` says what was tried and why it stopped."""
@@ -210,8 +210,8 @@ class Search:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """Chooses, then searches."""

@@ -20,7 +20,7 @@ def ci_net(
     width: int | None = None,
     steps: int = 5000,
     lr: float = 1e-3,
-    output: Output = IntoRange(),  # noqa: B008 - frozen
+    output: Output = IntoRange(),
     restarts: int = 1,
 ) -> IfInformative:
     """CI-Net: the weights of an untrained generator, global cosine (Eq. 3), signed Adam without decay, no regulariser.

@@ -24,7 +24,7 @@ def qian_hansen(
     weight: float = 0.1,
     factor: float = 0.9,
     every: int = 2000,
-    minimiser: Minimiser = Adam(steps=200_000, lr=0.01, signed=False, decay=()),  # noqa: B008 - frozen
+    minimiser: Minimiser = Adam(steps=200_000, lr=0.01, signed=False, decay=()),
     restarts: int = 1,
 ) -> Matching:
     """Qian & Hansen: squared distance, examples and soft labels together, and a prior that decays.

@@ -29,7 +29,7 @@ def rog(
     steps: int = 100,
     lr: float = 0.05,
     factor: int = 4,
-    objective: Objective = SquaredL2(),  # noqa: B008 - frozen
+    objective: Objective = SquaredL2(),
     polish: tuple[Polish, ...] = (),
     restarts: int = 1,
 ) -> Matching:
@@ -99,8 +99,8 @@ class ROGS:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """The attack's own answer where it has none. Raises `InputError` for a generator of another shape."""
@@ -152,5 +152,5 @@ class ROGS:
             raise InputError(
                 "generator", f"does not take {asked} ({said})", "give a class-conditional module, and its `code`"
             ) from error
-        mend = f"the data have shape {data.shape}"
-        require(shape == (len(codes), *data.shape), "generator", f"makes shape {shape[1:]} from {asked}", mend)
+        hint = f"the data have shape {data.shape}"
+        require(shape == (len(codes), *data.shape), "generator", f"makes shape {shape[1:]} from {asked}", hint)

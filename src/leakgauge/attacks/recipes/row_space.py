@@ -74,8 +74,8 @@ class RowSpace:
         observation: Observation,
         generator: torch.Generator,
         *,
-        budget: Budget = Budget(),  # noqa: B008 - frozen
-        compute: Compute = Compute(),  # noqa: B008 - frozen
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """The best found within the budget."""

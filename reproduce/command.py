@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from leakgauge.compute import Compute
 from leakgauge.errors import did_you_mean, require
 from reproduce.claims.screen import first_screen, of_paper
 from reproduce.item import Inputs, Item, State
@@ -90,6 +89,8 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
             f"{data} is not a folder",
             "give --data FOLDER with the Parquet files of the data sets",
         )
+        from leakgauge.compute import Compute  # as the items do, it loads torch
+
         Compute().apply()
         run = Run.begin(item.paper, item.name, quick=quick)
         inputs = Inputs(data, quick, lambda text: console.print(text, style="dim"), run.of, run.keep)

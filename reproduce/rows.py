@@ -12,9 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
-from leakgauge.metrics.intervals import mean_interval
+from leakgauge.statistics.intervals import mean_interval
 from leakgauge.version import __version__
 
 if TYPE_CHECKING:
@@ -87,6 +85,8 @@ class Row:
 
     def record(self) -> dict[str, object]:
         """The row with its `summary` and the commit that made it."""
+        import torch  # two seconds, which the screen of claims does not need
+
         measured = summary(self.per_image)
         rounded = [[kept(v) for v in values] for values in self.per_image]
         environment = {

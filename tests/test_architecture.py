@@ -21,6 +21,7 @@ FLOORS = (
         "files",
         "compute",
         "registry",
+        "statistics",
         "workers",
     ),
     ("batch", "task", "update", "checkpoint"),

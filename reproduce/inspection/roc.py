@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from leakgauge.inspection.limits import Limits
-from leakgauge.metrics.intervals import proportion_interval
+from leakgauge.statistics.intervals import proportion_interval
 from leakgauge.version import __version__
 from reproduce.inspection.judging import HONEST, LOOKALIKE, Judged, Scenario
 from reproduce.rows import RESULTS

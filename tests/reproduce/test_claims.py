@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from reproduce.claims.quantity import Published, Quantity  # noqa: E402
 from reproduce.claims.rules import Ahead, Each, Outcome, Within, difference, number  # noqa: E402
 from reproduce.claims.screen import first_screen, markdown, of_paper  # noqa: E402
 
-from leakgauge.metrics.intervals import mean_interval  # noqa: E402
+from leakgauge.statistics.intervals import mean_interval  # noqa: E402
 from reproduce import command  # noqa: E402
 
 OURS, RIVAL, GREY, NOTHING = (Quantity("p/i", "s", name, "m") for name in ("ours", "rival", "grey picture", "nothing"))
@@ -165,3 +166,8 @@ def test_every_paper_and_the_page_say_why_for_all_that_does_not_simply_hold() ->
         decision = one.decide()
         assert decision.why or decision.verdict is Verdict.HOLDS, one.words
     assert sum(1 for _ in markdown()) == len(CLAIMS) + 2
+
+
+def test_the_first_screen_loads_no_torch() -> None:
+    script = "import sys, reproduce.command as c; list(c.first_screen()); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

@@ -3,16 +3,6 @@
 from leakgauge.metrics.assignment import Assignment, assign
 from leakgauge.metrics.fsim import FSIM
 from leakgauge.metrics.identification import Identification, identify, mean_image, nearest_public
-from leakgauge.metrics.intervals import (
-    Interval,
-    bounded_interval,
-    bounded_lower,
-    bounded_upper,
-    mean_interval,
-    proportion_interval,
-    proportion_lower,
-    proportion_upper,
-)
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior, presence_accuracy, presence_accuracy_by_prior
 from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
 from leakgauge.metrics.metric import Metric
@@ -31,7 +21,6 @@ __all__ = [
     "SSIM",
     "Assignment",
     "Identification",
-    "Interval",
     "Jaccard",
     "Metric",
     "PSNRBytes",
@@ -42,20 +31,13 @@ __all__ = [
     "TopLabels",
     "TorchmetricsLPIPS",
     "assign",
-    "bounded_interval",
-    "bounded_lower",
-    "bounded_upper",
     "cifar10_labels",
     "identify",
     "is_exact",
     "label_f1",
     "label_f1_by_prior",
     "mean_image",
-    "mean_interval",
     "nearest_public",
     "presence_accuracy",
     "presence_accuracy_by_prior",
-    "proportion_interval",
-    "proportion_lower",
-    "proportion_upper",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from leakgauge.metrics.intervals import bounded_upper
+from leakgauge.statistics.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.groups import Group, shares
 from leakgauge.study.judging.results import Finding, Level

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leakgauge.metrics.intervals import bounded_upper
+from leakgauge.statistics.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import NOT_SAFE, finding
 from leakgauge.study.judging.flags import flags_of

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import beta
-from scipy.stats import t as student
+from scipy.special import betaincinv, stdtrit
 
 from leakgauge.errors import require
 
@@ -32,13 +31,13 @@ class Interval:
 def proportion_lower(hits: int, n: int, confidence: float = 0.95) -> float:
     """Exact one-sided Clopper–Pearson lower bound of a share; 0 for no hits or no trials."""
     _check(hits, n, confidence)
-    return float(beta.ppf(1 - confidence, hits, n - hits + 1)) if hits > 0 else 0.0
+    return float(betaincinv(hits, n - hits + 1, 1 - confidence)) if hits > 0 else 0.0
 
 
 def proportion_upper(hits: int, n: int, confidence: float = 0.95) -> float:
     """Exact one-sided Clopper–Pearson upper bound of a share; 0 of 8 at 95 % gives .312. 1 for no trials."""
     _check(hits, n, confidence)
-    return float(beta.ppf(confidence, hits + 1, n - hits)) if hits < n else 1.0
+    return float(betaincinv(hits + 1, n - hits, confidence)) if hits < n else 1.0
 
 
 def proportion_interval(hits: int, n: int, confidence: float = 0.95) -> Interval:
@@ -79,7 +78,7 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
         return low + (high - low) * proportion_upper(int((sample == high).sum()), len(sample), confidence)
     if len(sample) > MANY:
         hits = len(sample) * float((sample.mean() - low) / (high - low))
-        return low + (high - low) * float(beta.ppf(confidence, hits + 1, len(sample) - hits))
+        return low + (high - low) * float(betaincinv(hits + 1, len(sample) - hits, confidence))
     return float(np.quantile(_weights(len(sample) + 1) @ np.append(sample, high), confidence))
 
 
@@ -122,5 +121,5 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
     if len(sample) < 2:
         return Interval(None, None)
-    half = float(student.ppf((1 + confidence) / 2, len(sample) - 1) * sample.std(ddof=1) / math.sqrt(len(sample)))
+    half = float(stdtrit(len(sample) - 1, (1 + confidence) / 2) * sample.std(ddof=1) / math.sqrt(len(sample)))
     return Interval(float(sample.mean()) - half, float(sample.mean()) + half)

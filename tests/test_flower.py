@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import stat
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+from leakgauge.capture import watching
 from leakgauge.cli.captured import plan_of
 from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, seen
 from leakgauge.models.weights import fingerprint, read_model
@@ -33,8 +35,8 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app.py"
 class LocalGrid:
     """Stands in for Flower's grid: messages go straight to the client app."""
 
-    def __init__(self, app: ClientApp, nodes: int) -> None:
-        self.app, self.nodes = app, list(range(1, nodes + 1))
+    def __init__(self, app: ClientApp, nodes: int, run: dict[str, Any] | None = None) -> None:
+        self.app, self.nodes, self.run = app, list(range(1, nodes + 1)), run or {}
 
     def get_node_ids(self) -> list[int]:
         return self.nodes
@@ -42,10 +44,9 @@ class LocalGrid:
     def send_and_receive(self, messages: list[Message], *, timeout: float | None = None) -> list[Message]:
         return [self.app(m, self._context(m.metadata.dst_node_id)) for m in messages]
 
-    @staticmethod
-    def _context(node: int) -> Context:
+    def _context(self, node: int) -> Context:
         config = {"partition-id": node - 1}
-        return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+        return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config=self.run)
 
 
 @pytest.fixture
@@ -200,18 +201,78 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+SGD_ROUND = {"fedavg": {"batch_size": 2, "lr": 0.01}}
+ADAM_ROUND = {"local-training": {"optimiser": {"adam": {"lr": 0.001}}, "epochs": 2, "batch_size": 1}}
+
+
 @pytest.mark.usefixtures("identity")
-def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(example: ModuleType, tmp_path: Path) -> None:
-    text = EXAMPLE.read_text()
-    assert text.count("of leakgauge") == 3
+@pytest.mark.parametrize(
+    ("changes", "client"),
+    [({}, SGD_ROUND), ({"optimizer": "adam", "epochs": 2, "examples": 1, "batch-size": 1, "lr": 0.001}, ADAM_ROUND)],
+)
+def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
+    example: ModuleType, tmp_path: Path, changes: dict[str, Any], client: Any
+) -> None:
+    assert EXAMPLE.read_text().count("of leakgauge") == 3
+    settings = tomllib.loads((EXAMPLE.parent / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    run = {**settings, **changes, "captures": str(tmp_path / "captures")}
     initial = ArrayRecord(example.Net().state_dict())
-    plain().start(grid=LocalGrid(example.app, 2), initial_arrays=initial, num_rounds=2)
+    strategy = CaptureStrategy(plain(), tmp_path / "captures")
+    strategy.start(grid=LocalGrid(example.app, 2, run), initial_arrays=initial, num_rounds=2)
     for round_, node in ((1, 1), (1, 2), (2, 1), (2, 2)):
         folder = tmp_path / "captures" / f"round-{round_}-node-{node}"
-        client = {"fedavg": {"batch_size": 2, "lr": 0.01, "momentum": 0.9}}
+        server = Update.load(folder.with_name(f"{folder.name}-server") / "update.safetensors")
         plan = Plan(plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None))
+        sent = plan.captured()
+        assert all(torch.equal(sent.tensors[k], v) for k, v in server.tensors.items())
         found = plan.explained()
         assert found is not None
         assert found.holds
         assert found.fit.share > 0.999
-        assert len(plan.source) == 8
+        assert len(plan.source) == 2 * int(run["examples"])
+        seen_by_server = plan_of(
+            folder.with_name(f"{folder.name}-server"),
+            model="flower_example_app:Net",
+            client=client,
+            mode="train",
+            data=None,
+        )
+        assert seen_by_server["data"] == plan.raw["data"]
+
+
+def loop(module: nn.Module, *, losses: int = 1) -> None:
+    """Somebody's training and validation, with a loss module or a function of torch."""
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    for x, y in zip(X.split(2), Y.split(2), strict=True):
+        optimiser.zero_grad()
+        if losses == 1:
+            nn.CrossEntropyLoss()(module(x), y).backward()
+        else:
+            nn.functional.nll_loss(nn.functional.log_softmax(module(x), 1), target=y).backward()
+        optimiser.step()
+    with torch.no_grad():
+        nn.functional.cross_entropy(module(X), Y)
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_minibatches_of_a_loop_are_heard_without_a_line_in_it(losses: int) -> None:
+    expected = net()
+    loop(expected, losses=losses)
+    module = net()
+    with watching(listen=True) as examples:
+        loop(module, losses=losses)
+    loop(module)  # nobody listens any more
+    assert torch.equal(torch.cat(examples.inputs), X)
+    assert torch.equal(torch.cat(examples.labels), Y)
+    again = net()
+    loop(again, losses=losses)
+    assert all(torch.equal(a, b) for a, b in zip(expected.parameters(), again.parameters(), strict=True))
+
+
+def test_what_a_listener_cannot_hear_is_left_out() -> None:
+    with watching(listen=True) as examples:
+        module = net()
+        nn.functional.mse_loss(module(X), torch.zeros(4, 3))
+        nn.functional.cross_entropy(module(X), torch.full((4, 3), 1 / 3))  # soft labels
+        nn.functional.cross_entropy(torch.zeros(4, 3), Y)  # of no module
+    assert not examples.inputs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from leakgauge.errors import FOREIGN, said
 from leakgauge.files import private_folder, replacing
+from leakgauge.listening import listening
 from leakgauge.models.weights import fingerprint
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -72,12 +73,13 @@ def seen(inputs: Tensor, labels: Tensor) -> None:
 
 
 @contextmanager
-def watching() -> Iterator[Examples]:
-    """Collects what `seen` is given inside the block."""
+def watching(*, listen: bool = False) -> Iterator[Examples]:
+    """Collects what `seen` is given inside the block, and with `listen` what `leakgauge.listening` hears."""
     examples = Examples()
     token = _current.set(examples)
     try:
-        yield examples
+        with listening(seen) if listen else nullcontext():
+            yield examples
     finally:
         _current.reset(token)
 
@@ -134,8 +136,7 @@ class Recorder:
         known = {"round": round_, "node": node, "weights": fingerprint(before), **self.facts, **(facts or {})}
         update = self._update(before, reply, count)
         header = UpdateHeader(update.header.kind, count, known)
-        name = "-".join(filter(None, ("round", round_, "node", node, side)))
-        folder = private_folder(Path(self.folder) / name)
+        folder = private_folder(Path(self.folder) / round_folder(round_, node, side))
         with replacing(folder / WEIGHTS) as fresh:
             save_file({k: v.contiguous() for k, v in before.items()}, fresh)
         if examples is not None and examples.inputs:
@@ -148,6 +149,11 @@ class Recorder:
             return Update({k: v.detach() for k, v in reply.items()}, UpdateHeader(self.sends, count))
         part = {k: before[k] for k in reply if k in before}
         return Update.between(part, reply, example_count=count or None)
+
+
+def round_folder(round_: str, node: str, side: str = "") -> str:
+    """Name of a round's folder."""
+    return "-".join(filter(None, ("round", round_, "node", node, side)))
 
 
 def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:

@@ -45,20 +45,24 @@ def _metrics(records: RecordDict) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CaptureMod:
-    """A client mod: ``ClientApp(mods=[CaptureMod("captures")])``.
+    """A client mod: ``ClientApp(mods=[CaptureMod("/captures")])``.
 
     The first mod of a list is the outermost and sees the update as it goes over the wire; the last sees it raw. Two of
-    them, each with a `side` of its own, bracket a defence. Call `seen` on each minibatch of the training loop to keep
-    the round's examples as well: without them an audit cannot score.
+    them, each with a `side` of its own, bracket a defence. Without the round's examples an audit cannot score: keep
+    them by `examples`, or by a call of `seen` on each minibatch of the training loop.
 
     Attributes:
-        folder: where captures go. Clients run in processes of their own, and often elsewhere.
+        folder: where captures go; give an absolute path, for Flower runs clients in processes and folders of their
+            own. `None`: the run's configuration says it, ``--run-config 'captures="/path"'``.
+        examples: whether to keep minibatches as `leakgauge.listening` hears them: inputs of the outermost module,
+            targets of torch's classification loss.
         side: a word for this place in the list of mods.
         sends: what the reply is; `None` for parameters.
         facts: what the plan should say, e.g. ``{"optimiser": "Adam"}``.
     """
 
-    folder: Path | str
+    folder: Path | str | None = None
+    examples: bool = False
     side: str = ""
     sends: UpdateKind | None = None
     facts: dict[str, str] = field(default_factory=dict)
@@ -67,11 +71,12 @@ class CaptureMod:
         if not msg.content.array_records or msg.metadata.message_type.split(".")[0] != "train":
             return call_next(msg, context)
         received = RecordDict(dict(msg.content.items()))  # the arrays are shared, not copied
-        with watching() as examples:
+        with watching(listen=self.examples) as examples:
             reply = call_next(msg, context)
         with unbroken("a client's round"):
+            folder = self.folder if self.folder is not None else str(context.run_config["captures"])
             if not reply.has_error() and reply.content.array_records:
-                Recorder(folder=self.folder, sends=self.sends, facts=self.facts).keep(
+                Recorder(folder=folder, sends=self.sends, facts=self.facts).keep(
                     _state(received),
                     _state(reply.content),
                     round_=_round(received),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
 from leakgauge.errors import InputError, require
+
+if TYPE_CHECKING:
+    from leakgauge.update import Update
 
 
 @click.command()
@@ -50,17 +54,18 @@ def plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | Non
     Raises:
         InputError: the folder holds no capture, no count, or no examples.
     """
-    from leakgauge.capture import EXAMPLES, UPDATE, WEIGHTS
+    from leakgauge.capture import UPDATE, WEIGHTS
     from leakgauge.resolve import split
     from leakgauge.update import Update
 
     require((folder / UPDATE).is_file(), "folder", f"{folder} holds no {UPDATE}", "name one round's folder")
     update = Update.load(folder / UPDATE)
+    kept = examples_of(folder, update)
     require(
-        data is not None or (folder / EXAMPLES).is_file(),
+        data is not None or kept is not None,
         "--data",
         "is missing, and the capture kept no examples to score with",
-        "give a source with the round's examples first, or call leakgauge.flower.seen in the training loop",
+        "give a source with the round's examples first, or capture with CaptureMod(…, examples=True)",
     )
     count = update.header.example_count
     if count is None:
@@ -71,7 +76,17 @@ def plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | Non
         "update": str(folder / UPDATE),
         "model": {name: {**arguments, "weights": str(folder / WEIGHTS)}},
         "mode": mode,
-        "data": {"source": data or f"capture:{folder}", "batch": count, "batches": 1},
+        "data": {"source": data or f"capture:{kept}", "batch": count, "batches": 1},
         "clients": [client],
         "attacks": ["auto"],
     }
+
+
+def examples_of(folder: Path, update: Update) -> Path | None:
+    """The folder with the examples of a captured round: its own, or that of another side of the same round and node."""
+    from leakgauge.capture import EXAMPLES, round_folder
+
+    known = update.header.protocol
+    same = folder.with_name(round_folder(known.get("round", ""), known.get("node", "")))
+    sides = sorted(folder.parent.glob(f"{escape(same.name)}-*")) if known else []
+    return next((place for place in (folder, same, *sides) if (place / EXAMPLES).is_file()), None)

@@ -54,7 +54,7 @@ class CaptureMod:
     Attributes:
         folder: where captures go; give an absolute path, for Flower runs clients in processes and folders of their
             own. `None`: the run's configuration says it, ``--run-config 'captures="/path"'``.
-        examples: whether to keep minibatches as `leakgauge.listening` hears them: inputs of the outermost module,
+        examples: whether to keep minibatches as `leakgauge.capture.listening` hears them: inputs of the outermost module,
             targets of torch's classification loss.
         side: a word for this place in the list of mods.
         sends: what the reply is; `None` for parameters.

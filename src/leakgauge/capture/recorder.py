@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from leakgauge.capture.listening import listening
 from leakgauge.errors import FOREIGN, said
 from leakgauge.files import private_folder, replacing
-from leakgauge.listening import listening
 from leakgauge.models.weights import fingerprint
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -74,7 +74,7 @@ def seen(inputs: Tensor, labels: Tensor) -> None:
 
 @contextmanager
 def watching(*, listen: bool = False) -> Iterator[Examples]:
-    """Collects what `seen` is given inside the block, and with `listen` what `leakgauge.listening` hears."""
+    """Collects what `seen` is given inside the block, and with `listen` what `leakgauge.capture.listening` hears."""
     examples = Examples()
     token = _current.set(examples)
     try:

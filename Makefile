@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= data
+CHECKED := leakgauge.task,leakgauge.clients,leakgauge.defenses,leakgauge.attacks,leakgauge.study
+CONTRACTS := tests/test_contracts.py tests/test_task.py tests/attacks/test_contracts.py tests/attacks/exact \
+  tests/attacks/closed_form tests/clients tests/defenses tests/servers/test_contracts.py tests/study/test_attempt.py
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install install-dev audit test slow reproductions lint format docs clean
+.PHONY: install install-dev audit test shapes slow reproductions lint format docs clean
 
 # Plain installation: what the example audit needs.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -30,6 +33,10 @@ audit: install
 # Two workers: the suite is single-threaded numerics.
 test: install-dev
 	$(BIN)/python -m pytest -n 2
+
+# The contracts once more with every shape and type checked at run time, which doubles the time.
+shapes: install-dev
+	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
 
 # Reproductions that take minutes.
 slow: install-dev

@@ -26,6 +26,12 @@ FITS = 1e-2
 POWERS = (0.0, 1.0, 2.0, 4.0)
 """Powers of a row's inverse length by which rows are drawn, in turn."""
 
+SILENT = 0.2
+"""Least share of units that an example does not drive, for which the search is long enough."""
+
+SURE = 100
+"""Sets of rows that are tried for each that is expected to be needed at that share."""
+
 BATCH = 4_000_000
 """Numbers in one group of trials."""
 
@@ -104,10 +110,13 @@ def finish(
 
     One direction may be missing: the input of its example is what is orthogonal to all others.
 
+    It gives up after so many sets that examples which leave `SILENT` of the units undriven would long have been found.
+    Where units never switch off, nothing else would end it but the clock.
+
     Args:
         examples: that are left, at most.
         most: examples up to which it is tried.
-        seconds: after which it gives up.
+        seconds: after which it gives up in any case.
     """
     span = _Span.of(sums, state, examples)
     if span is None:
@@ -123,7 +132,7 @@ def finish(
             found = _examples(tail, sums, span, whole, len(state.bias))
             if found is not None:
                 return Finish(found, rank, rank, trials)
-        if time.perf_counter() - began >= seconds:
+        if trials >= SURE * SILENT ** (1 - rank) or time.perf_counter() - began >= seconds:
             break
     return Finish(None, rank, best, trials)
 

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from leakgauge.version import __version__
 
 # Before autodoc, which imports with `typing.TYPE_CHECKING` set: pydantic cannot build open models then.
-importlib.import_module("leakgauge.frontiers.config")
+importlib.import_module("leakgauge.frontiers.grammar")
 
 project = "leakgauge"
 author = "the leakgauge authors"

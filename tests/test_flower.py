@@ -26,7 +26,7 @@ from leakgauge.capture import watching
 from leakgauge.cli.captured import plan_of
 from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, seen
 from leakgauge.models.weights import fingerprint, read_model
-from leakgauge.study.plan import Plan
+from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update, UpdateKind
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app.py"
@@ -222,7 +222,7 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
     for round_, node in ((1, 1), (1, 2), (2, 1), (2, 2)):
         folder = tmp_path / "captures" / f"round-{round_}-node-{node}"
         server = Update.load(folder.with_name(f"{folder.name}-server") / "update.safetensors")
-        plan = Plan(plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None))
+        plan = resolve_plan(plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None))
         sent = plan.captured()
         assert all(torch.equal(sent.tensors[k], v) for k, v in server.tensors.items())
         found = plan.explained()

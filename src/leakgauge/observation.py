@@ -132,6 +132,18 @@ class Attack(Protocol):
     ) -> Reconstruction: ...
 
 
+class Known(Enum):
+    """What a plan may let an attacker know: the fields of `Knowledge` but `crafting`, which a server brings along."""
+
+    LABELS = "labels"
+    EXAMPLE_COUNT = "example_count"
+    LOCAL_TRAINING = "local_training"
+    BUFFERS = "buffers"
+    DEFENSE = "defense"
+    DRAWS = "draws"
+    PUBLIC_DATA = "public_data"
+
+
 @dataclass(frozen=True, eq=False)
 class Knowledge:
     """One field per thing an attacker may know; `None` is unknown. No field hides another.

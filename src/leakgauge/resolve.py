@@ -64,10 +64,23 @@ WHOLES: dict[str, tuple[type, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Named:
-    """An object and how the plan called it, e.g. ``fedavg(epochs=5, lr=0.01)``."""
+    """An object and how the plan called it.
+
+    Attributes:
+        label: in reports, e.g. ``fedavg(epochs=5, lr=0.01)``; unique among its kind in a plan.
+        names: registered names of its parts: one, or those of a composition; by default the label.
+        field: where the plan has it, for errors.
+    """
 
     label: str
     value: Any
+    names: tuple[str, ...] = ()
+    field: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """Without parameters, e.g. ``fedavg`` or ``clip + noise``."""
+        return " + ".join(self.names) or self.label
 
 
 def resolve(registry: Registry, spec: Any, field: str) -> Named:
@@ -101,7 +114,7 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
     if registry.kind in WHOLES:
         _check_whole(*WHOLES[registry.kind], name, value, field)
     shown = {key: part.label if isinstance(part, Named) else part for key, part in found.items()}
-    return Named(label(name, shown), value)
+    return Named(label(name, shown), value, (name,), field)
 
 
 def _given(registry: Registry, spec: Any, field: str) -> Named | None:
@@ -115,12 +128,18 @@ def _given(registry: Registry, spec: Any, field: str) -> Named | None:
         return None
     if registry.kind in WHOLES:
         _check_whole(*WHOLES[registry.kind], type(value).__name__, value, field)
-    return Named(str(called) if called is not None else label_of(registry, value), value)
+    known = registered_name(registry, value)
+    return Named(str(called) if called is not None else label_of(registry, value), value, (known,), field)
+
+
+def registered_name(registry: Registry, value: Any) -> str:
+    """The name under which an object's class is registered, or else the class's own."""
+    return next((entry.name for entry in registry if entry.build is type(value)), type(value).__name__)
 
 
 def label_of(registry: Registry, value: Any) -> str:
     """What reports call an object without a label: its registered name and the fields that are not at their default."""
-    name = next((entry.name for entry in registry if entry.build is type(value)), type(value).__name__)
+    name = registered_name(registry, value)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return name
     changed = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
@@ -148,7 +167,8 @@ def resolve_defense(spec: Any, field: str) -> Named:
         return resolve(DEFENSES, spec, field)
     parts = [resolve(DEFENSES, part, f"{field}[{i}]") for i, part in enumerate(spec)]
     try:
-        return Named(" + ".join(p.label for p in parts), Compose(tuple(p.value for p in parts)))
+        names = tuple(name for part in parts for name in part.names)
+        return Named(" + ".join(p.label for p in parts), Compose(tuple(p.value for p in parts)), names, field)
     except InputError as error:
         raise InputError(field, error.problem, error.hint) from error
 

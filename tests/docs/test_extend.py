@@ -12,8 +12,8 @@ import yaml
 from docs.pages import blocks
 from leakgauge.compute import Compute
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, METRICS, OBJECTIVES
-from leakgauge.study.plan import Plan
 from leakgauge.study.trial import run_trial
+from leakgauge.study.written import resolve_plan
 
 PAGE = "docs/extend.md"
 
@@ -54,19 +54,19 @@ def test_the_blocks_run_in_order_and_the_objective_falls(written: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks(PAGE, "yaml"), ids=str)
 def test_plans_validate(block: Any, written: Path) -> None:
-    assert Plan(yaml.safe_load(block.text)).trials()
+    assert resolve_plan(yaml.safe_load(block.text)).trials()
 
 
 def test_a_registered_name_works_once_its_file_is_imported(written: Path) -> None:
     plan = {"attacks": [{"matching": {"objective": "relative-l2"}}], "data": {"size": 16}}
     with pytest.raises(ValueError, match="unknown name 'relative-l2'"):
-        Plan(plan)
+        resolve_plan(plan)
     __import__("my_package.relative_l2")
-    assert Plan(plan).trials()
+    assert resolve_plan(plan).trials()
 
 
 def test_everything_of_ours_runs(written: Path) -> None:
-    plan = Plan(yaml.safe_load(blocks(PAGE, "yaml")[-1].text))
+    plan = resolve_plan(yaml.safe_load(blocks(PAGE, "yaml")[-1].text))
     last = {(key.client, key.defense, key.attack): key for key in plan.trials() if not key.control}
     records = [run_trial(plan, key, compute=Compute()).record for key in last.values()]
     assert len(records) == 8

@@ -22,8 +22,8 @@ from leakgauge.data import Folder
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.study.grammar import PlanConfig
-from leakgauge.study.plan import Plan
 from leakgauge.study.trial import run_trial
+from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update
 
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -85,11 +85,11 @@ def hospital(workplace: Path) -> Path:
 def test_plans_validate(block: Any, hospital: Path) -> None:
     if block.mark == "fragment":
         pytest.skip("a fragment")
-    assert Plan(yaml.safe_load(block.text)).trials()
+    assert resolve_plan(yaml.safe_load(block.text)).trials()
 
 
 def test_a_captured_update_is_what_the_plan_would_simulate(hospital: Path) -> None:
-    plan = Plan(yaml.safe_load(next(b.text for b in blocks(CHOOSE, "yaml") if "update:" in b.text)))
+    plan = resolve_plan(yaml.safe_load(next(b.text for b in blocks(CHOOSE, "yaml") if "update:" in b.text)))
     key = next(k for k in plan.trials() if not k.control)
     batch = plan.source.read(plan.batches[0])
     simulated = client_update(plan.broadcast(key).task, plan.clients[0].value, batch, Draws(0)).tensors

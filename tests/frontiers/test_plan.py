@@ -17,8 +17,8 @@ from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
 from leakgauge.frontiers import costs
 from leakgauge.frontiers.leakage import counters_of
-from leakgauge.frontiers.plan import FrontierPlan, overlaid
 from leakgauge.frontiers.rows import row_label
+from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.task import Task
 from leakgauge.update import Update
 
@@ -47,7 +47,7 @@ def test_rows_are_the_undefended_one_and_every_strength_in_order() -> None:
             "both": [{"defense": {"mixup": {}}, "batch": 4, "train": False}],
         }
     )
-    plan = FrontierPlan(raw)
+    plan = resolve_frontier(raw)
     assert [(r.family, r.strength) for r in plan.rows] == [
         ("undefended", 0),
         ("noise", 0),
@@ -73,7 +73,7 @@ def test_rows_are_the_undefended_one_and_every_strength_in_order() -> None:
 
 
 def test_each_setting_is_attacked_by_both_attackers_only_where_there_is_a_defence() -> None:
-    plan = FrontierPlan(small(defenses={"top-k": [{"topk": {"keep": 0.5}}], "aggregation": [{"cohort": 2}]}))
+    plan = resolve_frontier(small(defenses={"top-k": [{"topk": {"keep": 0.5}}], "aggregation": [{"cohort": 2}]}))
     (base, _), (mean, _) = plan.audits.values()
     tried = {
         (base.defenses[k.defense].label, base.attacks[k.attack].label.split("(")[0])
@@ -88,7 +88,7 @@ def test_each_setting_is_attacked_by_both_attackers_only_where_there_is_a_defenc
 
 def test_aggregation_and_the_attacked_batch_share_the_training() -> None:
     raw = small(defenses={"a": [{"cohort": 2}], "b": [{"batch": 2}], "c": [{"topk": {"keep": 0.1}}]})
-    plan = FrontierPlan(raw)
+    plan = resolve_frontier(raw)
     assert plan.trainings() == {}, "no data to train with"
     assert plan.rows[0].training == plan.rows[1].training == plan.rows[2].training != plan.rows[3].training
 
@@ -138,7 +138,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("changes", "field", "words"), BAD, ids=[b[1] + "-" + b[2][:8] for b in BAD])
 def test_bad_plans_name_the_place_and_the_hint(changes: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InputError) as error:
-        FrontierPlan(small(**changes))
+        resolve_frontier(small(**changes))
     assert error.value.field == field
     assert words in str(error.value)
 
@@ -173,7 +173,7 @@ def test_example_is_printed() -> None:
 
 def test_the_plan_in_the_docs_is_one() -> None:
     (block,) = blocks("docs/frontier.md", "yaml")
-    families = {row.family for row in FrontierPlan(yaml.safe_load(block.text)).rows}
+    families = {row.family for row in resolve_frontier(yaml.safe_load(block.text)).rows}
     assert {"undefended", "clip and noise", "secure aggregation", "Soteria"} <= families
 
 
@@ -190,7 +190,7 @@ def test_the_plan_in_the_docs_is_one() -> None:
 def test_every_row_gets_as_many_candidates(row: dict[str, Any], times: int) -> None:
     """A candidate costs a gradient a local step of every client: with one budget for all, 8 epochs got an eighth of the
     search and looked like a defence."""
-    plan = FrontierPlan(small(defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
+    plan = resolve_frontier(small(defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
     budgets = [audit.budget.gradient_evaluations for audit, _ in plan.audits.values()]
     assert budgets == [50, 50 * times]
 
@@ -199,13 +199,13 @@ def test_every_row_gets_as_many_candidates(row: dict[str, Any], times: int) -> N
 def test_candidates_are_as_many_where_the_plans_own_client_takes_several_steps(epochs: int, budget: int) -> None:
     two = {"fedavg": {"epochs": 2, "lr": 0.1}}
     row = {"client": {"fedavg": {"epochs": epochs, "lr": 0.1}}}
-    plan = FrontierPlan(small(client=two, defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
+    plan = resolve_frontier(small(client=two, defenses={"row": [row]}, budget={"gradient_evaluations": 50}))
     assert list(plan.audits.values())[-1][0].budget.gradient_evaluations == budget
 
 
 @pytest.mark.parametrize("first", [{"topk": {"keep": 0.1}}, {"prune": {"rate": 0.9}}])
 def test_a_counter_whose_evidence_later_noise_covers_is_told(first: dict[str, Any]) -> None:
-    plan = FrontierPlan(small(defenses={"row": [first, [first, {"noise": {"sigma": 1e-3}}]]}))
+    plan = resolve_frontier(small(defenses={"row": [first, [first, {"noise": {"sigma": 1e-3}}]]}))
     alone, covered = (counters_of(plan, row)[0] for row in plan.rows[1:])
     assert alone["counter"] == covered["counter"] == "support-mask"
     assert not alone["missing"]
@@ -214,7 +214,7 @@ def test_a_counter_whose_evidence_later_noise_covers_is_told(first: dict[str, An
 
 def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight epochs beside eight epochs took as long."""
-    plan = FrontierPlan(small())
+    plan = resolve_frontier(small())
     once, eight = (FedAvg(epochs=epochs, lr=0.1) for epochs in (1, 8))
     clock = iter(range(10_000))
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from leakgauge.cli import main
 from leakgauge.frontiers.accuracy import record_of, stage_of
-from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.written import resolve_frontier
 
 
 def _without_time(value: Any) -> Any:
@@ -99,10 +99,10 @@ def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str
     from leakgauge.frontiers.accuracy import participations
     from leakgauge.privacy.guarantee import Guarantee, guarantee
 
-    resolved = FrontierPlan(yaml.safe_load(plan.read_text()))
+    resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
     row = resolved.rows[2]
     spent = []
-    for rounds in participations(resolved):
+    for rounds in participations(resolved, resolved.utility):
         if rounds:
             found = guarantee(row.defense.value, sample_rate=1.0, steps=rounds * row.client.value.epochs, delta=1e-5)
             assert isinstance(found, Guarantee)
@@ -116,20 +116,22 @@ def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str
 def test_participations_are_those_of_the_training(plan: Path) -> None:
     from leakgauge.frontiers.accuracy import participations
 
-    resolved = FrontierPlan(yaml.safe_load(plan.read_text()))
+    resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
     stage = stage_of(resolved)
     row = resolved.rows[1]
-    done = resolved.training(row.client.value, row.defense.value).run(stage.task, stage.train, stage.hands, stage.test)
+    done = resolved.training(stage.utility, row.client.value, row.defense.value).run(
+        stage.task, stage.train, stage.hands, stage.test
+    )
     counts = [sum(c in r.asked for r in done.rounds) for c in range(5)]
-    assert list(participations(resolved)) == counts
+    assert list(participations(resolved, resolved.utility)) == counts
     assert sum(counts) == 6
 
 
 def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any]) -> None:
-    resolved = FrontierPlan(yaml.safe_load(plan.read_text()))
+    resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
     stage = stage_of(resolved)
     for row in resolved.rows[:3]:
-        simulation = resolved.training(row.client.value, row.defense.value)
+        simulation = resolved.training(stage.utility, row.client.value, row.defense.value)
         done = simulation.run(stage.task, stage.train, stage.hands, stage.test)
         expected = record_of(row.training, done, len(stage.test))
         stated = next(r for r in report["rows"] if r["family"] == row.family)["accuracy"]

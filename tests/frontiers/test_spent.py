@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from leakgauge.frontiers.costs import Exposure, exposures, privacy_of, sampling
-from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.privacy import guarantee, success_bound
 
 SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
@@ -27,7 +27,7 @@ def _spent(defense: Any, client: Any = SHUFFLED, met: Exposure = Exposure(20, 3)
         "gallery": 10,
         "defenses": {"x": [defense]},
     }
-    plan = FrontierPlan(raw | changes)
+    plan = resolve_frontier(raw | changes)
     return privacy_of(plan, plan.rows[1], [met], layers=4)
 
 
@@ -52,7 +52,7 @@ def test_each_example_is_in_one_step_of_every_epoch(shuffle: bool) -> None:
     client = {"fedavg": {"batch_size": 8, "lr": 0.1, "epochs": 2, "shuffle": shuffle}}
     found = _spent(defense, client)
     assert (found["sample_rate"], found["steps"]) == (1.0, 6)
-    plan = FrontierPlan({"client": client, "defenses": {"x": [defense]}, "data": {"images": 1}})
+    plan = resolve_frontier({"client": client, "defenses": {"x": [defense]}, "data": {"images": 1}})
     mechanism = plan.rows[1].defense.value
     exact = guarantee(mechanism, sample_rate=1.0, steps=6, delta=1e-5)
     assert found["epsilon"] == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
@@ -93,7 +93,7 @@ def test_batchnorm_statistics_take_the_guarantee_away() -> None:
 
 def test_without_a_training_the_single_update_is_counted() -> None:
     raw = {"defenses": {"x": [{"batch": 2}]}, "data": {"size": 8, "images": 1}}
-    plan = FrontierPlan(raw | {"utility": {"train": {"source": "samples", "size": 8}}})
+    plan = resolve_frontier(raw | {"utility": {"train": {"source": "samples", "size": 8}}})
     assert exposures(plan, plan.undefended) == [Exposure(1, 1)]
     assert exposures(plan, plan.rows[1]) == [Exposure(2, 1)], "the row's own client"
 
@@ -108,7 +108,7 @@ def test_a_row_with_a_batch_of_its_own_is_counted_by_it(batch: int) -> None:
         "delta": 1 / 6,
         "defenses": {"x": [{"defense": ONE, "batch": batch}]},
     }
-    plan = FrontierPlan(raw)
+    plan = resolve_frontier(raw)
     found = privacy_of(plan, plan.rows[1], exposures(plan, plan.rows[1]), layers=4)
     if batch == 8:
         assert found["epsilon"] is None

@@ -15,6 +15,7 @@ from leakgauge.risk.lint import LintFinding, Severity, lint_update, spectrum
 from leakgauge.risk.lint_source import lint_source
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
+from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 
@@ -102,7 +103,7 @@ def test_batchnorm_statistics_in_the_reply() -> None:
 
 def plan(**keys: object) -> Plan:
     data = {"source": "samples", "size": 8, "batch": 1, "batches": 1}
-    return Plan({"model": {"mlp": {"hidden": [16]}}, "data": data, **keys})
+    return resolve_plan({"model": {"mlp": {"hidden": [16]}}, "data": data, **keys})
 
 
 def test_a_plan_is_read_by_the_reads_that_certify_themselves() -> None:

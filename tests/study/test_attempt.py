@@ -15,9 +15,9 @@ from leakgauge.compute import Compute
 from leakgauge.defenses import Defense
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Reconstruction, Status
-from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import readable, run_trial
+from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 
 
@@ -123,7 +123,7 @@ def one(**changes: Any) -> dict[str, Any]:
      "infinite"],
 )  # fmt: skip
 def test_what_an_attack_does_is_a_row(how: str) -> None:
-    plan = Plan(one(attacks=[{"study.test_attempt:Bad": {"how": how}}]))
+    plan = resolve_plan(one(attacks=[{"study.test_attempt:Bad": {"how": how}}]))
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["status"] == ("non_finite" if how == "infinite" else "failed")
     assert record["scores"] is None
@@ -132,7 +132,7 @@ def test_what_an_attack_does_is_a_row(how: str) -> None:
 
 def test_an_attack_that_changes_what_it_is_given_spoils_no_later_trial() -> None:
     knows = ["labels", "public_data", "defense", "local_training", "example_count"]
-    plan = Plan(one(attacks=["closed-form", "study.test_attempt:Meddles"], knows=knows))
+    plan = resolve_plan(one(attacks=["closed-form", "study.test_attempt:Meddles"], knows=knows))
     honest, meddling = plan.trials()[:2]
     before, folder = run_trial(plan, honest, compute=Compute()).record, os.getcwd()
     assert "meddled" in run_trial(plan, meddling, compute=Compute()).record["message"]
@@ -142,7 +142,7 @@ def test_an_attack_that_changes_what_it_is_given_spoils_no_later_trial() -> None
 
 
 def test_a_defence_that_changes_what_it_is_given_spoils_no_later_trial() -> None:
-    plan = Plan(one(attacks=["closed-form"], defenses=["none", "study.test_attempt:MeddlingDefense"]))
+    plan = resolve_plan(one(attacks=["closed-form"], defenses=["none", "study.test_attempt:MeddlingDefense"]))
     honest, meddling = plan.trials()[:2]
     before = run_trial(plan, honest, compute=Compute()).record
     assert "raised Own: 3 and 4" in run_trial(plan, meddling, compute=Compute()).record["message"]
@@ -161,7 +161,7 @@ def test_a_trial_without_an_answer_is_a_row_and_the_audit_goes_on(
     how: str, limit: float, said: str, tmp_path: Path
 ) -> None:
     plan = one(attacks=[{"study.test_attempt:Ends": {"how": how}}, "closed-form"], budget={"trial_seconds": limit})
-    store = run(Plan(plan), tmp_path, workers=1)
+    store = run(resolve_plan(plan), tmp_path, workers=1)
     found = {r["attack"]: r for r in store.records() if not r["control"]}
     store.close()
     assert found.pop("closed-form")["status"] == "exact"
@@ -175,7 +175,7 @@ def test_a_client_that_raises_an_input_error_is_a_row() -> None:
         def on_update(self, tensors: Any, generator: torch.Generator) -> Any:
             raise InputError("mine", "does not like this update", "give another")
 
-    plan = Plan(one(attacks=["closed-form"]))
+    plan = resolve_plan(one(attacks=["closed-form"]))
     plan.defenses[0] = replace(plan.defenses[0], value=Refuses())
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["status"] == "failed"

@@ -18,8 +18,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.study import contents as contents_module
 from leakgauge.study.document import document
-from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
+from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from study.plans import tiny
 
@@ -88,11 +88,11 @@ def _only(world: Path, name: str) -> None:
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_changed_file_is_named_and_the_old_report_is_not_given(what: str, world: Path) -> None:
     change, named = CHANGES[what]
-    run(Plan(plan_of(world)), world / "out", workers=1).close()
+    run(resolve_plan(plan_of(world)), world / "out", workers=1).close()
     before = (world / "out" / "audit.sqlite").read_bytes()
     change(world)
     with pytest.raises(InputError, match=f"rest on other contents of .*{named}") as error:
-        run(Plan(plan_of(world)), world / "out", workers=1)
+        run(resolve_plan(plan_of(world)), world / "out", workers=1)
     assert "--anew" in str(error.value)
     assert (world / "out" / "audit.sqlite").read_bytes() == before
 
@@ -101,7 +101,7 @@ def test_a_changed_file_is_named_and_the_old_report_is_not_given(what: str, worl
 def test_another_version_is_named_with_both(
     package: str, where: str, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(Plan(plan_of(world)), world / "out", workers=1).close()
+    run(resolve_plan(plan_of(world)), world / "out", workers=1).close()
     real = contents_module.contents
 
     def older(*arguments: Any) -> dict[str, str]:
@@ -109,16 +109,16 @@ def test_another_version_is_named_with_both(
 
     monkeypatch.setattr("leakgauge.study.plan.contents", older)
     with pytest.raises(InputError, match=rf"contents of {package} \(.+, now 0\.0\.1\)"):
-        run(Plan(plan_of(world)), world / "out", workers=1)
+        run(resolve_plan(plan_of(world)), world / "out", workers=1)
 
 
 def test_anew_sets_the_old_results_aside_and_measures_the_new_update(world: Path) -> None:
-    store = run(Plan(plan_of(world)), world / "out", workers=1)
+    store = run(resolve_plan(plan_of(world)), world / "out", workers=1)
     old = [t for t in document(store)["trials"] if not t["control"]]
     store.close()
     before = (world / "out" / "audit.sqlite").read_bytes()
     _only(world, "u.safetensors")
-    store = run(Plan(plan_of(world)), world / "out", workers=1, anew=True)
+    store = run(resolve_plan(plan_of(world)), world / "out", workers=1, anew=True)
     new = [t for t in document(store)["trials"] if not t["control"]]
     store.close()
     assert (world / "out" / "before-1" / "audit.sqlite").read_bytes() == before
@@ -129,7 +129,7 @@ def test_anew_sets_the_old_results_aside_and_measures_the_new_update(world: Path
 def test_what_changes_while_the_audit_runs_is_said(world: Path) -> None:
     with pytest.raises(InputError, match=r"update u\.safetensors changed while the audit ran"):
         run(
-            Plan(plan_of(world)),
+            resolve_plan(plan_of(world)),
             world / "out",
             workers=1,
             on_trial=lambda done, *_: _only(world, "u.safetensors") if done == 1 else None,
@@ -142,13 +142,13 @@ def test_the_same_contents_elsewhere_are_the_same(world: Path, tmp_path_factory:
     (other / "x.npz").touch()
     plan = plan_of(world)
     moved = plan | {"data": {"source": f"npz:{other / 'x.npz'}", "batches": 1}}
-    assert Plan(plan).contents() == Plan(moved).contents()
+    assert resolve_plan(plan).contents() == resolve_plan(moved).contents()
 
 
 def test_a_source_in_no_file_is_known_by_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = tiny(data={"source": "ecg", "batches": 2}, model="mlp", attacks=["closed-form"], only=None)
     pytest.importorskip("pywt")
-    plan = Plan(raw)
+    plan = resolve_plan(raw)
     before = plan.contents()["data"]
     assert plan.contents()["data"] == before
     read = type(plan.source).read
@@ -162,6 +162,6 @@ def test_a_source_in_no_file_is_known_by_what_it_reads(monkeypatch: pytest.Monke
 
 
 def test_another_plan_is_named_by_its_keys(world: Path) -> None:
-    run(Plan(plan_of(world)), world / "out", workers=1).close()
+    run(resolve_plan(plan_of(world)), world / "out", workers=1).close()
     with pytest.raises(InputError, match=r"with another plan \(other: gallery, seeds\)"):
-        run(Plan(plan_of(world, seeds=[1], gallery=6)), world / "out", workers=1)
+        run(resolve_plan(plan_of(world, seeds=[1], gallery=6)), world / "out", workers=1)

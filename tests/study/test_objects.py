@@ -19,8 +19,8 @@ from leakgauge.models import mlp
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES
 from leakgauge.resolve import label_of, resolve
 from leakgauge.study.described import described
-from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
+from leakgauge.study.written import resolve_plan
 
 
 def net(seed: int = 0) -> nn.Module:
@@ -40,17 +40,17 @@ def plan(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_module_and_tensors_of_ones_own_are_audited(tmp_path: Path) -> None:
-    store = run(Plan(plan()), tmp_path / "out")
+    store = run(resolve_plan(plan()), tmp_path / "out")
     records = store.records()
     store.close()
     own = [r for r in records if not r["control"]]
     assert {r["status"] for r in own} == {"exact"}
     assert {r["scenario"]["data"]["source"] for r in own} == {"memory"}
-    again = run(Plan(plan()), tmp_path / "out")  # the same contents: nothing left to do
+    again = run(resolve_plan(plan()), tmp_path / "out")  # the same contents: nothing left to do
     assert again.records() == records
     again.close()
     with pytest.raises(InputError, match="model"):
-        run(Plan(plan(model=net(1))), tmp_path / "out")
+        run(resolve_plan(plan(model=net(1))), tmp_path / "out")
 
 
 def test_objects_mean_what_their_names_mean() -> None:

@@ -12,10 +12,10 @@ from PIL import Image
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.study.controls import CONTROLS, control_client
+from leakgauge.study.dealt import CONTROLS, control_client
 from leakgauge.study.grammar import example_text, read_yaml
-from leakgauge.study.plan import Plan
 from leakgauge.study.trial import trial_id
+from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch
 from study.plans import tiny
 
@@ -114,7 +114,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("changes", "field", "text"), BAD, ids=[f"{f}-{i}" for i, (_, f, _) in enumerate(BAD)])
 def test_bad_plans_name_the_field_and_the_hint(changes: dict[str, Any], field: str, text: str) -> None:
     with pytest.raises(InputError) as error:
-        Plan(tiny(**changes))
+        resolve_plan(tiny(**changes))
     assert field in error.value.field
     assert text in str(error.value)
     assert "\n" not in str(error.value)
@@ -125,20 +125,20 @@ def test_a_corrupt_image_is_found_before_anything_runs(tmp_path: Path) -> None:
         Image.fromarray(np.full((20, 20, 3), 60 * i, np.uint8)).save(tmp_path / f"{i}.png")
     (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:60])
     with pytest.raises(InputError, match=r"1\.png"):
-        Plan(tiny(data={"source": f"folder:{tmp_path}", "size": 16, "batches": 2}))
+        resolve_plan(tiny(data={"source": f"folder:{tmp_path}", "size": 16, "batches": 2}))
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 truncated"])
 def test_an_unreadable_npz_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npz").write_bytes(content)
     with pytest.raises(InputError, match=r"x\.npz"):
-        Plan(tiny(data={"source": f"npz:{tmp_path / 'x.npz'}", "batches": 1}))
+        resolve_plan(tiny(data={"source": f"npz:{tmp_path / 'x.npz'}", "batches": 1}))
 
 
 def test_an_image_out_of_range_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", images=np.full((4, 3, 16, 16), 2.0, np.float32), labels=np.arange(4))
     with pytest.raises(InputError, match=r"outside \[0, 1\]; set data.low"):
-        Plan(tiny(data={"source": f"npz:{tmp_path / 'x.npz'}", "batches": 1}))
+        resolve_plan(tiny(data={"source": f"npz:{tmp_path / 'x.npz'}", "batches": 1}))
 
 
 @pytest.mark.parametrize(("text", "words"), [("a: [", "not YAML"), ("- 1", "not a mapping"), ("", "not a mapping")])
@@ -162,20 +162,20 @@ def test_a_missing_plan_file(tmp_path: Path) -> None:
 def test_a_pickled_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
     torch.save({"model": nn.Linear(2, 2)}, tmp_path / "m.pt")
     with pytest.raises(InputError, match="hold more than tensors"):
-        Plan(tiny(model={"mlp": {"weights": str(tmp_path / "m.pt")}}))
+        resolve_plan(tiny(model={"mlp": {"weights": str(tmp_path / "m.pt")}}))
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "m.pt")
     with pytest.raises(InputError, match=r"missing 1\.weight"):
-        Plan(tiny(model={"mlp": {"weights": str(tmp_path / "m.pt")}}))
+        resolve_plan(tiny(model={"mlp": {"weights": str(tmp_path / "m.pt")}}))
 
 
 def test_weights_are_loaded(tmp_path: Path) -> None:
-    plan = Plan(tiny())
+    plan = resolve_plan(tiny())
     module = plan.broadcast(plan.trials()[0]).task.module
     torch.save({k: v + 1 for k, v in module.state_dict().items()}, tmp_path / "m.pt")
-    loaded = Plan(tiny(model={"mlp": {"hidden": [8], "weights": str(tmp_path / "m.pt")}}))
+    loaded = resolve_plan(tiny(model={"mlp": {"hidden": [8], "weights": str(tmp_path / "m.pt")}}))
     task = loaded.broadcast(loaded.trials()[0]).task
     assert all(torch.equal(v, module.state_dict()[k] + 1) for k, v in task.module.state_dict().items())
 
@@ -183,7 +183,7 @@ def test_weights_are_loaded(tmp_path: Path) -> None:
 def test_the_embedded_example_is_valid_and_its_controls_are_in_it() -> None:
     import yaml
 
-    plan = Plan(yaml.safe_load(example_text()))
+    plan = resolve_plan(yaml.safe_load(example_text()))
     names = [trial_id(plan, key) for key in plan.trials()]
     assert len(names) == len(set(names))
     assert not any(key.control for key in plan.trials())
@@ -191,15 +191,15 @@ def test_the_embedded_example_is_valid_and_its_controls_are_in_it() -> None:
 
 def test_controls_are_the_plans_own_clients_without_the_defence() -> None:
     """Power shown on one example and one gradient says nothing of local training on batches."""
-    plan = Plan(tiny(clients=[{"fedavg": {"epochs": 2}}], attacks=["closed-form"]))
+    plan = resolve_plan(tiny(clients=[{"fedavg": {"epochs": 2}}], attacks=["closed-form"]))
     keys = [key for key in plan.trials() if key.control]
     name = plan.clients[0].label
     assert [trial_id(plan, k) for k in keys] == [
         f"control/mlp(hidden=[8])/{name}/none/closed-form/s0/b00{i}" for i in range(5)
     ]
-    undefended = Plan(tiny(defenses=["none"]))
+    undefended = resolve_plan(tiny(defenses=["none"]))
     assert not any(key.control for key in undefended.trials()), "a row without a defence is its own control"
-    enough = Plan(tiny(data={"source": "samples", "size": 16, "batches": 5}))
+    enough = resolve_plan(tiny(data={"source": "samples", "size": 16, "batches": 5}))
     assert not any(key.control for key in enough.trials())
 
 
@@ -228,7 +228,7 @@ def test_a_control_holds_public_examples_that_no_client_has() -> None:
 
 
 def test_only_keeps_what_fits_every_key() -> None:
-    plan = Plan(
+    plan = resolve_plan(
         tiny(only=[{"attack": "closed-form", "defense": "topk"}, {"attack": "inverting-gradients", "batches": 1}])
     )
     names = {trial_id(plan, key) for key in plan.trials() if not key.control}
@@ -237,7 +237,7 @@ def test_only_keeps_what_fits_every_key() -> None:
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others() -> None:
-    plan = Plan(tiny(seeds=[0, 1]))
+    plan = resolve_plan(tiny(seeds=[0, 1]))
     by_seed = {key.seed: plan.broadcast(key).task.parameters["1.weight"] for key in plan.trials()}
     again = {key.seed: plan.broadcast(key).task.parameters["1.weight"] for key in plan.trials()}
     assert torch.equal(by_seed[0], again[0])
@@ -246,22 +246,22 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others() -> None:
 
 def test_an_attack_may_be_built_from_parts() -> None:
     parts = {"objective": "cosine", "prior": {"tv": {"weight": 0.01}}, "minimiser": {"adam": {"steps": 3}}}
-    plan = Plan(tiny(attacks=[{"matching": parts}]))
+    plan = resolve_plan(tiny(attacks=[{"matching": parts}]))
     assert plan.attacks[0].value.minimiser.steps == 3
     with pytest.raises(InputError, match="did you mean 'cosine'"):
-        Plan(tiny(attacks=[{"matching": {"objective": "cosin"}}]))
+        resolve_plan(tiny(attacks=[{"matching": {"objective": "cosin"}}]))
 
 
 def test_secure_aggregation_takes_its_client_by_name() -> None:
     client = {"secure-aggregation": {"cohort": 2, "client": {"fedavg": {"lr": 0.1}}}}
     data = {"source": "samples", "size": 16, "batch": 2, "batches": 2}
-    plan = Plan(tiny(clients=[client], data=data, defenses=["none"]))
+    plan = resolve_plan(tiny(clients=[client], data=data, defenses=["none"]))
     assert plan.clients[0].value.client.lr == 0.1
 
 
 @pytest.mark.parametrize("arguments", [None, {"width": 6}, {"width": 6, "deep": True}])
 def test_a_model_may_be_a_class(arguments: dict[str, Any] | None) -> None:
-    plan = Plan(tiny(model={"study.broken:Ward": arguments}, attacks=["closed-form"]))
+    plan = resolve_plan(tiny(model={"study.broken:Ward": arguments}, attacks=["closed-form"]))
     assert (
         plan.broadcast(plan.trials()[0]).task.parameters["inner.weight"].shape[0]
         == (arguments or {"width": 4})["width"]

@@ -27,11 +27,11 @@ from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, 
 from leakgauge.study.document import document
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
 from leakgauge.study.session import run_audit
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
+from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from study.plans import tiny
 
@@ -185,7 +185,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_database_is_one_line(tmp_path: Path) -> None:
-    plan = Plan(tiny())
+    plan = resolve_plan(tiny())
     store = run(plan, tmp_path, workers=1)
     record = store.records()[0]
     store.close()
@@ -245,7 +245,7 @@ def test_gate_without_a_gate_and_without_an_audit(finished: Path, tmp_path: Path
 
 def test_an_unfinished_audit_does_not_pass_its_gate(tmp_path: Path) -> None:
     defended = {"defenses": [{"noise": {"relative": 100.0}}], "attacks": ["closed-form"]}
-    run(Plan(tiny(gate={"identified": {"max": 1.0}}, **defended)), tmp_path, workers=1).close()
+    run(resolve_plan(tiny(gate={"identified": {"max": 1.0}}, **defended)), tmp_path, workers=1).close()
     assert cli("gate", tmp_path).returncode == 0
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("delete from pictures")
@@ -298,7 +298,7 @@ def test_importing_the_package_imports_no_extra_and_nothing_of_the_command_line(
 
 def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
     """Known defects: a well-defended client crashing the audit; a report section lost behind a broad except."""
-    plan = Plan(tiny(attacks=["study.broken:Raises"], only=None))
+    plan = resolve_plan(tiny(attacks=["study.broken:Raises"], only=None))
     store = run(plan, tmp_path, workers=1)
     report = document(store)
     store.close()
@@ -308,7 +308,7 @@ def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None:
-    plan = Plan(tiny(attacks=["closed-form"], defenses=["none", "study.broken:RaisingDefense"], only=None))
+    plan = resolve_plan(tiny(attacks=["closed-form"], defenses=["none", "study.broken:RaisingDefense"], only=None))
     store = run(plan, tmp_path, workers=1)
     trials = document(store)["trials"]
     store.close()
@@ -320,11 +320,11 @@ def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None
 
 def test_a_gate_may_be_added_to_a_finished_audit(tmp_path: Path) -> None:
     plain = tiny(attacks=["closed-form"], only=None)
-    store = run(Plan(plain), tmp_path, workers=1)
+    store = run(resolve_plan(plain), tmp_path, workers=1)
     before = store.records()
     store.close()
     ran: list[tuple[int, int, str]] = []
-    gated = Plan(plain | {"gate": {"identified": {"max": 0.01}}})
+    gated = resolve_plan(plain | {"gate": {"identified": {"max": 0.01}}})
     store = run(gated, tmp_path, workers=1, on_trial=lambda *told: ran.append(told))
     after = document(store)
     assert store.records() == before
@@ -342,7 +342,7 @@ def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("kind", ["shape", "none", "nan"])
 def test_an_attack_that_answers_nonsense_is_a_row(kind: str) -> None:
-    plan = Plan(tiny(attacks=[{"study.broken:Nonsense": {"kind": kind}}], defenses=["none"]))
+    plan = resolve_plan(tiny(attacks=[{"study.broken:Nonsense": {"kind": kind}}], defenses=["none"]))
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["status"] in ("failed", "non_finite")
     assert record["scores"] is None
@@ -351,14 +351,14 @@ def test_an_attack_that_answers_nonsense_is_a_row(kind: str) -> None:
 
 def test_a_client_that_diverges_is_a_row() -> None:
     clients = [{"fedavg": {"lr": 1e30, "epochs": 5}}]
-    plan = Plan(tiny(clients=clients, attacks=["closed-form"], defenses=["none"]))
+    plan = resolve_plan(tiny(clients=clients, attacks=["closed-form"], defenses=["none"]))
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["status"] == "failed"
     assert "diverged" in record["message"]
 
 
 def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
-    plan = Plan(tiny(attacks=["closed-form"], defenses=["none"]))
+    plan = resolve_plan(tiny(attacks=["closed-form"], defenses=["none"]))
     run(plan, tmp_path, workers=1, counts_only=True).close()
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("delete from trials where id like '%b001'")
@@ -375,7 +375,9 @@ def test_a_match_of_an_update_without_image_information_is_said_to_be_none(activ
     """Every search ends at a distance of zero there, whatever its pictures."""
     model = {"resnet18": {"width": 4, "activation": activation}}
     data = {"source": "samples", "size": 32, "batch": 2, "batches": 1}
-    plan = Plan(tiny(model=model, data=data, attacks=["auto"], defenses=["none"], budget={"gradient_evaluations": 2}))
+    plan = resolve_plan(
+        tiny(model=model, data=data, attacks=["auto"], defenses=["none"], budget={"gradient_evaluations": 2})
+    )
     key = next(key for key in plan.trials() if not key.control)
     record = run_trial(plan, key, compute=Compute()).record
     assert record["cost"]["gradient_evaluations"] == 2, "the question is not the attack's"

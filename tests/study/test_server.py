@@ -9,6 +9,7 @@ from leakgauge.errors import InputError
 from leakgauge.servers.mkor import MKOR, NLLRaw, QuietTaps
 from leakgauge.study.plan import Plan
 from leakgauge.study.trial import parts, run_trial
+from leakgauge.study.written import resolve_plan
 
 PLAN = {
     "model": {"vgg": {"blocks": [[24], [96]], "hidden": [32]}},
@@ -19,7 +20,7 @@ PLAN = {
 
 
 def plan(**changes) -> Plan:
-    return Plan(PLAN | changes)
+    return resolve_plan(PLAN | changes)
 
 
 def test_the_servers_read_is_an_attack_like_any_other() -> None:

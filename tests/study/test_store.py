@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from leakgauge.errors import InputError
 from leakgauge.study.document import document
-from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import FILE, Store
+from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 
 
@@ -44,7 +44,7 @@ def plan_of(folder: Path, **changes: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    store = run(Plan(plan_of(folder, gate={"identified": {"max": 0.05}})), folder / "out", workers=1)
+    store = run(resolve_plan(plan_of(folder, gate={"identified": {"max": 0.05}})), folder / "out", workers=1)
     write_reports(store)
     store.close()
     return folder / "out"
@@ -62,7 +62,7 @@ def test_all_that_an_audit_writes_is_its_owners_alone(finished: Path) -> None:
 
 
 def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
-    plan = Plan(plan_of(tmp_path))
+    plan = resolve_plan(plan_of(tmp_path))
     first = run(plan, tmp_path / "out", workers=1)
     with pytest.raises(InputError, match="another audit is writing into it"):
         run(plan, tmp_path / "out", workers=1)
@@ -130,7 +130,7 @@ def test_what_was_changed_by_hand_or_by_a_disk_is_no_report(damage: str, finishe
     if "pictures" in damage:
         folder = tmp_path / "pictures"
         plan = tiny(attacks=["closed-form"], defenses=["none"], data={"source": "samples", "size": 16, "batches": 1})
-        run(Plan(plan), folder, workers=1).close()
+        run(resolve_plan(plan), folder, workers=1).close()
     connection = sqlite3.connect(folder / FILE)
     try:
         connection.execute(damage)

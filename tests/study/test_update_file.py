@@ -16,9 +16,10 @@ from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
 from leakgauge.study.document import document
 from leakgauge.study.explaining.explained import Explained
-from leakgauge.study.plan import Key, Plan
+from leakgauge.study.product import Key
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
+from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 from study.plans import tiny
 
@@ -51,7 +52,7 @@ def captured(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_photo_comes_back_out_of_the_file(captured: dict[str, Any]) -> None:
-    plan = Plan(captured)
+    plan = resolve_plan(captured)
     own = [key for key in plan.trials() if not key.control]
     assert len(own) == 1
     result = run_trial(plan, own[0], compute=Compute())
@@ -84,7 +85,7 @@ def test_an_update_that_does_not_fit_is_named_tensor_by_tensor(
 ) -> None:
     edit(Path(captured["update"]), change)
     with pytest.raises(InputError) as error:
-        Plan(captured)
+        resolve_plan(captured)
     assert words in str(error.value)
     assert error.value.field == "update"
 
@@ -93,19 +94,19 @@ def test_an_update_that_does_not_fit_is_named_tensor_by_tensor(
 def test_an_unreadable_update_is_one_line(captured: dict[str, Any], content: bytes) -> None:
     Path(captured["update"]).write_bytes(content)
     with pytest.raises(InputError, match=r"update .*(cannot be read|no leakgauge header)"):
-        Plan(captured)
+        resolve_plan(captured)
 
 
 def test_a_truncated_update_is_one_line(captured: dict[str, Any]) -> None:
     whole = Path(captured["update"]).read_bytes()
     Path(captured["update"]).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match="cannot be read"):
-        Plan(captured)
+        resolve_plan(captured)
 
 
 def test_an_update_file_is_one_clients(captured: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"data\.batches"):
-        Plan(captured | {"data": captured["data"] | {"batches": 2}})
+        resolve_plan(captured | {"data": captured["data"] | {"batches": 2}})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
@@ -178,25 +179,25 @@ def test_a_plan_that_contradicts_its_update_is_refused(
     """Each of them ended as "not recovered" and passed its gate."""
     change = {k: captured[k] | v if k == "data" else v for k, v in change.items()}
     with pytest.raises(InputError, match=said):
-        Plan(captured | change)
+        resolve_plan(captured | change)
 
 
 def test_an_update_without_the_weights_of_its_round_is_refused(captured: dict[str, Any], tmp_path: Path) -> None:
     net = {"mlp": {"hidden": [8]}}
-    made = Plan(tiny(model=net, data=captured["data"])).broadcast(Key(0, 0, 0, 0, 0, 0)).task
+    made = resolve_plan(tiny(model=net, data=captured["data"])).broadcast(Key(0, 0, 0, 0, 0, 0)).task
     Update(made.parameters, UpdateHeader(UpdateKind.DELTA, 1)).save(tmp_path / "mlp.safetensors")
     with pytest.raises(InputError, match=r"model: names no weights, .*; add weights: a file"):
-        Plan(captured | {"model": net, "update": str(tmp_path / "mlp.safetensors")})
+        resolve_plan(captured | {"model": net, "update": str(tmp_path / "mlp.safetensors")})
 
 
 def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: dict[str, Any], tmp_path: Path) -> None:
-    right = Plan(captured).explained()
+    right = resolve_plan(captured).explained()
     assert right is not None
     assert right.holds
     assert right.fit.share > 0.99
     wrong = captured | {"data": captured["data"] | {"normalise": True}, "gate": {"identified": {"max": 0.5}}}
     seen: list[Explained] = []
-    store = run(Plan(wrong), tmp_path / "out", on_explained=seen.append)
+    store = run(resolve_plan(wrong), tmp_path / "out", on_explained=seen.append)
     report = document(store)
     assert [e.causes[0].key for e in seen] == ["data.normalise"]
     assert report["verdict"]["explained"] == seen[0].record
@@ -236,7 +237,7 @@ def test_what_travels_of_an_adapted_model_is_what_is_audited(
     path = tmp_path / "adapter.safetensors"
     Update.between(before, {k: net.state_dict()[k] for k in names}, example_count=1).save(path)
     model = {"study.test_update_file:Adapted": {"weights": str(tmp_path / "adapter.pt")}}
-    plan = Plan(captured | {"model": model, "update": str(path)})
+    plan = resolve_plan(captured | {"model": model, "update": str(path)})
     assert list(plan.captured().tensors) == ["down.weight", "up.weight"]
     found = plan.explained()
     assert found is not None
@@ -245,7 +246,7 @@ def test_what_travels_of_an_adapted_model_is_what_is_audited(
     tensors = moved.tensors | {"base.bias": torch.ones(8)}
     Update(tensors, moved.header).save(path)
     with pytest.raises(InputError, match=r"update: changes base.bias, which the model freezes"):
-        Plan(captured | {"model": model, "update": str(path)})
+        resolve_plan(captured | {"model": model, "update": str(path)})
 
 
 def test_weights_that_are_not_those_of_the_capture_are_named(captured: dict[str, Any], tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_weights_that_are_not_those_of_the_capture_are_named(captured: dict[str,
     )
     Update(update.tensors, header).save(captured["update"])
     model = {"study.test_update_file:hospital_net": {"weights": str(tmp_path / "other.pt")}}
-    found = Plan(captured | {"model": model}).explained()
+    found = resolve_plan(captured | {"model": model}).explained()
     assert found is not None
     assert not found.holds
     assert found.causes[0].change == "they are not those that the capture recorded"

@@ -179,7 +179,7 @@ def test_crops_and_flips_are_of_the_padded_image() -> None:
 
 def test_the_command_writes_weights_that_a_plan_loads(tmp_path: Path) -> None:
     from leakgauge.cli import main
-    from leakgauge.study.plan import Plan
+    from leakgauge.study.written import resolve_plan
 
     data = examples(60)
     np.savez(tmp_path / "d.npz", images=data.inputs.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
@@ -192,7 +192,7 @@ def test_the_command_writes_weights_that_a_plan_loads(tmp_path: Path) -> None:
     with safe_open(out, framework="pt") as file:
         assert float(file.metadata()["accuracy"]) > 0.3
     assert not list(tmp_path.glob("*.checkpoint"))
-    Plan({"model": {"mlp": {"hidden": [8], "weights": str(out)}}, "data": {"source": source, "batches": 2}})
+    resolve_plan({"model": {"mlp": {"hidden": [8], "weights": str(out)}}, "data": {"source": source, "batches": 2}})
 
 
 def archive(path: Path, shape: tuple[int, ...], classes: int = 3, high: float = 1.0) -> str:

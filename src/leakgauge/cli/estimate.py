@@ -14,7 +14,7 @@ from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.pipeline.estimate import Cost, Estimate, estimate
-from leakgauge.study.plan import Plan
+from leakgauge.study.written import resolve_plan
 
 
 def estimate_command(plan: Path, *, seconds: float, workers: int, json_file: Path | None, console: Console) -> None:
@@ -25,7 +25,7 @@ def estimate_command(plan: Path, *, seconds: float, workers: int, json_file: Pat
     """
     compute = Compute()
     compute.apply()
-    found = estimate(Plan(read_yaml(plan)), seconds=seconds, compute=compute)
+    found = estimate(resolve_plan(read_yaml(plan)), seconds=seconds, compute=compute)
     if json_file is not None:
         needed = None if found.needed is None or math.isinf(found.needed) else int(found.needed)
         said = {"trials": found.trials, "seconds": found.seconds, "at_least": found.is_least, "needed": needed}

@@ -22,7 +22,7 @@ from leakgauge.frontiers.document import document, write_json
 from leakgauge.frontiers.folder import HINT, Folder
 from leakgauge.frontiers.leakage import run_leakage
 from leakgauge.frontiers.page import render
-from leakgauge.frontiers.plan import FrontierPlan, overlaid
+from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.study.grammar import read_yaml
 
 QUICK: Mapping[str, Any] = {
@@ -69,8 +69,8 @@ def frontier_command(
     raw = quick(raw) if is_quick else raw
     data = {key: read_option(text, f"--{key}") for key, text in (("train", train), ("test", test)) if text is not None}
     raw = overlaid(raw, {"utility": data}) if data else raw
-    plan = FrontierPlan(raw)
-    folder = Folder.open(output, digest=plan.digest, raw=raw)
+    plan = resolve_frontier(raw)
+    folder = Folder.open(output, digest=plan.digest, raw=plan.config)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
 
@@ -81,7 +81,7 @@ def frontier_command(
         run_leakage(plan, folder, workers=workers, compute=compute, on_trial=bar("attacks"))
         costs = bar("client time")
         measure(plan, folder, on_row=lambda done, total: costs(done, total, None))
-        if plan.config.utility.given:
+        if plan.utility is not None:
             run_trainings(plan, folder, workers=workers, compute=compute, on_training=bar("trainings"))
     report = document(plan, folder, compute)
     written = write_json(report, output / "report.json")

@@ -16,7 +16,7 @@ from leakgauge.risk.lint import LintFinding, Severity, lint_update
 from leakgauge.risk.lint_source import lint_source
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.pipeline.lint import lint_plan
-from leakgauge.study.plan import Plan
+from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update
 
 HINT = "give a plan (.yaml), an update (.safetensors), or a folder with updates or a Flower app's source"
@@ -57,7 +57,7 @@ def findings(target: Path) -> Iterator[LintFinding]:
     if target.is_dir():
         yield from _folder(target)
     elif target.suffix in (".yaml", ".yml"):
-        yield from lint_plan(Plan(read_yaml(target)))
+        yield from lint_plan(resolve_plan(read_yaml(target)))
     elif target.suffix == ".py":
         yield from lint_source(target)
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from leakgauge.compute import Compute
@@ -15,7 +16,7 @@ from leakgauge.data.source import spec
 from leakgauge.draws import Draws
 from leakgauge.files import private_folder
 from leakgauge.frontiers.folder import Folder, keep, kept
-from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.plan import FrontierPlan, Utility
 from leakgauge.statistics.intervals import proportion_interval
 from leakgauge.task import Task
 from leakgauge.training.federated import Training
@@ -31,6 +32,7 @@ class Stage:
     """What all trainings of a plan share."""
 
     plan: FrontierPlan
+    utility: Utility
     task: Task
     train: Examples
     hands: Hands
@@ -40,33 +42,29 @@ class Stage:
 _stage: Stage | None = None
 
 
-def partition_of(plan: FrontierPlan) -> Hands:
+def partition_of(u: Utility) -> Hands:
     """Who holds what in the simulation."""
-    u = plan.config.utility
-    assert plan.train is not None
-    labels = plan.train.labels[: u.examples] if u.examples else plan.train.labels
+    labels = u.train.labels[: u.examples] if u.examples else u.train.labels
     return dirichlet_partition(labels, u.clients, u.alpha, Draws(u.seed).generator("partition"))
 
 
 def stage_of(plan: FrontierPlan) -> Stage:
     """Reads the data and builds the model."""
-    u = plan.config.utility
+    u = plan.utility
+    assert u is not None
 
     def read(source: Source, most: int | None) -> Examples:
         return Examples.read(source, spec(source), most)
 
-    assert plan.train is not None
-    assert plan.test is not None
-    task = plan.model_for(plan.train)
-    train, test = read(plan.train, u.examples), read(plan.test, u.test_examples)
-    return Stage(plan, task, train, partition_of(plan), test)
+    train, test = read(u.train, u.examples), read(u.test, u.test_examples)
+    return Stage(plan, u, plan.trained_task(u), train, partition_of(u), test)
 
 
 def run_training(stage: Stage, name: str, result: Path) -> str:
     """One training, from its checkpoint if there is one; writes `result` and removes the checkpoint."""
     row = stage.plan.trainings()[name]
     checkpoint = result.with_suffix(".checkpoint")
-    simulation = stage.plan.training(row.client.value, row.defense.value)
+    simulation = stage.plan.training(stage.utility, row.client.value, row.defense.value)
     done = simulation.run(stage.task, stage.train, stage.hands, stage.test, checkpoint=checkpoint)
     keep(result, record_of(name, done, len(stage.test)))
     checkpoint.unlink(missing_ok=True)
@@ -89,11 +87,11 @@ def record_of(name: str, done: Training, tested: int) -> dict[str, Any]:
     }
 
 
-def _begin(ground: tuple[dict[str, Any], Compute]) -> None:
+def _begin(ground: tuple[bytes, Compute]) -> None:
     global _stage
-    raw, compute = ground
+    plan, compute = ground
     compute.apply()
-    _stage = stage_of(FrontierPlan(raw))
+    _stage = stage_of(cloudpickle.loads(plan))
 
 
 def _run(job: tuple[str, Path]) -> str:
@@ -133,14 +131,13 @@ def run_trainings(
         for name in left:
             tell(run_training(stage, name, files[name]))
         return
-    jobs, ground = [(name, files[name]) for name in left], (plan.raw, compute)
+    jobs, ground = [(name, files[name]) for name in left], (cloudpickle.dumps(plan), compute)
     run_all(_run, jobs, tell, workers=workers, begin=_begin, ground=ground, kept="trainings")
 
 
-def participations(plan: FrontierPlan) -> tuple[int, ...]:
+def participations(plan: FrontierPlan, u: Utility) -> tuple[int, ...]:
     """How often each client of the simulation trains: the draw of clients does not depend on the training."""
-    u = plan.config.utility
-    simulation = plan.training(plan.client.value, plan.undefended.defense.value)
+    simulation = plan.training(u, plan.client.value, plan.undefended.defense.value)
     counts = torch.zeros(u.clients, dtype=torch.int64)
     for number in range(u.rounds):
         counts[list(simulation.asked(u.clients, number))] += 1

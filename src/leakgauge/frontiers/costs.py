@@ -22,7 +22,7 @@ from leakgauge.frontiers.rows import UNDEFENDED, Row, local_batch
 from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
 from leakgauge.privacy.rero import sentence, success_bound
-from leakgauge.task import Batch, Task
+from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 
@@ -95,9 +95,9 @@ class Exposure:
 
 def exposures(plan: FrontierPlan, row: Row) -> list[Exposure]:
     """Those of the simulation's clients, each kind once; without one, the row's attacked client's single update."""
-    if not plan.config.utility.given:
+    if plan.utility is None:
         return [Exposure(row.batch, 1)]
-    pairs = zip(partition_of(plan), participations(plan), strict=True)
+    pairs = zip(partition_of(plan.utility), participations(plan, plan.utility), strict=True)
     return [Exposure(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
 
 
@@ -110,7 +110,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     """
     if not row.defended and row.family != UNDEFENDED:
         return {"epsilon": None, "reason": "aggregation and batch size are no differential privacy by themselves"}
-    if plan.config.mode == "train" and plan.attacked_task().buffers:
+    if plan.mode is Mode.TRAIN and plan.attacked_task().buffers:
         return {"epsilon": None, "reason": "BatchNorm statistics leave the client beside the update, without noise"}
     try:
         spent = [_of(plan, row, exposure, layers) for exposure in met]
@@ -120,9 +120,9 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     if without is not None:
         return {"epsilon": None, "reason": without.reason}
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
-    other, guess = exchanged(worst), 1 / (1 + plan.config.gallery)
+    other, guess = exchanged(worst), 1 / (1 + plan.gallery)
     try:
-        check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
+        check_delta(plan.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
         return {"epsilon": None, "reason": str(error)}
     return {
@@ -134,7 +134,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
         "sample_rate": float(f"{worst.sample_rate:.4g}"),
         "steps": worst.steps,
         "exchanged": None if other is None else float(f"{other:.4g}"),
-        "scope": TRAINING if plan.config.utility.given else UPDATE,
+        "scope": UPDATE if plan.utility is None else TRAINING,
         "robustness": sentence(worst, guess),
         "at_most": float(f"{success_bound(worst, guess):.4g}"),
         "reason": None,
@@ -154,8 +154,8 @@ def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee |
         defense,
         sample_rate=rate,
         steps=steps * met.rounds,
-        delta=plan.config.delta,
-        accountant=plan.config.accountant,
+        delta=plan.delta,
+        accountant=plan.accountant,
         examples=smallest,
         layers=layers,
         gradient=gradient,
@@ -164,9 +164,9 @@ def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee |
 
 def _units(plan: FrontierPlan, row: Row, unit: Unit) -> int:
     """Examples or clients of the training; without one, of what is seen of the row."""
-    if not plan.config.utility.given:
+    if plan.utility is None:
         return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort
-    hands = partition_of(plan)
+    hands = partition_of(plan.utility)
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
 
 

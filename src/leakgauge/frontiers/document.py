@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from leakgauge.frontiers.leakage import counters_of, leakage_of
 from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.rows import Row, row_label
+from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.study.document import read_trial
 from leakgauge.study.judging.records import Trial
@@ -43,12 +45,12 @@ def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, 
         }
         for row in plan.rows
     ]
-    tolerance = plan.config.tolerance.model_dump()
+    tolerance = asdict(plan.tolerance)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": __version__,
         "created_at": folder.created_at,
-        "config": plan.raw,
+        "config": plan.config,
         "environment": environment(compute),
         "tolerance": tolerance,
         "utility": _utility(plan),
@@ -81,7 +83,7 @@ def _row(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
 
 
 def _accuracy(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
-    if not plan.config.utility.given:
+    if plan.utility is None:
         return {"value": None, "reason": NO_DATA}
     if not row.train:
         return {"value": None, "reason": "not trained: the plan says train: false"}
@@ -93,13 +95,13 @@ def _accuracy(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
 
 
 def _utility(plan: FrontierPlan) -> dict[str, Any]:
-    given = plan.config.utility
-    facts: dict[str, Any] = {"measured": given.given, "reason": None if given.given else NO_DATA}
-    if given.given:
+    given = plan.utility
+    facts: dict[str, Any] = {"measured": given is not None, "reason": NO_DATA if given is None else None}
+    if given is not None:
         met = spent.exposures(plan, plan.undefended)
         facts |= {
-            "train": plan.train.name if plan.train else None,
-            "test": plan.test.name if plan.test else None,
+            "train": given.train.name,
+            "test": given.test.name,
             "clients": given.clients,
             "per_round": min(given.per_round, given.clients),
             "rounds": given.rounds,
@@ -113,41 +115,34 @@ def _utility(plan: FrontierPlan) -> dict[str, Any]:
 
 def not_tried(plan: FrontierPlan) -> list[str]:
     """What a reader might think was covered, and was not."""
-    named = {name for row in plan.rows for name in _names(row.raw_defense)}
+    named = {name for row in plan.rows for name in row.defense.names}
     absent = [entry.name for entry in DEFENSES if entry.name not in named | {"none"}]
     said = [f"Defences that exist here and are not in this plan: {', '.join(absent)}."] if absent else []
-    attack = plan.config.attack
     said += [
-        f"Attacks other than {attack if isinstance(attack, str) else next(iter(attack))}, and more effort than "
-        f"{plan.config.budget.gradient_evaluations or 'unlimited'} gradients a trial; in rows of more local steps or "
+        f"Attacks other than {plan.attack.name}, and more effort than "
+        f"{plan.budget.gradient_evaluations or 'unlimited'} gradients a trial; in rows of more local steps or "
         "of several clients as many times more, so that each row gets as many candidates.",
         "A server that prepares the model it sends (leakgauge audit, server:), and one that combines the updates of "
         "several rounds.",
         "Updates of later rounds: the attacked client trains the first weights, which is where gradients say most.",
     ]
-    if "labels" not in plan.config.knows:
+    if Known.LABELS not in plan.knows:
         said.append("An attacker who knows the labels (knows: labels).")
     return said
 
 
-def _names(raw: Any) -> list[str]:
-    if isinstance(raw, list):
-        return [name for part in raw for name in _names(part)]
-    return [raw] if isinstance(raw, str) else [str(name) for name in raw]
-
-
 def sureness(plan: FrontierPlan) -> list[str]:
     """How far the numbers can be trusted, in sentences."""
-    images = plan.config.data.images
+    images = plan.images
     said = [
-        f"Identification rests on about {images} pictures a row and {len(plan.config.seeds)} "
-        f"{'seed' if len(plan.config.seeds) == 1 else 'seeds'}; intervals are exact (Clopper–Pearson, 95 %). None of "
+        f"Identification rests on about {images} pictures a row and {len(plan.seeds)} "
+        f"{'seed' if len(plan.seeds) == 1 else 'seeds'}; intervals are exact (Clopper–Pearson, 95 %). None of "
         f"{images} identified still allows up to {100 * (1 - 0.05 ** (1 / images)):.0f} %.",
         "The same pictures are attacked in every row, so differences between rows are surer than the intervals say.",
     ]
-    if plan.config.utility.given:
+    if plan.utility is not None:
         said.append(
-            f"Accuracy is one training of {plan.config.utility.rounds} rounds a row, with the same partition, "
+            f"Accuracy is one training of {plan.utility.rounds} rounds a row, with the same partition, "
             "weights and clients in each round. Its interval counts the test examples only, not what another seed "
             "would give: differences of a point or two are noise."
         )

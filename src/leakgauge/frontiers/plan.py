@@ -1,195 +1,208 @@
-"""frontier.yaml → rows, the audits that measure what they leak, and the trainings that measure what they cost."""
+"""A frontier: rows, the audits that measure what they leak, and the trainings that measure what they cost."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from leakgauge.clients import Protocol
-from leakgauge.clients.client import refuse_combination
-from leakgauge.data import Source, open_source
-from leakgauge.data.source import spec
+from leakgauge.attacks.adaptive import Adapted, Naive
+from leakgauge.clients import Protocol, SecureAggregation
+from leakgauge.compute import Budget
+from leakgauge.data.source import Source, spec
 from leakgauge.defenses import Defense
 from leakgauge.errors import InputError, require
-from leakgauge.frontiers.config import RowConfig, parse, parse_row
 from leakgauge.frontiers.rows import UNDEFENDED, Row
-from leakgauge.registry import ATTACKS, CLIENTS, MODELS
-from leakgauge.resolve import resolve, resolve_defense, split
-from leakgauge.study.model_spec import ModelSpec, fitted, model_label
-from leakgauge.study.plan import Key, Plan
+from leakgauge.metrics.metric import Metric
+from leakgauge.observation import Known
+from leakgauge.resolve import Named, label
+from leakgauge.study.dealt import Dealt
+from leakgauge.study.described import described
+from leakgauge.study.plan import TRIAL_SECONDS, Plan
+from leakgauge.study.product import Key, Rule
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
 
 NAIVE, ADAPTED = "naive", "adapted"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Utility:
+    """The training in simulation that measures accuracy.
+
+    Attributes:
+        model: as `Plan.models` has it, fitted to the training data.
+        train, test: the data.
+        clients, alpha: the training data are dealt to so many by `dirichlet_partition`.
+        per_round, rounds, server_lr, evaluate_every: see `FederatedTraining`.
+        examples, test_examples: use only so many of the first; `None` for all.
+        seed: of partition, weights and draws.
+    """
+
+    model: Named
+    train: Source
+    test: Source
+    clients: int = 100
+    alpha: float = 0.5
+    per_round: int = 10
+    rounds: int = 100
+    server_lr: float = 1.0
+    evaluate_every: int = 10
+    examples: int | None = None
+    test_examples: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("shape", "classes"):
+            ours, theirs = getattr(self.train, name), getattr(self.test, name)
+            require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
+        kept = min(self.examples or len(self.train), len(self.train))
+        few = f"are {self.clients} for {kept} training examples"
+        require(self.clients <= kept, "utility.clients", few, "give each at least one example")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What the recommendation calls good enough.
+
+    Attributes:
+        accuracy: loss against the undefended training, as a share (0.02 is two points).
+        identified: share of the pictures that the stronger attacker may identify.
+    """
+
+    accuracy: float = 0.02
+    identified: float = 0.05
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class FrontierPlan:
-    """A resolved plan. Making one validates everything that can be known before anything runs.
+    """What a frontier measures, in objects. Making one validates everything that can be known before anything runs.
+    `leakgauge.frontiers.written` makes one from a file's words.
+
+    Attributes:
+        rows: the undefended one first.
+        model: as `Plan.models` has it.
+        source: of the examples that are attacked.
+        images: how many of them are attacked in each row, in batches as the row has them, from `start` on.
+        client: what every client runs; a row may change it.
+        attack: of both attackers.
+        utility: `None` where accuracy is not measured.
+        delta, accountant: of the rows that are differentially private.
+        written, again: as in `Plan`.
+
+    Other attributes are those of the audits; `budget` is that of the undefended row.
 
     Raises:
         InputError: names the key and the hint.
     """
 
-    def __init__(self, raw: dict[str, Any]) -> None:
-        self.raw = raw
-        self.config = config = parse(raw)
-        resolve(ATTACKS, config.attack, "attack")
-        require(not isinstance(config.model, list), "model", "is a list", "give one; each has a frontier of its own")
-        self.client = resolve(CLIENTS, config.client, "client")
-        self.rows = self._rows()
-        self.train = self._source(config.utility.train, "utility.train")
-        self.test = self._source(config.utility.test, "utility.test")
-        self.audits = self._audits()
-        if config.utility.given:
-            self._check_training()
+    rows: tuple[Row, ...]
+    model: Named
+    source: Source
+    client: Named
+    attack: Named
+    name: str = "frontier"
+    images: int = 8
+    start: int = 0
+    mode: Mode = Mode.EVAL
+    knows: tuple[Known, ...] = (Known.EXAMPLE_COUNT, Known.LOCAL_TRAINING, Known.DEFENSE)
+    budget: Budget = Budget(300)
+    trial_seconds: float = TRIAL_SECONDS
+    seeds: tuple[int, ...] = (0,)
+    gallery: int = 100
+    perceptual: Metric | None = None
+    utility: Utility | None = None
+    delta: float = 1e-5
+    accountant: str = "rdp"
+    tolerance: Tolerance = Tolerance()
+    written: Mapping[str, Any] | None = None
+    again: Callable[[], FrontierPlan] | None = None
+    audits: dict[str, tuple[Plan, list[Row]]] = field(init=False, repr=False, default_factory=dict)
+    """Setting → the audit that attacks its rows."""
+
+    def __post_init__(self) -> None:
+        seen: dict[str, Row] = {}
+        for row in self.rows:
+            same = f"{row.setting} | {row.defense.label}"
+            twice = f"is the same as {seen[same].place}" if same in seen else ""
+            require(same not in seen, row.field, twice, "give each once")
+            seen[same] = row
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.setting, []).append(row)
+        self.audits.update({setting: (self._audit(setting, rows), rows) for setting, rows in groups.items()})
+        self._check_training()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return super().__reduce_ex__(protocol) if self.again is None else (self.again, ())
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The plan in words that a file can hold."""
+        if self.written is not None:
+            return dict(described(self.written))
+        told = (f.name for f in fields(self) if f.init and f.name not in ("written", "again"))
+        return {name: described(getattr(self, name)) for name in told}
 
     @cached_property
     def digest(self) -> str:
         """Identity of the plan; an output folder belongs to one."""
-        return hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode()).hexdigest()
 
     @property
     def undefended(self) -> Row:
         return self.rows[0]
 
-    def _rows(self) -> tuple[Row, ...]:
-        rows = [self._row(UNDEFENDED, 0, RowConfig(), "defenses")]
-        for family, strengths in self.config.defenses.items():
-            require(bool(strengths), f"defenses.{family}", "has no strength", "give at least one")
-            require(family != UNDEFENDED, f"defenses.{family}", "is always there", "leave it out")
-            for i, given in enumerate(strengths):
-                field = f"defenses.{family}[{i}]"
-                rows.append(self._row(family, i, parse_row(given, field), field))
-        seen: dict[str, Row] = {}
-        for row in rows:
-            same = f"{row.setting} | {row.defense.label}"
-            twice = f"is the same as {seen[same].family}[{seen[same].strength}]" if same in seen else ""
-            require(same not in seen, f"defenses.{row.family}[{row.strength}]", twice, "give each once")
-            seen[same] = row
-        return tuple(rows)
-
-    def _row(self, family: str, strength: int, given: RowConfig, field: str) -> Row:
-        client, raw_client = self.client, self.config.client
-        if given.client is not None:
-            client, raw_client = resolve(CLIENTS, given.client, f"{field}.client"), given.client
-        require(
-            not hasattr(client.value, "cohort"),
-            f"{field}.client",
-            "aggregates by itself",
-            "give what each client runs, and cohort: how many are aggregated",
-        )
-        defense = resolve_defense(given.defense, field)
-        row = Row(
-            family=family,
-            strength=strength,
-            defense=defense,
-            raw_defense=given.defense,
-            client=client,
-            raw_client=raw_client,
-            batch=given.batch or self.config.data.batch,
-            cohort=given.cohort,
-            train=given.train,
-        )
-        if row.cohort > 1:
-            raw = {"secure-aggregation": {"cohort": row.cohort, "client": raw_client}}
-            try:
-                refuse_combination(resolve(CLIENTS, raw, field).value, defense.value)
-            except InputError as error:
-                raise InputError(field, error.problem, error.hint) from error
-        return row
-
-    def _source(self, given: Any, field: str) -> Source | None:
-        if given is None:
-            return None
-        options = {"source": given} if isinstance(given, str) else given
-        fits = isinstance(options, dict) and "source" in options
-        require(fits, field, f"cannot read {given!r}", "write parquet:PATH or {source: …, size: 32}")
-        try:
-            return open_source(options["source"], **{k: v for k, v in options.items() if k != "source"})
-        except InputError as error:
-            raise InputError(field, f"{error.field} {error.problem}", error.hint) from error
-
-    def _attacked(self) -> dict[str, Any]:
-        """``source``, ``size`` and other options of the data that are attacked."""
-        data, test = self.config.data, self.config.utility.test
-        options = dict(data.model_extra or {})
-        if data.size is not None:
-            options["size"] = data.size
-        if data.source is not None:
-            return {"source": data.source} | options
-        if test is not None:
-            return ({"source": test} if isinstance(test, str) else dict(test)) | options
-        return {"source": "samples"} | options
-
-    def _audits(self) -> dict[str, tuple[Plan, list[Row]]]:
-        """Setting → the audit plan that attacks its rows."""
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(row.setting, []).append(row)
-        return {setting: (self._audit(rows), rows) for setting, rows in groups.items()}
-
-    def _audit(self, rows: list[Row]) -> Plan:
-        config, first = self.config, rows[0]
+    def _audit(self, setting: str, rows: list[Row]) -> Plan:
+        first = rows[0]
         total = first.batch * first.cohort
-        client = first.raw_client
-        if first.cohort > 1:
-            client = {"secure-aggregation": {"cohort": first.cohort, "client": client}}
-        plain = [r.defense.label for r in rows if not r.defended]
-        defended = [r.defense.label for r in rows if r.defended]
+        plain = frozenset(i for i, row in enumerate(rows) if not row.defended)
+        defended = frozenset(range(len(rows))) - plain
         # Without a defence the two attackers are one.
-        only = [{"defense": plain, "attack": NAIVE}] if plain else []
-        only += [{"defense": defended, "attack": [NAIVE, ADAPTED]}] if defended else []
-        attackers = (NAIVE, ADAPTED) if defended else (NAIVE,)
-        raw = {
-            "name": f"{config.name}: {first.client.label}, {first.batch} x {first.cohort}",
-            "model": config.model,
-            "data": {
-                **self._attacked(),
-                "batch": total,
-                "batches": max(1, config.data.images // total),
-                "start": config.data.start,
-            },
-            "mode": config.mode,
-            "clients": [client],
-            "defenses": [r.raw_defense for r in rows],
-            "knows": config.knows,
-            "attacks": [{name: {"attack": config.attack}} for name in attackers],
-            "only": only,
-            "budget": self._budget(first),
-            "seeds": config.seeds,
-            "gallery": config.gallery,
-            "lpips": config.lpips,
-        }
-        try:
-            return Plan(raw)
-        except InputError as error:
-            raise _at_row(error, rows) from error
+        rules = [Rule(defenses=plain, attacks=frozenset([0]))] if plain else []
+        rules += [Rule(defenses=defended, attacks=frozenset([0, 1]))] if defended else []
+        value, shown = self.attack.value, {"attack": self.attack.label}
+        attackers = (
+            Named(label(NAIVE, shown), Naive(attack=value), (NAIVE,)),
+            Named(label(ADAPTED, shown), Adapted(attack=value), (ADAPTED,)),
+        )
+        return Plan(
+            name=f"{self.name}: {first.client.label}, {first.batch} x {first.cohort}",
+            data=Dealt(self.source, total, max(1, self.images // total), self.start),
+            models=(self.model,),
+            mode=self.mode,
+            clients=(sent_by(first),),
+            defenses=tuple(row.defense for row in rows),
+            attacks=attackers if defended else attackers[:1],
+            knows=self.knows,
+            only=tuple(rules),
+            budget=self._budget(first),
+            trial_seconds=self.trial_seconds,
+            seeds=self.seeds,
+            gallery=self.gallery,
+            perceptual=self.perceptual,
+            again=None if self.again is None else _Part(self.again, setting),
+        )
 
-    def _budget(self, row: Row) -> dict[str, Any]:
+    def _budget(self, row: Row) -> Budget:
         """Every row gets as many candidates: one costs a gradient for each local step of each client in it. Otherwise
         rows of more steps or clients would look like defences because the search was shorter."""
-        budget = self.config.budget.model_dump(exclude_none=True)
-        usual = self.undefended
-        if (gradients := budget.get("gradient_evaluations")) is not None:
-            budget["gradient_evaluations"] = max(gradients * row.steps // usual.steps, row.steps)
-        return budget
+        gradients = self.budget.gradient_evaluations
+        if gradients is not None:
+            gradients = max(gradients * row.steps // self.undefended.steps, row.steps)
+        return Budget(gradients, self.budget.seconds)
 
-    def model_for(self, source: Source) -> Task:
-        """The plan's model with its first weights, fitted to a source."""
-        name, arguments = split(self.config.model, "model")
-        weights = arguments.pop("weights", None)
-        entry, data = MODELS[name], spec(source)
-        full = fitted(entry.parameters, data) | arguments
-        made = ModelSpec(entry.build, name, full, weights, "model")
-        return made.task(self.config.utility.seed, data, Mode(self.config.mode), model_label(name, arguments, weights))
+    def trained_task(self, utility: Utility) -> Task:
+        """The plan's model with its first weights, fitted to the training data."""
+        model, data = utility.model, spec(utility.train)
+        return model.value.task(utility.seed, data, self.mode, model.label)  # type: ignore[no-any-return]
 
     def trainings(self) -> dict[str, Row]:
         """Each training once: its name, and a row of it."""
-        if not self.config.utility.given:
+        if self.utility is None:
             return {}
         found: dict[str, Row] = {}
         for row in self.rows:
@@ -197,35 +210,27 @@ class FrontierPlan:
                 found.setdefault(row.training, row)
         return found
 
-    def training(self, client: Protocol, defense: Defense) -> FederatedTraining:
+    def training(self, utility: Utility, client: Protocol, defense: Defense) -> FederatedTraining:
         """The simulation of a row."""
-        u = self.config.utility
         return FederatedTraining(
-            rounds=u.rounds,
-            per_round=min(u.per_round, u.clients),
+            rounds=utility.rounds,
+            per_round=min(utility.per_round, utility.clients),
             client=client,
             defense=defense,
-            server_lr=u.server_lr,
-            evaluate_every=u.evaluate_every,
-            seed=u.seed,
+            server_lr=utility.server_lr,
+            evaluate_every=utility.evaluate_every,
+            seed=utility.seed,
         )
 
     def _check_training(self) -> None:
-        assert self.train is not None
-        assert self.test is not None
-        for name in ("shape", "classes"):
-            ours, theirs = getattr(self.train, name), getattr(self.test, name)
-            require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
-        u = self.config.utility
-        kept = min(u.examples or len(self.train), len(self.train))
-        few = f"are {u.clients} for {kept} training examples"
-        require(u.clients <= kept, "utility.clients", few, "give each at least one example")
-        task = self.model_for(self.train)
+        if self.utility is None:
+            return
+        task = self.trained_task(self.utility)
         for row in self.trainings().values():
             try:
                 row.defense.value.on_task(task)
             except InputError as error:
-                where = "utility" if row.family == UNDEFENDED else f"defenses.{row.family}[{row.strength}]"
+                where = "utility" if row.family == UNDEFENDED else row.field
                 raise InputError(where, error.problem, error.hint) from error
 
     def attacked_task(self) -> Task:
@@ -234,19 +239,21 @@ class FrontierPlan:
         return plan.broadcast(Key(0, 0, 0, 0, 0, 0)).task
 
 
-def _at_row(error: InputError, rows: list[Row]) -> InputError:
-    """The error with the place in this plan instead of the audit's."""
-    found = re.match(r"defenses\[(\d+)\]", error.field)
-    if not found:
-        return error
-    row = rows[int(found[1])]
-    return InputError(f"defenses.{row.family}[{row.strength}]", error.problem, error.hint)
+@dataclass(frozen=True)
+class _Part:
+    """Makes the audit of one setting in another process."""
+
+    again: Callable[[], FrontierPlan]
+    setting: str
+
+    def __call__(self) -> Plan:
+        return self.again().audits[self.setting][0]
 
 
-def overlaid(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`raw` with some keys changed, mappings merged."""
-    merged = dict(raw)
-    for key, value in changes.items():
-        old = merged.get(key)
-        merged[key] = overlaid(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
+def sent_by(row: Row) -> Named:
+    """What the server receives from: a client of the row, or a cohort of them."""
+    if row.cohort == 1:
+        return row.client
+    name, shown = "secure-aggregation", {"cohort": row.cohort, "client": row.client.label}
+    value = SecureAggregation(cohort=row.cohort, client=row.client.value)
+    return Named(label(name, shown), value, (name,), row.field)

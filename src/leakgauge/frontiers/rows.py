@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from leakgauge.clients import FedAvg, LocalTraining, Protocol
+from leakgauge.defenses import NoDefense
 from leakgauge.resolve import Named
 
 UNDEFENDED = "undefended"
@@ -19,7 +19,7 @@ class Row:
     Attributes:
         family, strength: where the plan has it; strengths count from 0, weak to strong.
         defense: the mechanism on each client.
-        client: what each client runs, without aggregation; `raw` is how the plan wrote it.
+        client: what each client runs, without aggregation.
         batch: examples of the attacked client.
         cohort: clients whose updates are aggregated before the server sees them.
         train: whether it is trained with.
@@ -28,17 +28,25 @@ class Row:
     family: str
     strength: int
     defense: Named
-    raw_defense: Any
     client: Named
-    raw_client: Any
-    batch: int
-    cohort: int
-    train: bool
+    batch: int = 1
+    cohort: int = 1
+    train: bool = True
+
+    @property
+    def place(self) -> str:
+        """For readers, e.g. ``noise[1]``."""
+        return f"{self.family}[{self.strength}]"
+
+    @property
+    def field(self) -> str:
+        """Where a plan has it, for errors."""
+        return f"defenses.{self.place}"
 
     @property
     def defended(self) -> bool:
         """Whether a mechanism changes what a client sends, rather than only how many examples are in it."""
-        return bool(self.defense.label != "none")
+        return not isinstance(self.defense.value, NoDefense)
 
     @property
     def steps(self) -> int:

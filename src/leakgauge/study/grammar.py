@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from leakgauge.errors import InputError, did_you_mean, require
 
-KNOWABLE = ("labels", "example_count", "local_training", "buffers", "defense", "draws", "public_data")
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -28,6 +26,11 @@ class DataConfig(BaseModel):
     batch: int = Field(default=1, ge=1)
     batches: int = Field(default=8, ge=1)
     start: int = Field(default=0, ge=0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of the source."""
+        return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
 
 
 class IdentifiedGate(_Strict):
@@ -54,7 +57,7 @@ class GateConfig(_Strict):
 class BudgetConfig(_Strict):
     gradient_evaluations: int | None = Field(default=None, ge=1)
     seconds: float | None = Field(default=None, gt=0)
-    trial_seconds: float = Field(default=21_600, gt=0)
+    trial_seconds: float = Field(default=21_600.0, gt=0)
 
 
 class OnlyRule(_Strict):

@@ -109,4 +109,4 @@ def model_of(given: Any, field: str, data: DataSpec, mode: Mode) -> Named:
     full = fitted(entry.parameters, data) | arguments
     resolver = ModelSpec(entry.build, name, full, weights, field)
     resolver.task(0, data, mode, shown)
-    return Named(shown, resolver)
+    return Named(shown, resolver, (name,), field)

@@ -1,133 +1,166 @@
-"""audit.yaml → Plan: read, validated and resolved before anything runs."""
+"""A plan: what an audit does, in objects, validated before anything runs."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from leakgauge.attacks.closed_form import ServerRead
+from leakgauge.attacks.recipes import Auto
+from leakgauge.clients import FedSGD
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
-from leakgauge.data.lent import Lent
-from leakgauge.data.source import Part, Source, check, client_batches, others, spec
+from leakgauge.data.source import Source, check, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.errors import InputError, require
+from leakgauge.metrics.metric import Metric
 from leakgauge.models.weights import fingerprint, read_model, weights_path
-from leakgauge.registry import ATTACKS, CLIENTS, SERVERS
-from leakgauge.resolve import Named, resolve, resolve_defense
+from leakgauge.observation import Known
+from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast, Honest
-from leakgauge.study import only
 from leakgauge.study.contents import JUDGING, contents
-from leakgauge.study.controls import CONTROLS, Client, client_of, control_client
+from leakgauge.study.dealt import Client, Dealt
 from leakgauge.study.described import described
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained, Setting
-from leakgauge.study.given import perceptual_of, source_of
-from leakgauge.study.grammar import KNOWABLE, parse
-from leakgauge.study.model_spec import ModelSpec, model_of
-from leakgauge.task import Batch, DataSpec, Mode
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.model_spec import ModelSpec
+from leakgauge.study.product import Key, Rule, product
+from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
 
+PLAIN = Named("fedsgd", FedSGD(), ("fedsgd",))
+UNDEFENDED = Named("none", NoDefense(), ("none",))
+STRONGEST = Named("auto", Auto(), ("auto",))
+HONEST = Named("honest", Honest(), ("honest",))
 
-@dataclass(frozen=True)
-class Key:
-    """Which trial: indices into the plan's lists. `control` marks one added to show that an attack has power: it has no
-    defence, and its batch counts the control's clients."""
-
-    model: int
-    client: int
-    defense: int
-    attack: int
-    seed: int
-    batch: int
-    control: bool = False
+TRIAL_SECONDS = 21_600.0
 
 
+def with_read(server: Named, attacks: Sequence[Named]) -> tuple[Named, ...]:
+    """The attacks, and after them the read that a dishonest server prepared."""
+    has = isinstance(server.value, Honest) or any(isinstance(a.value, ServerRead) for a in attacks)
+    return tuple(attacks) if has else (*attacks, Named("server-read", ServerRead(), ("server-read",)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """A resolved plan. Making one validates everything that can be known before running.
+    """What an audit does, in objects: every model × client × defence × attack × seed × batch that `only` keeps. Making
+    one validates everything that can be known before running. `leakgauge.study.written` makes one from a file's words.
+
+    Attributes:
+        data: the clients' examples.
+        models: of values with a method ``task`` as `ModelSpec` and `GivenModel` have it.
+        clients, defenses, attacks: alternatives, each label once.
+        server: who broadcasts; its own read is an attack in front of the plan's.
+        knows: what attackers are given.
+        only: what is kept of the product; `None` for all.
+        budget: of one trial's attack.
+        trial_seconds: after which a trial that does not answer is given up.
+        gallery: distractors for identification.
+        perceptual: a metric beside the usual ones, or `None`.
+        update: file of a captured update, or `None` where clients are simulated.
+        gate: what must hold for the audit to pass; it changes no trial.
+        written: the plan in the words of its file, for reports; without it the objects are described.
+        again: makes the plan in another process, where what it holds cannot be copied there (open files).
 
     Raises:
         InputError: names the key and the hint.
     """
 
-    def __init__(self, raw: dict[str, Any]) -> None:
-        self.raw = raw
-        self._lent: dict[Part, tuple[tuple[object, ...], Lent]] = {}
-        self._sent: tuple[tuple[int, int], Broadcast] | None = None
-        self.config = config = parse(raw)
-        self.mode = Mode(config.mode)
-        self.budget = Budget(config.budget.gradient_evaluations, config.budget.seconds)
-        for i, field in enumerate(config.knows):
-            require(field in KNOWABLE, f"knows[{i}]", f"unknown field '{field}'", did_you_mean(field, KNOWABLE))
-        self.server = resolve(SERVERS, config.server, "server")
-        self.source: Source = source_of(config.data)
-        self.spec: DataSpec = spec(self.source)
-        models = config.model if isinstance(config.model, list) else [config.model]
-        self.models = [
-            model_of(m, f"model[{i}]" if len(models) > 1 else "model", self.spec, self.mode)
-            for i, m in enumerate(models)
-        ]
-        self.clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
-        self.defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
-        require(len(set(config.seeds)) == len(config.seeds), "seeds", f"{config.seeds} repeat", "give each seed once")
-        self.attacks = self._attacks()
-        for field in ("models", "clients", "defenses", "attacks"):
-            labels = [named.label for named in getattr(self, field)]
+    data: Dealt
+    models: tuple[Named, ...]
+    clients: tuple[Named, ...] = (PLAIN,)
+    defenses: tuple[Named, ...] = (UNDEFENDED,)
+    attacks: tuple[Named, ...] = (STRONGEST,)
+    name: str = "audit"
+    mode: Mode = Mode.EVAL
+    server: Named = HONEST
+    knows: tuple[Known, ...] = (Known.EXAMPLE_COUNT, Known.LOCAL_TRAINING, Known.DEFENSE)
+    only: tuple[Rule, ...] | None = None
+    budget: Budget = Budget()
+    trial_seconds: float = TRIAL_SECONDS
+    seeds: tuple[int, ...] = (0,)
+    gallery: int = 100
+    perceptual: Metric | None = None
+    update: str | None = None
+    gate: GateConfig | None = None
+    written: Mapping[str, Any] | None = None
+    again: Callable[[], Plan] | None = None
+    _sent: dict[tuple[int, int], Broadcast] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attacks", with_read(self.server, self.attacks))
+        require(len(set(self.seeds)) == len(self.seeds), "seeds", f"{list(self.seeds)} repeat", "give each seed once")
+        for key, several in self._parts.items():
+            labels = [named.label for named in several]
             twice = [name for name in labels if labels.count(name) > 1]
-            require(not twice, field, f"names {twice[:1]} twice", "give each once")
-        self.batches = self._batches()
+            require(not twice, key, f"names {twice[:1]} twice", "give each once")
         check(self.source, [i for batch in self.batches for i in batch])
-        self.perceptual = perceptual_of(config.lpips, self.spec)
-        only.check(config.only or [], self._parts)
         self._check_update()
         self._check_clients()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return super().__reduce_ex__(protocol) if self.again is None else (self.again, ())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_sent": {}}
+
+    @property
+    def source(self) -> Source:
+        return self.data.source
+
+    @property
+    def batches(self) -> list[list[int]]:
+        """Indices of each client's examples."""
+        return self.data.indices
+
+    @cached_property
+    def spec(self) -> DataSpec:
+        """Format of the data."""
+        return spec(self.source)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The plan in words that a file can hold."""
+        if self.written is not None:
+            return dict(described(self.written))
+        told = (f.name for f in fields(self) if f.init and f.name not in ("written", "again"))
+        return {name: described(getattr(self, name)) for name in told}
 
     @cached_property
     def digest(self) -> str:
         """Identity of the plan's text; an output folder belongs to one, and to one state of its `contents`."""
-        ran = {key: value for key, value in self.raw.items() if key != JUDGING}
-        return hashlib.sha256(json.dumps(described(ran), sort_keys=True, default=str).encode()).hexdigest()
+        ran = {key: value for key, value in self.config.items() if key != JUDGING}
+        return hashlib.sha256(json.dumps(ran, sort_keys=True, default=str).encode()).hexdigest()
 
     def contents(self) -> dict[str, str]:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
-        return contents(self.raw, self.source, self.batches)
+        return contents(self.config if self.written is None else self.written, self.source, self.batches)
 
     @property
     def dishonest(self) -> bool:
         """Whether the server crafts what it broadcasts."""
         return not isinstance(self.server.value, Honest)
 
-    def _attacks(self) -> list[Named]:
-        """The plan's, and in front of them the read that a dishonest server prepared."""
-        named = [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(self.config.attacks)]
-        if self.dishonest and not any(isinstance(a.value, ServerRead) for a in named):
-            named.insert(0, Named("server-read", ServerRead()))
-        return named
-
-    def _batches(self) -> list[list[int]]:
-        return client_batches(self.source, self.config.data.batch, self.config.data.batches, self.config.data.start)
-
     def _check_update(self) -> None:
-        if self.config.update is None:
+        if self.update is None:
             return
         counts = {
             "clients": len(self.clients),
             "defenses": len(self.defenses),
             "model": len(self.models),
-            "seeds": len(self.config.seeds),
+            "seeds": len(self.seeds),
             "data.batches": len(self.batches),
         }
-        for field, count in counts.items():
-            require(count == 1, field, f"has {count} entries, and an update file is one client's", "give one")
+        for key, count in counts.items():
+            require(count == 1, key, f"has {count} entries, and an update file is one client's", "give one")
         require(
             not self.dishonest,
             "server",
@@ -145,8 +178,8 @@ class Plan:
         Raises:
             InputError: it cannot be read, or is not of the plan's model.
         """
-        assert self.config.update is not None
-        return read_update(self.config.update, self.broadcast(self.trials()[0]).task)
+        assert self.update is not None
+        return read_update(self.update, self.broadcast(self.trials()[0]).task)
 
     def explained(self) -> Explained | None:
         """How much of its captured update the plan explains; `None` where clients are simulated.
@@ -154,7 +187,7 @@ class Plan:
         Raises:
             InputError: the plan's client cannot train.
         """
-        if self.config.update is None:
+        if self.update is None:
             return None
         task = self.broadcast(self.trials()[0]).task
         batch = self.source.read(self.batches[0])
@@ -162,31 +195,32 @@ class Plan:
         model = self.models[0].value
         file = model.weights if isinstance(model, ModelSpec) else None
         received = None if file is None else fingerprint(read_model(weights_path(file), "model.weights"))
-        update, draws = self.captured(), Draws(self.config.seeds[0]).of("explained", 0)
+        update, draws = self.captured(), Draws(self.seeds[0]).of("explained", 0)
         return explained_by(update, setting, self.source, self.batches[0], draws, received=received)
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""
         for i, client in enumerate(self.clients):
             try:
-                client.value.steps(self.config.data.batch)
+                client.value.steps(self.data.batch)
             except InputError as error:
-                raise error.within(f"clients[{i}]") from error
+                raise error.within(client.field or f"clients[{i}]") from error
         for model in range(len(self.models)):
             self._check_server(model)
         for key in self.trials():
             if not key.control and key.seed == 0 and key.batch == 0:
-                defense = self.defenses[key.defense].value
+                named, defense = self.defenses[key.defense], self.defenses[key.defense].value
+                place = named.field or f"defenses[{key.defense}]"
                 try:
                     refuse_combination(self.clients[key.client].value, defense)
                 except InputError as error:
-                    raise InputError(f"defenses[{key.defense}]", error.problem, error.hint) from error
+                    raise InputError(place, error.problem, error.hint) from error
                 try:
                     defended = defense.on_task(self.broadcast(key).task)
                     if defense.acts_on_examples:
                         refuse_mixing(defended)
                 except InputError as error:
-                    raise InputError(f"defenses[{key.defense}]", error.problem, error.hint) from error
+                    raise InputError(place, error.problem, error.hint) from error
 
     def _check_server(self, model: int) -> None:
         """A construction that does not fit a model says so before anything runs."""
@@ -196,25 +230,8 @@ class Plan:
             raise error if error.field.startswith(("model", "server")) else error.within("server") from error
 
     @property
-    def _parts(self) -> dict[str, list[Named]]:
-        return {"model": self.models, "client": self.clients, "defense": self.defenses, "attack": self.attacks}
-
-    def _kept(self, *combination: int) -> int:
-        """How many batches of a combination, as indices in the order of `_parts`, the plan asks for."""
-        chosen = {key: named[i] for (key, named), i in zip(self._parts.items(), combination, strict=True)}
-        return only.batches(self.config.only, chosen, len(self.batches))
-
-    def lend(self, part: Part, exclude: list[int], size: int, generator: torch.Generator) -> Lent:
-        """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
-
-        Of each kind the last one is kept.
-        """
-        wanted = tuple(exclude), size, generator.initial_seed()
-        kept = self._lent.get(part)
-        if kept is None or kept[0] != wanted:
-            self._lent.pop(part, None)
-            self._lent[part] = kept = wanted, others(self.source, exclude, part, size, generator)
-        return kept[1]
+    def _parts(self) -> dict[str, tuple[Named, ...]]:
+        return {"models": self.models, "clients": self.clients, "defenses": self.defenses, "attacks": self.attacks}
 
     def broadcast(self, key: Key) -> Broadcast:
         """What the server sends to the clients of a trial: the undefended task, and what was crafted into it.
@@ -222,41 +239,20 @@ class Plan:
         Depends on model and seed alone. The last one is kept: crafted networks can be large.
         """
         wanted = key.model, key.seed
-        if self._sent is None or self._sent[0] != wanted:
-            seed, resolver = self.config.seeds[key.seed], self.models[key.model].value
+        if wanted not in self._sent:
+            seed, resolver = self.seeds[key.seed], self.models[key.model].value
             honest = resolver.task(seed, self.spec, self.mode, self.models[key.model].label)
-            self._sent = wanted, self.server.value.broadcast(honest, Draws(seed).generator("server"))
-        return self._sent[1]
+            sent = self.server.value.broadcast(honest, Draws(seed).generator("server"))
+            self._sent.clear()
+            self._sent[wanted] = sent
+        return self._sent[wanted]
 
     def trials(self) -> list[Key]:
         """All trials, the controls that are not among them included."""
-        sizes = [range(len(named)) for named in self._parts.values()]
-        kept = {combination: count for combination in itertools.product(*sizes) if (count := self._kept(*combination))}
-        require(bool(kept), "only", "keeps no trial", "loosen it")
-        seeds = range(len(self.config.seeds))
-        keys = [Key(m, c, d, a, s, b) for (m, c, d, a), count in kept.items() for s in seeds for b in range(count)]
-        # Trials that share a broadcast, or a batch and what it is compared with, stand together: they are kept.
-        keys.sort(key=lambda key: (key.model, key.seed, key.batch))
-        return keys + self._controls(kept)
-
-    def _controls(self, kept: Mapping[tuple[int, ...], int]) -> list[Key]:
-        """`CONTROLS` undefended clients with public examples for each model, client and attack that meet a defence or
-        an update file; none where the plan itself has as many without a defence, or nothing but such."""
-        plain = {i for i, d in enumerate(self.defenses) if isinstance(d.value, NoDefense) and not self.config.update}
-        shown = {(m, c, a) for (m, c, d, a), count in kept.items() if d in plain and count >= CONTROLS}
-        lacking = sorted({(m, c, a) for m, c, d, a in kept if d not in plain} - shown)
-        return [Key(m, c, -1, a, 0, b, control=True) for m, c, a in lacking for b in range(CONTROLS)]
+        plain = {i for i, d in enumerate(self.defenses) if isinstance(d.value, NoDefense) and not self.update}
+        sizes = tuple(len(named) for named in self._parts.values())
+        return product(sizes, self.only, len(self.seeds), len(self.batches), plain)
 
     def examples(self, key: Key) -> Client:
         """What the client of a trial holds."""
-        if key.control:
-            return control_client(self.source, self.batches, key.batch)
-        return client_of(self.source, self.batches[key.batch])
-
-    def neighbours(self, key: Key, most: int) -> tuple[Batch, ...]:
-        """Examples of other clients of the same kind, at most so many."""
-        if key.control:
-            others = (n for n in range(CONTROLS) if n != key.batch)
-            return tuple(control_client(self.source, self.batches, n).batch for n in others)[:most]
-        chosen = (self.batches[key.batch + 1 :] + self.batches[: key.batch])[:most]
-        return tuple(self.source.read(indices) for indices in chosen)
+        return self.data.examples(key.batch, control=key.control)

@@ -15,9 +15,9 @@ from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.contents import changed
-from leakgauge.study.described import described
 from leakgauge.study.explaining.explained import Explained
-from leakgauge.study.plan import Key, Plan
+from leakgauge.study.plan import Plan
+from leakgauge.study.product import Key
 from leakgauge.study.store import ANEW, Store
 from leakgauge.study.tables import Asked
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
@@ -32,9 +32,10 @@ OnExplained = Callable[[Explained], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker process needs to run any trial; `raw` is pickled by value, as classes of a notebook must be."""
+    """What a worker process needs to run any trial; the plan's classes are pickled by value where a notebook has
+    them."""
 
-    raw: bytes
+    plan: bytes
     compute: Compute
     counts_only: bool
     explained: Explained | None = None
@@ -44,10 +45,10 @@ _work: tuple[Plan, Work] | None = None
 
 
 def _begin(work: Work) -> None:
-    """Resolves the plan once per process."""
+    """Makes the plan once per process."""
     global _work
     work.compute.apply()
-    _work = (Plan(cloudpickle.loads(work.raw)), work)
+    _work = (cloudpickle.loads(work.plan), work)
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ def run(
     before = plan.contents()
     asked = Asked(
         digest=plan.digest,
-        name=plan.config.name,
-        config=described(plan.raw),
+        name=plan.name,
+        config=plan.config,
         environment=environment(compute),
         contents=before,
         planned=keys,
@@ -142,7 +143,7 @@ def _run_left(
     if explained is not None and on_explained is not None:
         on_explained(explained)
     # A folder begun without images stays without, whatever this call says.
-    work = Work(cloudpickle.dumps(plan.raw), compute, counts_only or store.audit.counts_only, explained)
+    work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained)
 
     def keep(result: TrialResult) -> None:
         store.add(result)
@@ -156,7 +157,7 @@ def _run_left(
         status = Status.FAILED if loss is Loss.RAISED else Status.DIED
         lost.append(Job(job.key, Reconstruction(None, None, status, f"the trial gave no answer: {reason}")))
 
-    jobs, limit = [Job(key) for key in left.values()], plan.config.budget.trial_seconds
+    jobs, limit = [Job(key) for key in left.values()], plan.trial_seconds
     run_all(_run, jobs, keep, workers=workers, begin=_begin, ground=work, kept="trials", limit=limit, on_lost=note)
     if lost:
         run_all(_run, lost, keep, workers=workers, begin=_begin, ground=work, kept="trials")

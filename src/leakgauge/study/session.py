@@ -17,9 +17,9 @@ from leakgauge.report.html import render
 from leakgauge.study.document import FREE_SPACE, document, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
-from leakgauge.study.plan import Plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
+from leakgauge.study.written import resolve_plan
 
 SHOWN = 3
 """Reasons of a broken gate that the summary prints."""
@@ -32,7 +32,7 @@ def run_audit(
     console = Console()
     compute = Compute(device=device)
     compute.apply()
-    plan = Plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
+    plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

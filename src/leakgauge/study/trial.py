@@ -13,20 +13,20 @@ from PIL import Image
 from torch import Tensor
 
 from leakgauge.clients import client_update
-from leakgauge.compute import Compute
+from leakgauge.compute import Budget, Compute
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import Part, whole_gallery
-from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
+from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction, Status
 from leakgauge.report.picture import Picture
 from leakgauge.resolve import Named
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
-from leakgauge.study.plan import Key, Plan
+from leakgauge.study.plan import UNDEFENDED, Plan
+from leakgauge.study.product import Key
 from leakgauge.study.withheld import withheld_name
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
@@ -50,42 +50,49 @@ def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
     """Client, defence and attack of a trial."""
     attack = plan.attacks[key.attack]
     if key.control:
-        return plan.clients[key.client], Named("none", NoDefense()), attack
+        return plan.clients[key.client], UNDEFENDED, attack
     return plan.clients[key.client], plan.defenses[key.defense], attack
 
 
 def trial_id(plan: Plan, key: Key) -> str:
     """Unique in the plan, readable, and sortable."""
     client, defense, attack = parts(plan, key)
-    seed = plan.config.seeds[key.seed]
+    seed = plan.seeds[key.seed]
     names = [plan.models[key.model].label, client.label, defense.label, attack.label, f"s{seed}", f"b{key.batch:03d}"]
     return ("control/" if key.control else "") + "/".join(names)
 
 
 def run_trial(
-    plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False, lost: Reconstruction | None = None
+    plan: Plan,
+    key: Key,
+    *,
+    compute: Compute,
+    counts_only: bool = False,
+    lost: Reconstruction | None = None,
+    budget: Budget | None = None,
 ) -> TrialResult:
     """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
 
     Args:
         lost: why an earlier try of the trial gave no answer: it is entered as it is, and nothing is simulated or
             attacked.
+        budget: of the attack, where not the plan's.
     """
     client, defense, attack = parts(plan, key)
     examples = plan.examples(key)
     indices, batch = list(examples.indices), examples.batch
-    seed = plan.config.seeds[key.seed]
+    seed = plan.seeds[key.seed]
     streams = Draws(seed)
     sent = plan.broadcast(key)
     task = sent.task
 
-    shown = plan.lend(Part.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
+    shown = plan.data.lend(Part.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
     reconstruction, trained = lost, None
     if reconstruction is None:
         try:
             with undisturbed():
                 update, draws = _update(plan, key, own_copy(task), client, defense, own_copy(batch), streams)
-                if plan.config.update is None:
+                if plan.update is None:
                     trained = trained_inputs(client, batch, draws, defense)
         except FOREIGN as error:  # a defence may be anybody's, and a model too
             reconstruction = _raised(error)
@@ -96,13 +103,15 @@ def run_trial(
                 with undisturbed():
                     return observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
 
-            reconstruction = _attacked(plan, key, attack, see, streams, compute)
+            reconstruction = _attacked(key, attack, see, streams, budget or plan.budget, compute)
 
-    distractors = plan.lend(Part.GALLERY, indices, plan.config.gallery, streams.generator("gallery", key.batch))
-    whole = whole_gallery(plan.source, indices, plan.config.gallery)
+    distractors = plan.data.lend(Part.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch))
+    whole = whole_gallery(plan.source, indices, plan.gallery)
     prior = class_prior(plan.source.labels, plan.spec.classes)
-    truth = Truth(batch, distractors, shown, plan.neighbours(key, OTHERS), prior, trained, whole)
-    known_labels = "labels" in plan.config.knows
+    truth = Truth(
+        batch, distractors, shown, plan.data.neighbours(key.batch, OTHERS, control=key.control), prior, trained, whole
+    )
+    known_labels = Known.LABELS in plan.knows
     found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
     role, base = role_of(attack)
     names = tuple(withheld_name(name) if counts_only else name for name in examples.names)
@@ -134,11 +143,11 @@ def run_trial(
 
 
 def _attacked(
-    plan: Plan,
     key: Key,
     attack: Named,
     see: Callable[[], Observation | Reconstruction],
     streams: Draws,
+    budget: Budget,
     compute: Compute,
 ) -> Reconstruction:
     """The attack on what is seen, and what the network says of its answer: each gets a view of its own."""
@@ -148,7 +157,7 @@ def _attacked(
         return _raised(error)
     if isinstance(known, Reconstruction):
         return known
-    found = attempt(attack.value, known, streams.generator("attack", key.batch), plan.budget, compute)
+    found = attempt(attack.value, known, streams.generator("attack", key.batch), budget, compute)
     del known
     if found.inputs is None or not found.cost.gradient_evaluations:
         return found
@@ -165,9 +174,9 @@ def _update(
     plan: Plan, key: Key, task: Task, client: Named, defense: Named, batch: Batch, streams: Draws
 ) -> tuple[Update, Draws]:
     draws = Draws.sample(streams.generator("client", key.batch))
-    if plan.config.update is not None and not key.control:
+    if plan.update is not None and not key.control:
         return plan.captured(), draws
-    send_buffers = "buffers" in plan.config.knows
+    send_buffers = Known.BUFFERS in plan.knows
     return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
 
 
@@ -186,21 +195,21 @@ def observe(
 
     A simulated client that diverged has sent nothing that could be attacked: a failure, and a row.
     """
-    knows = set(plan.config.knows)
+    knows = plan.knows
     knowledge = Knowledge(
-        labels=batch.labels.clone() if "labels" in knows else None,
-        example_count=len(batch) if "example_count" in knows else None,
-        local_training=client.value if "local_training" in knows else None,
-        buffers=update.buffers if "buffers" in knows else None,
-        defense=defense.value if "defense" in knows else None,
-        draws=draws if "draws" in knows else None,
-        public_data=shown.whole() if "public_data" in knows else None,
+        labels=batch.labels.clone() if Known.LABELS in knows else None,
+        example_count=len(batch) if Known.EXAMPLE_COUNT in knows else None,
+        local_training=client.value if Known.LOCAL_TRAINING in knows else None,
+        buffers=update.buffers if Known.BUFFERS in knows else None,
+        defense=defense.value if Known.DEFENSE in knows else None,
+        draws=draws if Known.DRAWS in knows else None,
+        public_data=shown.whole() if Known.PUBLIC_DATA in knows else None,
         crafting=own_copy(crafting),
     )
     header = UpdateHeader(
         update.header.kind,
-        update.header.example_count if "example_count" in knows else None,
-        update.header.protocol if "local_training" in knows else {},
+        update.header.example_count if Known.EXAMPLE_COUNT in knows else None,
+        update.header.protocol if Known.LOCAL_TRAINING in knows else {},
     )
     try:
         return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)

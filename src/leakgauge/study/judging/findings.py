@@ -13,7 +13,7 @@ from leakgauge.statistics.intervals import (
     mean_interval,
     proportion_interval,
 )
-from leakgauge.study.controls import CONTROLS
+from leakgauge.study.dealt import CONTROLS
 from leakgauge.study.judging.groups import Group, control_of, shares
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import (

@@ -15,7 +15,8 @@ from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import own_copy
 from leakgauge.study.judging.records import Data, Role, Scenario
-from leakgauge.study.plan import Key, Plan
+from leakgauge.study.plan import Plan
+from leakgauge.study.product import Key
 from leakgauge.task import Batch
 
 
@@ -42,10 +43,10 @@ def scenario_of(
         client=client.label,
         defense=defense.label,
         defended=not isinstance(defense.value, NoDefense),
-        knowledge=(*plan.config.knows, *(["crafting"] if crafted else [])),
+        knowledge=(*(k.value for k in plan.knows), *(["crafting"] if crafted else [])),
         data=Data(
-            source=plan.config.data.source if isinstance(plan.config.data.source, str) else plan.source.name,
-            size=plan.config.data.size,
+            source=plan.data.name,
+            size=plan.data.size,
             kind="image" if plan.spec.is_image else "example",
             batch=batch,
             index=key.batch,

@@ -13,7 +13,8 @@ from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Status
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import needed
-from leakgauge.study.plan import Key, Plan
+from leakgauge.study.plan import Plan
+from leakgauge.study.product import Key
 from leakgauge.study.trial import run_trial
 
 
@@ -84,18 +85,16 @@ def estimate(
         label = ", ".join((plan.models[group[0]].label, plan.clients[group[1]].label, plan.attacks[group[2]].label))
         if on_probe is not None:
             on_probe(label)
-        plan.budget = Budget(whole.gradient_evaluations, cut)
+        budget = Budget(whole.gradient_evaluations, cut)
         began = time.perf_counter()
         try:
-            record = run_trial(plan, key, compute=compute, counts_only=True).record
+            record = run_trial(plan, key, compute=compute, counts_only=True, budget=budget).record
         except InputError as error:
             found.append(Cost(label, counts[group], 0.0, False, str(error)))
             continue
         except FOREIGN as error:
             found.append(Cost(label, counts[group], 0.0, False, said(error)))
             continue
-        finally:
-            plan.budget = whole
         took = time.perf_counter() - began
         is_cut = record["status"] == Status.TIME_LIMIT.value and whole.seconds is None
         spent = record["cost"]["gradient_evaluations"]
@@ -103,7 +102,7 @@ def estimate(
             took, is_cut = took * max(1.0, whole.gradient_evaluations / spent), False
         found.append(Cost(label, counts[group], took, is_cut))
     examples = sum(len(batch) for batch in plan.batches)
-    return Estimate(tuple(found[1:]), examples, max(_needs(plan.config.gate), default=None))
+    return Estimate(tuple(found[1:]), examples, max(_needs(plan.gate), default=None))
 
 
 def _needs(gate: GateConfig | None) -> list[float]:

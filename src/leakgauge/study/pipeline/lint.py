@@ -12,11 +12,12 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, NoDefense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
-from leakgauge.observation import Attack, Knowledge, Observation, Status
+from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import LintFinding, Severity, lint_update
-from leakgauge.study.plan import Key, Plan
+from leakgauge.study.plan import Plan
+from leakgauge.study.product import Key
 from leakgauge.update import Update
 
 READS: dict[str, Attack] = {
@@ -43,8 +44,8 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     for defense in plan.defenses:
-        yield from lint_defense(defense.value, defense.label, plan.config.data.batch)
-    if "buffers" in plan.config.knows:
+        yield from lint_defense(defense.value, defense.label, plan.data.batch)
+    if Known.BUFFERS in plan.knows:
         yield LintFinding(
             "batchnorm-statistics",
             Severity.MEDIUM,
@@ -88,19 +89,19 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
 
 
 def _update(plan: Plan, key: Key, draws: Draws) -> Update:
-    if plan.config.update is not None:
-        return Update.load(plan.config.update)
+    if plan.update is not None:
+        return Update.load(plan.update)
     client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
     task, batch = plan.broadcast(key).task, plan.examples(key).batch
-    update = client_update(task, client, batch, draws, defense=defense, send_buffers="buffers" in plan.config.knows)
-    if "example_count" in plan.config.knows:
+    update = client_update(task, client, batch, draws, defense=defense, send_buffers=Known.BUFFERS in plan.knows)
+    if Known.EXAMPLE_COUNT in plan.knows:
         return update
     return replace(update, header=replace(update.header, example_count=None))
 
 
 def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFinding]:
     steps = isinstance(client, FedAvg) and client.batch_size == 1
-    if plan.config.data.batch == 1 or steps:
+    if plan.data.batch == 1 or steps:
         yield LintFinding(
             "batch-of-one",
             Severity.MEDIUM,

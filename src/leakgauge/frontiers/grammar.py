@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.study.grammar import HINTS, KNOWABLE, BudgetConfig
+from leakgauge.errors import InputError, did_you_mean
+from leakgauge.study.grammar import HINTS, BudgetConfig
 
 
 class _Strict(BaseModel):
@@ -27,11 +27,16 @@ class AttackedConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    source: str | None = None
+    source: Any = None  # or from Python a `Source`
     size: int | None = Field(default=None, ge=1)
     batch: int = Field(default=1, ge=1)
     images: int = Field(default=8, ge=1)
     start: int = Field(default=0, ge=0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of the source."""
+        return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
 
 
 class UtilityConfig(_Strict):
@@ -56,11 +61,6 @@ class UtilityConfig(_Strict):
     examples: int | None = Field(default=None, ge=1)
     test_examples: int | None = Field(default=None, ge=1)
     seed: int = 0
-
-    @property
-    def given(self) -> bool:
-        """Whether there are data to train and to test on."""
-        return self.train is not None and self.test is not None
 
 
 class ToleranceConfig(_Strict):
@@ -101,14 +101,6 @@ class FrontierConfig(_Strict):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     accountant: Literal["rdp", "prv"] = "rdp"
     tolerance: ToleranceConfig = ToleranceConfig()
-
-    @field_validator("knows")
-    @classmethod
-    def _with_defense(cls, value: list[str]) -> list[str]:
-        for i, field in enumerate(value):
-            require(field in KNOWABLE, f"knows[{i}]", f"unknown field '{field}'", did_you_mean(field, KNOWABLE))
-        require("defense" in value, "knows", "leaves out 'defense', which the adapted attacker has", "add defense")
-        return value
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -1,0 +1,121 @@
+"""The clients of a plan and what they hold; among them those that show an attack's power: with public examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from leakgauge.data.lent import Lent
+from leakgauge.data.source import MakesOthers, Part, Source, client_batches, others, share
+from leakgauge.draws import Draws
+from leakgauge.task import Batch
+
+CONTROLS = 5
+"""Clients without a defence that an attack is tried on at least: with fewer, no result shows its power."""
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """The examples of one client.
+
+    Attributes:
+        batch: what it holds.
+        names: of its examples.
+        indices: of the source's examples that no line-up and no public share may hold; its own, where they are whole
+            examples of the source.
+    """
+
+    batch: Batch
+    names: tuple[str, ...]
+    indices: tuple[int, ...]
+
+
+def client_of(source: Source, indices: Sequence[int]) -> Client:
+    """A client that holds examples of the source."""
+    return Client(source.read(indices), tuple(source.names(indices)), tuple(indices))
+
+
+def control_client(source: Source, batches: Sequence[Sequence[int]], number: int) -> Client:
+    """The `number`-th client of as many public examples as the plan's clients have, none of which they hold.
+
+    A source too small to lend whole examples makes crops, with labels drawn at random. Where the public share is less
+    than all controls need, examples serve in more than one of them.
+
+    Args:
+        batches: indices of the plan's clients.
+    """
+    held = frozenset(i for batch in batches for i in batch)
+    size, generator = len(batches[0]), Draws(0).generator("control", number)
+    if isinstance(source, MakesOthers):
+        exclude = tuple(batches[number % len(batches)])
+        inputs = source.others(frozenset(exclude), Part.PUBLIC, size, generator).whole()
+        labels = torch.randint(source.classes, (size,), generator=generator)
+        return Client(
+            Batch(inputs, labels), tuple(f"public crop {number * size + i + 1}" for i in range(size)), exclude
+        )
+    lent = share(len(source), held, Part.PUBLIC) or share(len(source), frozenset(batches[0]), Part.PUBLIC)
+    chosen = [lent[(number * size + i) % len(lent)] for i in range(size)]
+    return client_of(source, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """Where the clients' examples come from, and how they are dealt out: consecutive, disjoint batches.
+
+    Attributes:
+        source: of all examples.
+        batch: examples of a client.
+        batches: number of clients.
+        start: the first example used.
+        called: the source's name in reports; by default its own.
+        size: side of the pictures where the plan sets one, for reports.
+    """
+
+    source: Source
+    batch: int = 1
+    batches: int = 8
+    start: int = 0
+    called: str = ""
+    size: int | None = None
+    _lent: dict[Part, tuple[tuple[object, ...], Lent]] = field(init=False, repr=False, default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.called or self.source.name
+
+    @cached_property
+    def indices(self) -> list[list[int]]:
+        """Of each client's examples in the source."""
+        return client_batches(self.source, self.batch, self.batches, self.start)
+
+    def examples(self, number: int, *, control: bool = False) -> Client:
+        """What a client holds, or one of the `CONTROLS`."""
+        if control:
+            return control_client(self.source, self.indices, number)
+        return client_of(self.source, self.indices[number])
+
+    def neighbours(self, number: int, most: int, *, control: bool = False) -> tuple[Batch, ...]:
+        """Examples of other clients of the same kind, at most so many."""
+        if control:
+            others = (n for n in range(CONTROLS) if n != number)
+            return tuple(control_client(self.source, self.indices, n).batch for n in others)[:most]
+        chosen = (self.indices[number + 1 :] + self.indices[:number])[:most]
+        return tuple(self.source.read(indices) for indices in chosen)
+
+    def lend(self, part: Part, exclude: Sequence[int], size: int, generator: torch.Generator) -> Lent:
+        """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
+
+        Of each kind the last one is kept.
+        """
+        wanted = tuple(exclude), size, generator.initial_seed()
+        kept = self._lent.get(part)
+        if kept is None or kept[0] != wanted:
+            self._lent.pop(part, None)
+            self._lent[part] = kept = wanted, others(self.source, exclude, part, size, generator)
+        return kept[1]
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_lent": {}}

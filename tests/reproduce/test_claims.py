@@ -169,5 +169,8 @@ def test_every_paper_and_the_page_say_why_for_all_that_does_not_simply_hold() ->
 
 
 def test_the_first_screen_loads_no_torch() -> None:
-    script = "import sys, reproduce.command as c; list(c.first_screen()); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from reproduce.command import first_screen; "
+        "list(first_screen()); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

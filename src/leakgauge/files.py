@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from leakgauge.errors import InputError
 
@@ -53,12 +54,24 @@ def write_whole(path: Path, text: str, hint: str = "free space, then write it ag
     Raises:
         InputError: it cannot be written.
     """
+    with written_whole(path, hint) as file:
+        file.write(text)
+    return path
+
+
+@contextmanager
+def written_whole(path: Path, hint: str = "free space, then write it again") -> Iterator[TextIO]:
+    """`write_whole` of a text that comes in pieces.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     try:
-        with replacing(path) as fresh:
-            fresh.write_text(text, encoding="utf-8")
+        with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
+            yield file
+            file.flush()
     except OSError as error:
         raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
-    return path
 
 
 def private_folder(path: Path) -> Path:

@@ -433,3 +433,45 @@ def test_sorting_orders_by_value_and_says_so(page: Any) -> None:
         values = [float("-inf") if v is None else v for v in page.execute_script(column)]
         assert values == sorted(values, reverse=reverse)
         assert page.execute_script(f"return {button}.parentElement.getAttribute('aria-sort')") == direction
+
+
+def many_cases(n: int) -> tuple[Report, dict[str, list[Picture]]]:
+    """One case n times, under other defences."""
+    report, pictures = fixture((Case("auto", names=("coffee.png",)),))
+    trial, finding, shown = report["trials"][0], report["verdict"]["findings"][0], next(iter(pictures.values()))
+    label = [f"noise(sigma={i / 1000})" for i in range(1, n + 1)]
+    trials = [{**trial, "id": d, "scenario": {**trial["scenario"], "defense": d}} for d in label]
+    findings = [{**finding, "scenario": {**finding["scenario"], "defense": d}} for d in label]
+    verdict = {**report["verdict"], "findings": findings}
+    return {**report, "trials": iter(trials), "verdict": verdict}, dict.fromkeys(label, shown)
+
+
+def test_a_thousand_cases_are_paged_and_drawn_in_part() -> None:
+    html = render(*many_cases(1000))
+    table = html[html.index('id="table"') : html.index('id="labels"')]
+    first, further = table.split('<template id="further-rows">')
+    assert (first.count("<tr>"), further.count("<tr>")) == (101, 900)
+    assert "1000 cases; 100 at a time" in _text(further)
+    assert "Pictures of the worst 120 of 1000 cases" in _text(html)
+    assert len(html) < 6_000_000
+
+
+@pytest.mark.page
+def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "many.html"
+    path.write_text(render(*many_cases(250)), encoding="utf-8")
+    browser.get(path.as_uri())
+    rows = "return [...document.querySelectorAll('.sortable tbody tr th')].map(h => h.dataset.v)"
+    told = "return document.querySelector('.pages span').textContent"
+    first = browser.execute_script(rows)
+    assert (len(first), browser.execute_script(told)) == (100, "1–100 of 250")
+    for _ in range(2):
+        browser.execute_script("document.querySelector('.pages').children[2].click()")
+    last = browser.execute_script(rows)
+    assert (len(last), browser.execute_script(told)) == (50, "201–250 of 250")
+    assert not {*first} & {*last}
+    browser.execute_script("document.querySelector('.sortable th button').click()")
+    sorted_page = browser.execute_script(rows)
+    assert sorted_page == sorted(sorted_page)
+    assert max(sorted_page) < max(last)
+    assert browser.execute_script(told) == "1–100 of 250"

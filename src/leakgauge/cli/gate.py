@@ -11,7 +11,7 @@ import yaml
 
 from leakgauge.errors import InputError
 from leakgauge.files import write_whole
-from leakgauge.study.document import document
+from leakgauge.study.document import gate_of
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.judged import Judged
 from leakgauge.study.pipeline.junit import write_junit
@@ -46,7 +46,7 @@ def write_decision(folder: Path, *, json_file: Path | None, junit: Path | None) 
         InputError: no audit there, or one without a gate.
     """
     store = Store.open(folder)
-    if document(store)["verdict"]["gate"]["passed"] is None:
+    if gate_of(json.loads(store.audit.config)) is None:
         raise NO_GATE
     judged = Judged.of(store)
     store.close()

@@ -34,7 +34,7 @@ def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, 
     trials: dict[str, list[Trial]] = {}
     for setting in plan.audits:
         store = Store.open(folder.audit(setting))
-        trials[setting] = [read_trial(record) for record in store.records()]
+        trials[setting] = [read_trial(record).judged for record in store.each()]
         store.close()
     layers = spent.layers(plan)
     rows = [

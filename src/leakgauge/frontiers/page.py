@@ -13,8 +13,9 @@ from jinja2 import ChainableUndefined, ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.frontiers.rows import UNDEFENDED
-from leakgauge.report.html import LEVELS, NBSP, NONE, figure, interval
+from leakgauge.report.html import NBSP, figure, interval
 from leakgauge.report.plots import CEILING, GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
+from leakgauge.report.rows import LEVELS, NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -85,29 +85,42 @@ class LineUp:
         Args:
             paired: read i belongs to example i; nothing is assigned.
         """
-        everything = self._left_of(torch.cat(clients))
-        parts = zip(*(way.split([len(x) for x in clients], 1) for way in everything), strict=True)
-        return [self._place(x, ways, paired) for x, ways in zip(clients, parts, strict=True)]
+        together, sizes = torch.cat(clients), [len(x) for x in clients]
+        ways = torch.stack(self._left_of(together))
+        least = ways.amin(0).split(sizes, 1)
+        slots = [list(range(n)) if paired else _assigned(cost.T) for n, cost in zip(sizes, least, strict=True)]
+        flat = [slot for client in slots for slot in client]
+        held = [i for i, slot in enumerate(flat) if slot is not None]
+        reads = [slot for slot in flat if slot is not None]
+        left = torch.ones(len(ways), len(together), dtype=torch.float64)
+        left[:, held] = ways[:, reads, held].to(left)
+        nearer = torch.stack(self._strangers)[:, reads] <= left[:, held, None] * (1 + TIE) + 1e-15
+        ranks = torch.full((len(ways), len(together)), len(self.gallery) + 1)
+        ranks[:, held] = 1 + (nearer & self._strange_to(together)[held]).sum(-1)
+        parts = zip(slots, ranks.split(sizes, 1), left.split(sizes, 1), strict=True)
+        return [Placed(tuple(s), r.amin(0), part, r == 1, len(self.gallery) + 1) for s, r, part in parts]
 
-    def _place(self, x: Tensor, ways: tuple[Tensor, ...], paired: bool) -> Placed:
-        slots: list[int | None] = [None] * len(x)
-        if paired:
-            slots = list(range(len(x)))
-        elif len(self.reads) and len(x):
-            rows, columns = linear_sum_assignment(torch.stack(ways).amin(0).T.numpy())
-            for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-                slots[row] = column
-        ranks = torch.full((len(ways), len(x)), len(self.gallery) + 1)
-        left = torch.ones(len(ways), len(x), dtype=torch.float64)
-        for i, slot in enumerate(slots):
-            if slot is None:
-                continue
-            stranger = torch.cat([(chunk != x[i].to(chunk)).flatten(1).any(1) for chunk in self._chunks()])
-            for k, (own, others) in enumerate(zip(ways, self._strangers, strict=True)):
-                left[k, i] = own[slot, i]
-                nearer = others[slot] <= own[slot, i] * (1 + TIE) + 1e-15
-                ranks[k, i] = 1 + int((nearer & stranger).sum())
-        return Placed(tuple(slots), ranks.amin(0), left, ranks == 1, len(self.gallery) + 1)
+    def _strange_to(self, x: Float[Tensor, "n ..."]) -> Bool[Tensor, "n g"]:
+        """Who in the gallery is no copy of each example."""
+        own, found = x.flatten(1), []
+        rows = max(1, AT_ONCE // max(1, own[:1].numel() * own.element_size()))
+        for chunk in self._chunks():
+            there = chunk.to(x).flatten(1)
+            same = own[:, :1] == there[:, :1].T  # the first number tells nearly all apart
+            for pairs in same.nonzero().split(rows):
+                i, j = pairs.T
+                same[i, j] = (own[i] == there[j]).all(1)
+            found.append(~same)
+        return torch.cat(found, 1)
+
+
+def _assigned(cost: Float[Tensor, "n m"]) -> list[int | None]:
+    """For each example its read, one to one."""
+    slots: list[int | None] = [None] * len(cost)
+    if cost.numel():
+        for row, column in zip(*linear_sum_assignment(cost.numpy()), strict=True):
+            slots[int(row)] = int(column)
+    return slots
 
 
 def residuals(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CEILING, STRIPS, LABEL = 60.0, 12, 58
+DOTS, CASES = 120, 240
+"""Images drawn of a case, and cases drawn at all: the worst, and of the other images some at equal distances."""
 COLUMNS = ("Scenario and attack", "Images", "Mean PSNR", "Worst image", "Mean null", "Gradients a trial")
 SERIES = tuple((f"#0{i}0{i}f{i}", shape) for i, shape in enumerate("os^Dvp"))
 _BLUE, INK, MUTED, GRID, _BAND, PAPER = SERIES[0][0], "#010101", "#020202", "#030303", "#040404", "#050505"
@@ -157,13 +159,23 @@ def _strips(title: str, takeaway: str, series: Iterable[Series], strips: Sequenc
     return drawn(title, takeaway, series, 1.05 + 0.45 * len(strips), draw)
 
 
+def _some(images: Sequence[Dot]) -> Sequence[Dot]:
+    """Half of `DOTS` are the first, the others lie at equal distances among the rest."""
+    if len(images) <= DOTS:
+        return images
+    half = DOTS // 2
+    step = (len(images) - half) / half
+    return [*images[:half], *(images[half + int(i * step)] for i in range(half))]
+
+
 def distribution(series: Sequence[Series]) -> Plot:
     """A strip a finding, every image a dot."""
     pairs = [(d.psnr, d.null) for s in series for d in s.images if d.null is not None]
     above = sum(x > n for x, n in pairs)
     takeaway = f"{above} of {len(pairs)} images came back closer than their own best null baseline."
     takeaway += f" The worst {STRIPS} of {len(series)} cases are drawn." if len(series) > STRIPS else ""
-    strips = [(s.label, [(d.psnr, d.identified) for d in s.images], s.null) for s in series[:STRIPS]]
+    takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(s.images) for s in series) > DOTS else ""
+    strips = [(s.label, [(d.psnr, d.identified) for d in _some(s.images)], s.null) for s in series[:STRIPS]]
     return _strips("Every image, worst case first", takeaway, series, strips, ("identified", "not identified"))
 
 
@@ -179,7 +191,9 @@ def by_defense(series: Sequence[Series]) -> Plot:
     strips.sort(key=lambda strip: max(strip[1]), reverse=True)
     parts = [f"{name} {decibel(max(values)[0])}" for name, values, _ in strips]
     takeaway = f"Best attack, mean over images: {'; '.join(parts[:5])}{'; …' * (len(parts) > 5)}."
-    return _strips("Quality under each defence", takeaway, compared, strips, ("best attack", "other attacks"))
+    takeaway += f" The worst {2 * STRIPS} of {len(strips)} defences are drawn." if len(strips) > 2 * STRIPS else ""
+    words = "best attack", "other attacks"
+    return _strips("Quality under each defence", takeaway, compared, strips[: 2 * STRIPS], words)
 
 
 def against_strength(series: Sequence[Series]) -> list[Plot]:
@@ -243,7 +257,8 @@ def against_cost(series: Sequence[Series]) -> Plot:
 
 
 def every(series: Sequence[Series]) -> list[Plot]:
-    """All plots that these series can fill; none for none."""
+    """All plots that these series can fill, worst case first; none for none."""
     if not series:
         return []
-    return [distribution(series), *against_strength(series), by_defense(series), against_cost(series)]
+    worst = series[:CASES]
+    return [distribution(series), *against_strength(worst), by_defense(worst), against_cost(worst)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import InputError
-from leakgauge.files import write_whole
+from leakgauge.files import written_whole
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import verdict
@@ -26,15 +27,10 @@ def gate_of(config: dict[str, Any]) -> GateConfig | None:
     return None if config.get("gate") is None else GateConfig.model_validate(config["gate"])
 
 
-def document(store: Store) -> dict[str, Any]:
-    """The report of what is in the store.
-
-    Byte-equal between runs of the same plan on the same machine once every ``seconds`` and
-    ``created_at`` is deleted; trials are sorted by id; no number in it is infinite or NaN.
-    """
+def summary(store: Store) -> dict[str, Any]:
+    """The report without its trials, which are read one by one: what is held of each is what the verdict asks."""
     audit = store.audit
     config = json.loads(audit.config)
-    records = store.records()
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": audit.version,
@@ -42,9 +38,19 @@ def document(store: Store) -> dict[str, Any]:
         "config": config,
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
-        "trials": records,
-        "verdict": verdict([read_trial(record) for record in records], gate_of(config)).to_json(),
+        "verdict": verdict([read_trial(record).judged for record in store.each()], gate_of(config)).to_json(),
     }
+
+
+def document(store: Store) -> dict[str, Any]:
+    """The report of what is in the store, all of it in memory; `write_json` writes the same without that.
+
+    Byte-equal between runs of the same plan on the same machine once every ``seconds`` and
+    ``created_at`` is deleted; trials are sorted by id; no number in it is infinite or NaN.
+    """
+    told = summary(store)
+    judged = told.pop("verdict")
+    return told | {"trials": store.records(), "verdict": judged}
 
 
 def read_trial(record: dict[str, Any]) -> Trial:
@@ -60,7 +66,30 @@ def read_trial(record: dict[str, Any]) -> Trial:
         raise InputError("folder", problem, "run the audit again in a new folder") from error
 
 
-def write_json(store: Store) -> Path:
-    """Writes report.json beside the store, whole or not at all."""
-    text = json.dumps(document(store), indent=1, allow_nan=False, ensure_ascii=False)
-    return write_whole(store.folder / "report.json", text + "\n", FREE_SPACE)
+def write_json(store: Store, told: Mapping[str, Any]) -> Path:
+    """Writes report.json beside the store, whole or not at all.
+
+    Args:
+        told: the `summary`.
+    """
+    path = store.folder / "report.json"
+    with written_whole(path, FREE_SPACE) as file:
+        for part in _parts(told, store.each()):
+            file.write(part)
+    return path
+
+
+def _parts(told: Mapping[str, Any], trials: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """`json.dumps` of the document with an indent of one, piece by piece."""
+    head = {key: value for key, value in told.items() if key != "verdict"}
+    yield _text(head)[: -len("\n}")] + ',\n "trials": ['
+    between = "\n  "
+    for trial in trials:
+        yield between + _text(trial).replace("\n", "\n  ")
+        between = ",\n  "
+    yield ("]" if between == "\n  " else "\n ]") + ',\n "verdict": '
+    yield _text(told["verdict"]).replace("\n", "\n ") + "\n}\n"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)

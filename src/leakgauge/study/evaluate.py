@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.data.lent import Lent, in_chunks
-from leakgauge.metrics.assignment import Assignment, assign
+from leakgauge.metrics.assignment import Assignment, assign, assign_each
 from leakgauge.metrics.identification import mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import LineUp, Placed, residuals
@@ -212,13 +212,12 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
     if not others:
         return None
     placed = reads.identify(*others)
-    values: list[float] = []
-    for x in others:
-        mates = assign(reads.reads, x, data_range=data.range, low=data.low)
-        psnr = PSNR(data_range=data.range, low=data.low)
-        values += psnr(mates.take(reads.reads), x[list(mates.matched)]).tolist()
+    mates = assign_each(reads.reads, others, data_range=data.range, low=data.low)
+    taken = torch.cat([mate.take(reads.reads) for mate in mates])
+    mated = torch.cat([x[list(mate.matched)] for x, mate in zip(others, mates, strict=True)])
+    psnr = PSNR(data_range=data.range, low=data.low)(taken, mated)
     return OtherClients(
-        tuple(_rounded(v) for v in values),
+        tuple(_rounded(v) for v in psnr.tolist()),
         tuple(int(p.identified.sum()) for p in placed),
         tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.table import Table
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
-from leakgauge.study.document import FREE_SPACE, document, write_json
+from leakgauge.study.document import FREE_SPACE, summary, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.run import run
@@ -61,8 +60,9 @@ def run_audit(
         )
     finally:
         progress.stop()
-    html, _ = write_reports(store)
-    _summary(console, document(store), output)
+    told = summary(store)
+    html, _ = write_reports(store, told)
+    _summary(console, told, output)
     console.print(f"report: {html}", soft_wrap=True)
     store.close()
 
@@ -80,10 +80,15 @@ def _print_explained(console: Console, explained: Explained) -> None:
             console.print(row, markup=False, highlight=False)
 
 
-def write_reports(store: Store) -> tuple[Path, Path]:
-    """report.html and report.json, each written whole."""
-    path = write_json(store)
-    text = render(json.loads(path.read_text(encoding="utf-8")), store.pictures())
+def write_reports(store: Store, told: dict[str, Any] | None = None) -> tuple[Path, Path]:
+    """report.html and report.json, each written whole.
+
+    Args:
+        told: the store's `summary`, where it is at hand.
+    """
+    told = summary(store) if told is None else told
+    path = write_json(store, told)
+    text = render(told | {"trials": store.each()}, store.pictures())
     return write_whole(store.folder / "report.html", text, FREE_SPACE), path
 
 

@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, event, func, select, text
-from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import PRIVATE_FILE, Lock, private_folder
 from leakgauge.report.picture import Picture
 from leakgauge.study.contents import JUDGING, changed
+from leakgauge.study.database import FILE as FILE
+from leakgauge.study.database import damaged, readable
 from leakgauge.study.tables import Asked, AuditRow, Base, PictureRow, PlannedRow, TrialRow, checksum_of
 from leakgauge.study.trial import TrialResult
 from leakgauge.version import __version__
 
-FILE, LOCK = "audit.sqlite", ".audit.lock"
+LOCK = ".audit.lock"
 RESULTS = (FILE, "report.json", "report.html")
 ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
-
-
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Turns database trouble into one line. What was stored before stays."""
-    try:
-        yield
-    except OperationalError as error:
-        reason = str(error.orig)
-        if "full" in reason or "disk I/O" in reason:
-            raise InputError(
-                "output",
-                f"the disk of {folder} is full ({reason})",
-                "free space and run the same command: finished trials are kept",
-            ) from error
-        if "no such" in reason or "decode" in reason:
-            raise _damaged(folder, reason) from error
-        raise InputError(
-            "output", f"{folder} cannot be written ({reason})", "give a folder that you may write to"
-        ) from error
-    except DatabaseError as error:
-        if "malformed" in str(error.orig):
-            raise _damaged(folder, str(error.orig)) from error
-        raise InputError("output", f"{folder / FILE} is not an audit ({error.orig})", "give another folder") from error
-    except (TypeError, KeyError, ValueError) as error:  # what a value of another type makes of a row
-        if isinstance(error, InputError):
-            raise
-        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
-
-
-def _damaged(folder: Path, reason: str) -> InputError:
-    hint = "take it from a backup, or run the audit anew (--anew); nothing is read from a store that is not whole"
-    return InputError("output", f"{folder / FILE} is damaged, or of another version of leakgauge ({reason})", hint)
 
 
 class Store:
@@ -102,7 +70,7 @@ class Store:
     def _begin(self, asked: Asked) -> None:
         for left in self.folder.glob(".report.*.part"):  # of a run that was killed while it wrote
             left.unlink(missing_ok=True)
-        with _readable(self.folder):
+        with readable(self.folder):
             if not (self.folder / FILE).exists():
                 os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
             Base.metadata.create_all(self._engine)
@@ -138,7 +106,7 @@ class Store:
         hint = "run `leakgauge audit -o` into it first"
         require((folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)
         store = Store(folder)
-        with _readable(folder):
+        with readable(folder):
             store._check()
             with Session(store._engine) as session:
                 begun = session.scalars(select(AuditRow)).first() is not None
@@ -150,36 +118,36 @@ class Store:
         with Session(self._engine) as session:
             found = session.execute(text("PRAGMA quick_check(1)")).scalar()
             if found != "ok":
-                raise _damaged(self.folder, str(found))
+                raise damaged(self.folder, str(found))
             row = session.scalars(select(AuditRow)).first()
             if row is not None and row.checksum != row.true_checksum:
-                raise _damaged(self.folder, "the record of the plan")
+                raise damaged(self.folder, "the record of the plan")
             ids = session.scalars(select(PlannedRow.id).order_by(PlannedRow.id)).all()
             if row is not None and checksum_of(*ids) != row.planned:
-                raise _damaged(self.folder, "the list of trials")
+                raise damaged(self.folder, "the list of trials")
 
     @property
     def audit(self) -> AuditRow:
         """The stored plan."""
-        with _readable(self.folder), Session(self._engine) as session:
+        with readable(self.folder), Session(self._engine) as session:
             return session.scalars(select(AuditRow)).one()
 
     def finished(self) -> set[str]:
         """Ids of the trials that need no more work."""
-        with _readable(self.folder), Session(self._engine) as session:
+        with readable(self.folder), Session(self._engine) as session:
             return set(session.scalars(select(TrialRow.id)))
 
     def missing(self) -> int:
         """How many planned trials have not run."""
         ran = select(TrialRow.id)
-        with _readable(self.folder), Session(self._engine) as session:
+        with readable(self.folder), Session(self._engine) as session:
             count = session.scalar(select(func.count()).select_from(PlannedRow).where(PlannedRow.id.not_in(ran)))
             return int(count or 0)
 
     def add(self, result: TrialResult) -> None:
         """Keeps a trial and its pictures, both or neither."""
         record = json.dumps(result.record, allow_nan=False)
-        with _readable(self.folder), Session(self._engine) as session, session.begin():
+        with readable(self.folder), Session(self._engine) as session, session.begin():
             now = _now()
             count = len(result.pictures)
             checksum = checksum_of(result.id, record, str(count), now)
@@ -196,10 +164,10 @@ class Store:
         Raises:
             InputError: one is damaged.
         """
-        with _readable(self.folder), Session(self._engine) as session:
+        with readable(self.folder), Session(self._engine) as session:
             for row in session.scalars(select(TrialRow).order_by(TrialRow.id).execution_options(yield_per=100)):
                 if row.checksum != checksum_of(row.id, row.record, str(row.pictures), row.created_at):
-                    raise _damaged(self.folder, f"trial {row.id}")
+                    raise damaged(self.folder, f"trial {row.id}")
                 session.expunge(row)
                 yield json.loads(row.record)
 
@@ -207,25 +175,64 @@ class Store:
         """All finished trials, by id."""
         return list(self.each())
 
-    def pictures(self) -> dict[str, list[Picture]]:
-        """Trial id → its pictures by slot."""
-        found: dict[str, list[Picture]] = {}
-        with _readable(self.folder), Session(self._engine) as session:
-            for row in session.scalars(select(PictureRow).order_by(PictureRow.trial, PictureRow.slot)):
-                if row.checksum != checksum_of(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
-                    raise _damaged(self.folder, f"a picture of trial {row.trial}")
-                found.setdefault(row.trial, []).append(
-                    Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
-                )
-            for name, count in session.execute(select(TrialRow.id, TrialRow.pictures)):
-                if len(found.get(name, [])) != count:
-                    raise _damaged(self.folder, f"the pictures of trial {name}")
-        return found
+    def pictures(self) -> Pictures:
+        """Trial id → its pictures by slot, each read when it is asked for.
+
+        Raises:
+            InputError: one is damaged or missing.
+        """
+        kept = select(PictureRow.trial, func.count().label("there")).group_by(PictureRow.trial).subquery()
+        there = func.coalesce(kept.c.there, 0)
+        lost = select(TrialRow.id).outerjoin(kept, kept.c.trial == TrialRow.id).where(there != TrialRow.pictures)
+        with readable(self.folder), Session(self._engine) as session:
+            for row in session.scalars(select(PictureRow).execution_options(yield_per=100)):
+                self._whole(row)
+                session.expunge(row)
+            name = session.scalars(lost.limit(1)).first()
+            if name is not None:
+                raise damaged(self.folder, f"the pictures of trial {name}")
+        return Pictures(self)
+
+    def pictures_of(self, trial: str) -> list[Picture]:
+        """By slot; empty for a trial without. Raises `InputError` where one is damaged."""
+        of = select(PictureRow).where(PictureRow.trial == trial).order_by(PictureRow.slot)
+        with readable(self.folder), Session(self._engine) as session:
+            return [self._whole(row) for row in session.scalars(of)]
+
+    def illustrated(self) -> list[str]:
+        """Ids of the trials with pictures."""
+        of = select(TrialRow.id).where(TrialRow.pictures > 0).order_by(TrialRow.id)
+        with readable(self.folder), Session(self._engine) as session:
+            return list(session.scalars(of))
+
+    def _whole(self, row: PictureRow) -> Picture:
+        if row.checksum != checksum_of(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
+            raise damaged(self.folder, f"a picture of trial {row.trial}")
+        return Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
 
     def close(self) -> None:
         """Lets go of the file and the folder."""
         self._engine.dispose()
         self._lock.release()
+
+
+@dataclass(frozen=True)
+class Pictures(Mapping[str, Sequence[Picture]]):
+    """The pictures of a store, none of which is held."""
+
+    store: Store
+
+    def __getitem__(self, trial: str) -> Sequence[Picture]:
+        found = self.store.pictures_of(trial)
+        if not found:
+            raise KeyError(trial)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.store.illustrated())
+
+    def __len__(self) -> int:
+        return len(self.store.illustrated())
 
 
 def _enter(session: Session, asked: Asked) -> None:

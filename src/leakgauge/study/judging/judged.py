@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakgauge.study.document import document
+from leakgauge.study.document import summary
 from leakgauge.study.store import Store
 
 
@@ -27,7 +27,7 @@ class Judged:
     @staticmethod
     def of(store: Store) -> Judged:
         """An audit with trials left to run does not pass, whatever the others say."""
-        report, left = document(store), store.missing()
+        report, left = summary(store), store.missing()
         gate = report["verdict"]["gate"]
         reasons = [*gate["reasons"], *([f"unfinished: {left} trials have not run"] if left else [])]
         passed = False if reasons else gate["passed"]

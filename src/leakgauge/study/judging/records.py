@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+import sys
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from leakgauge.study.judging.scores import Json, LabelScores, Nulls, Scores, Values, plain
@@ -140,6 +143,30 @@ class Trial:
         """Whether the attack applies to this update at all."""
         return self.status != "not_applicable"
 
+    @property
+    def judged(self) -> Trial:
+        """What verdict, flags and gate ask of it, in some two kilobytes: names, and scores and baselines that only a
+        reader sees, are left out; of a trace its length, ends and whether it is finite; of other clients' PSNR the
+        mean."""
+        scores, controls, other = self.scores, self.controls, self.controls.other_client
+        data = replace(self.scenario.data, names=())
+        if scores is not None:
+            scores = replace(scores, mse=(), likeness=None, exact=(), trained_psnr=None)
+        if other is not None:
+            other = replace(other, psnr=(statistics.fmean(other.psnr),) if other.psnr else (), recovered=())
+        return replace(
+            self,
+            scenario=_shared(replace(self.scenario, data=data)),
+            attack=sys.intern(self.attack),
+            base=sys.intern(self.base),
+            status=sys.intern(self.status),
+            message=sys.intern(self.message),
+            blind=sys.intern(self.blind),
+            scores=scores,
+            controls=replace(controls, mean_image=(), other_client=other),
+            trace=_ends(self.trace),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """An entry of report.json's ``trials``."""
         written = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
@@ -172,3 +199,20 @@ class Trial:
             seconds=found["cost"]["seconds"],
             explained=None if found.get("explained") is None else Explanation.from_json(found["explained"]),
         )
+
+
+@lru_cache(4096)
+def _shared(scenario: Scenario) -> Scenario:
+    """One object for equal ones."""
+    return scenario
+
+
+def _ends(trace: tuple[tuple[int, float | None], ...]) -> tuple[tuple[int, float | None], ...]:
+    """First, lowest and highest finite value, and one that is not finite if there is one; in order."""
+    finite = [i for i, (_, value) in enumerate(trace) if value is not None]
+    if len(trace) <= 4:
+        return trace
+    kept = {*finite[:1], next((i for i, (_, value) in enumerate(trace) if value is None), len(trace) - 1)}
+    if finite:
+        kept |= {min(finite, key=lambda i: trace[i][1] or 0.0), max(finite, key=lambda i: trace[i][1] or 0.0)}
+    return tuple(trace[i] for i in sorted(kept)) if len(kept) > 1 else trace[:2]

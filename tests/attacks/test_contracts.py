@@ -107,7 +107,7 @@ CASES = (
     Case("adapted", Adapted(attack=SMOOTH), defense=NoDefense(), min_psnr=25),
     Case("server-read", ServerRead()),
     Case("step-search", StepSearch(attack=SMOOTH, epochs=(1, 2)), min_psnr=25),
-    Case("order-search", OrderSearch(attack=SMOOTH, first=5, second=10), n=2, protocol=SHUFFLED, min_psnr=12),
+    Case("order-search", OrderSearch(attack=SMOOTH, heat=5), n=2, protocol=SHUFFLED, min_psnr=12),
     Case("rog", rog(steps=40, factor=2)),
 )
 ELSEWHERE = {"learned-inversion": "learned/test_learned.py", "rogs": "recipes/test_rogs.py"}

@@ -47,7 +47,7 @@ class Explainer:
         self.spent += self.simulator.cost(len(batch))
         with torch.no_grad():
             made = {k: v.detach() for k, v in self.simulator(_double(batch)).items()}
-        return _distance(made, self.simulator.observed, free=not self.simulator.scale_known)
+        return relative_distance(made, self.simulator.observed, free=not self.simulator.scale_known)
 
     def certified(self, batch: Batch, generator: torch.Generator) -> Bool[Tensor, " n"]:
         """Which examples are proved: together they explain the update to its rounding, and each must be what it is.
@@ -69,7 +69,8 @@ def _double(batch: Batch) -> Batch:
     return Batch(batch.inputs.double(), batch.labels)
 
 
-def _distance(made: Tensors, seen: Tensors, *, free: bool) -> float:
+def relative_distance(made: Tensors, seen: Tensors, *, free: bool) -> float:
+    """‖a·made − seen‖ / ‖seen‖ over the tensors of `seen`, where a is 1, or the best length where it is `free`."""
     made = {k: made[k] for k in seen}
     size = squared_norm(seen).clamp_min(torch.finfo(torch.float64).tiny)
     length: Tensor | Float[Tensor, ""] = torch.ones((), dtype=torch.float64)

@@ -10,7 +10,7 @@ import torch
 from cases import batch, task
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, Uniform
 from leakgauge.attacks.recipes import Auto, OrderSearch
-from leakgauge.attacks.recipes.order_search import orders_of, shuffled
+from leakgauge.attacks.recipes.order_search import MADE_UP, nearest_orders, orders_of, shuffled
 from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
@@ -67,20 +67,41 @@ class Counting:
         return Reconstruction(None, None, Status.OUT_OF_BUDGET, objective=objective, cost=Cost(spent))
 
 
-def test_a_third_goes_on_and_all_rounds_get_half_of_the_budget() -> None:
+def test_near_orders_go_on_and_all_heats_get_half_of_the_budget() -> None:
     spy = Counting()
     observation = seen()[0]
     observation = replace(observation, knowledge=replace(observation.knowledge, labels=torch.tensor([0, 3, 4])))
-    found = run(OrderSearch(attack=spy), observation, 1200)
-    first, second = spy.given[:6], spy.given[6:8]
+    found = run(OrderSearch(attack=spy, kept=6), observation, 1200)
+    first = spy.given[:6]
     assert {order for _, order in first} == set(orders_of([0, 3, 4], 1, 24, torch.Generator()))
-    assert {n for n, _ in first} == {30}
-    assert {n for n, _ in second} == {75}
-    assert (4, 0, 3) in {order for _, order in second}
-    assert spy.given[8:] == [(1200 - 6 * 30 - 2 * 75, (4, 0, 3))]
+    assert {n for n, _ in first} == {3 * ((600 - 6 * 3 * MADE_UP) // 18)}
+    assert spy.given[6:] == [(1200 - 6 * 3 * MADE_UP - 6 * first[0][0], (4, 0, 3))]
     assert found.cost.gradient_evaluations == 1200
     poor = Counting()
     assert run(OrderSearch(attack=poor), observation, 100).cost.gradient_evaluations <= 100
+
+
+def test_the_winner_goes_on_from_its_own_examples() -> None:
+    """It began anew, and a search that found the right order ended behind one that never looked for it."""
+    attack = OrderSearch(attack=INNER, heat=20, heats=1)
+    observation, _ = seen()
+    found = run(attack, observation, 1200)
+    assert found.objective is not None
+    begun = found.trace[0][1]
+    fresh = run(INNER, replace(observation, knowledge=replace(observation.knowledge, labels=found.labels)), 1200)
+    assert begun < fresh.trace[0][1] / 2
+
+
+def test_made_up_examples_put_the_true_order_in_front() -> None:
+    ranks = []
+    for draws in range(6):
+        observation, visited = seen(draws=draws)
+        known = replace(observation.knowledge, local_training=replace(CLIENT, shuffle=False))
+        orders = orders_of(observation.knowledge.labels.tolist(), 1, 24, torch.Generator().manual_seed(0))
+        candidates = [replace(observation, knowledge=replace(known, labels=torch.tensor(o))) for o in orders]
+        ranked = nearest_orders(candidates, torch.Generator().manual_seed(1))
+        ranks.append((ranked.index(tuple(visited)) + 1) / len(ranked))
+    assert sum(ranks) / len(ranks) < 0.5
 
 
 def test_where_the_order_is_known_or_nothing_it_is_the_attack_itself() -> None:
@@ -104,4 +125,4 @@ def test_auto_searches_orders_and_says_so() -> None:
 def test_whoever_stops_it_stops_the_search() -> None:
     found = run(OrderSearch(attack=INNER), seen()[0], on_step=lambda _: True)
     assert found.status is Status.STOPPED
-    assert found.cost.gradient_evaluations == 3
+    assert found.cost.gradient_evaluations == 3 + 6 * 3 * MADE_UP, "the orders were ranked, and one step taken"

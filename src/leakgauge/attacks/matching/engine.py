@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
 from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
-from leakgauge.attacks.matching.canvases import Pixels
+from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.hidden import JointSoftLabels, buffers_in
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior
@@ -69,6 +70,12 @@ class Matching:
     def __post_init__(self) -> None:
         for name in ("restarts", "draws"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Matching:
+        """The same attack from these raw examples, once; unchanged where the canvas is not of pixels."""
+        if not isinstance(self.canvas, Pixels):
+            return self
+        return replace(self, canvas=replace(self.canvas, first=Given(inputs)), restarts=1)
 
     def reconstruct(
         self,

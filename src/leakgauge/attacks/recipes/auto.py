@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form.outer_product import read_one
 from leakgauge.attacks.matching import (
@@ -192,18 +193,24 @@ class Auto:
         return self.choice(observation.task, generator, first, doubt=doubt, evaluations=evaluations, examples=examples)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Search:
     """The matching attack of an `Auto` for the observation and the budget that it is given.
 
     Attributes:
         auto: which chooses it.
         first, doubt: see `Auto.choice`.
+        earlier: raw examples that it goes on from, as an earlier part of the same search left them.
     """
 
     auto: Auto
     first: Start | None = None
     doubt: float = 1.0
+    earlier: Float[Tensor, "n *shape"] | None = None
+
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Search:
+        """The same search from these raw examples."""
+        return replace(self, earlier=inputs)
 
     def reconstruct(
         self,
@@ -216,6 +223,8 @@ class Search:
     ) -> Reconstruction:
         """Chooses, then searches."""
         attack = self.auto.assembly(observation, generator, budget, self.first, self.doubt)
+        if self.earlier is not None:
+            attack = attack.resumed(self.earlier)
         return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
 

@@ -6,44 +6,75 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from leakgauge.attacks.explained import relative_distance
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.labels.classifier import find_classifier
+from leakgauge.attacks.labels.head import made_up
+from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
+from leakgauge.task import Batch
+
+SHORTEST = 5
+"""Steps below which a heat says nothing."""
+
+MADE_UP = 2
+"""Batches of made-up examples that an order is simulated on."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An attack that can go on from examples that it, or another, found."""
+
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Attack:
+        """The same attack, but from these raw examples."""
+        ...
 
 
 @ATTACKS.register("order-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
 class OrderSearch:
-    """`attack` for a few steps with every order of the labels over the local steps, then in full with the best.
+    """Races the orders of the labels over the local steps, then gives the rest of the budget to the winner.
 
     A client that shuffles visits its examples in an order that the server does not know. Examples have no names, so
     the first epoch may be taken in sequence; which *label* comes at which step is then unknown, and a wrong order costs
-    more than a short search. Candidates start alike. All of them get `first` steps, the best third of them (by data
-    term) `second`, the best of those the rest; candidates get at most half of the budget. Later epochs are taken to
-    repeat the first one's order. Where the order is known, or does not matter, it is `attack`.
+    more than a search for it. First every order is simulated on made-up examples: at local learning rates where the
+    order matters, the last layer's part of the update shows it whatever the examples are. The nearest `kept` start
+    alike and race: after every heat those stay whose data term is within `near` of the best, and each goes on from its
+    own examples. There are at most `heats`, each twice as long as the one before, on at most half of the budget.
+    Later epochs are taken to repeat the first one's order. Where the order is known, or does not matter, it is
+    `attack`; an attack that is not `Resumable` starts anew in every heat.
 
     Source: ours.
 
     Attributes:
         attack: with an objective that means the same for every order.
-        first, second: steps of the two rounds.
-        most: candidates; of more orders so many are drawn.
+        heat, heats: steps of the first heat, and the most heats.
+        kept: orders that race.
+        near: largest ratio of data terms with which an order stays.
+        most: orders that are simulated; of more so many are drawn.
     """
 
     attack: Attack
-    first: int = 10
-    second: int = 25
-    most: int = 24
+    heat: int = 50
+    heats: int = 3
+    kept: int = 4
+    near: float = 2.0
+    most: int = 120
 
     def __post_init__(self) -> None:
-        for name in ("first", "second", "most"):
+        for name in ("heat", "heats", "kept", "most"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+        require(self.near > 1, "near", f"is {self.near}", "give more than 1")
 
     def reconstruct(
         self,
@@ -69,14 +100,16 @@ class OrderSearch:
         seed = int(torch.randint(2**31, (), generator=generator))
         limit, spent = budget.gradient_evaluations, 0
 
-        def attempt(order: tuple[int, ...], evaluations: int | None) -> Reconstruction:
-            seen = replace(observation, knowledge=replace(known, labels=torch.tensor(order, dtype=labels.dtype)))
+        def seen(order: tuple[int, ...]) -> Observation:
+            return replace(observation, knowledge=replace(known, labels=torch.tensor(order, dtype=labels.dtype)))
+
+        def attempt(runner: _Runner, evaluations: int | None) -> Reconstruction:
             seconds = None if budget.seconds is None else budget.seconds - (time.perf_counter() - began)
             if seconds is not None and seconds <= 0:
                 return Reconstruction(None, None, Status.TIME_LIMIT, "no time was left")
             start = spent
-            return self.attack.reconstruct(
-                seen,
+            return runner.attack.reconstruct(
+                seen(runner.order),
                 torch.Generator().manual_seed(seed),
                 budget=Budget(gradient_evaluations=evaluations, seconds=seconds),
                 compute=compute,
@@ -85,33 +118,76 @@ class OrderSearch:
                 else lambda s: on_step(Step(s.index, s.objective, start + s.gradient_evaluations)),
             )
 
-        tried, kept = len(orders), orders
-        for steps, keep in ((self.first, max(-(-len(orders) // 3), 1)), (self.second, 1)):
-            if len(kept) < 2:
+        tried = len(orders)
+        affordable = tried if limit is None else min(tried, limit // (8 * MADE_UP * price))
+        if min(tried, affordable) > 1:
+            spent += affordable * MADE_UP * price
+            orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
+        field = [_Runner(order, self.attack) for order in orders[: self.kept]]
+        steps = self.heat
+        for _ in range(self.heats):
+            if len(field) < 2:
                 break
             if limit is not None:
-                # All rounds together get half of the budget.
-                steps = min(steps, (limit // 2 - spent) // (price * len(kept)))
-            if steps < 2:
+                # All heats together get half of the budget.
+                steps = min(steps, (limit // 2 - spent) // (price * len(field)))
+            if steps < SHORTEST:
                 break
-            scored: list[tuple[float, tuple[int, ...]]] = []
-            for order in kept:
-                found = attempt(order, steps * price)
+            for runner in field:
+                found = attempt(runner, steps * price)
                 spent += found.cost.gradient_evaluations
                 if found.status in (Status.STOPPED, Status.TIME_LIMIT):
                     return replace(found, cost=Cost(spent, time.perf_counter() - began))
-                value = found.objective if found.objective is not None else math.inf
-                scored.append((value if value == value else math.inf, order))
-            kept = [order for _, order in sorted(scored)[:keep]]
+                runner.keep(found)
+            field.sort(key=lambda runner: runner.distance)
+            field = [r for r in field if r.distance <= self.near * field[0].distance]
+            steps *= 2
         left = None if limit is None else limit - spent
         if left is not None and left < 1:
             return Reconstruction(None, None, Status.OUT_OF_BUDGET, "the budget allowed no evaluation")
-        found = attempt(kept[0], left)
+        found = attempt(field[0], left)
         trace = tuple((spent + n, value) for n, value in found.trace)
         said = f"of {tried} orders of the labels the nearest" if tried > 1 else ""
         message = "; ".join(filter(None, (said, found.message)))
         cost = Cost(spent + found.cost.gradient_evaluations, time.perf_counter() - began)
         return replace(found, message=message, cost=cost, trace=trace)
+
+
+@dataclass(eq=False)
+class _Runner:
+    """An order in the race, and the attack that goes on from what it found."""
+
+    order: tuple[int, ...]
+    attack: Attack
+    distance: float = math.inf
+
+    def keep(self, found: Reconstruction) -> None:
+        if found.objective is not None and not math.isnan(found.objective):
+            self.distance = found.objective
+        if found.inputs is not None and isinstance(self.attack, Resumable):
+            self.attack = self.attack.resumed(found.inputs)
+
+
+def nearest_orders(candidates: list[Observation], generator: torch.Generator) -> list[tuple[int, ...]]:
+    """The orders of the candidates' labels, nearest first, by the updates that they make of made-up examples.
+
+    Distance is that of the classifier's weight, relative, with its length where that is known; of the whole update
+    where no classifier is found. `MADE_UP` simulations an order, without a second derivative.
+    """
+    first = candidates[0]
+    made = [made_up(first.task.data, first.examples or 1, generator).double() for _ in range(MADE_UP)]
+    simulator = Simulator.of(first, torch.empty((), dtype=torch.float64), generator)
+    layer = find_classifier(first)
+    part = simulator.observed if isinstance(layer, Unknown) else {layer.weight: simulator.observed[layer.weight]}
+    scored: list[tuple[float, tuple[int, ...]]] = []
+    for seen in candidates:
+        labels = seen.knowledge.labels
+        assert labels is not None
+        with torch.no_grad():
+            sent = [simulator(Batch(inputs, labels)) for inputs in made]
+        gaps = [relative_distance(one, part, free=not simulator.scale_known) for one in sent]
+        scored.append((sum(gaps), tuple(labels.tolist())))
+    return [order for _, order in sorted(scored)]
 
 
 def shuffled(observation: Observation) -> FedAvg | None:

@@ -9,7 +9,7 @@ CONTRACTS := tests/test_contracts.py tests/test_task.py tests/attacks/test_contr
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install install-dev audit test shapes slow reproductions lint format docs clean
+.PHONY: install install-dev audit test shapes slow reproductions bench-peers bench-gpu lint format docs clean
 
 # Plain installation: what the example audit needs.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -45,6 +45,24 @@ slow: install-dev
 # Tables and figures of the papers, hours on one core; goes on where it stopped. DATA holds the Parquet files.
 reproductions: install-dev
 	nice -n 19 $(BIN)/python -m reproduce.queue --data $(DATA)
+
+# Beside breaching, in an environment of its own: ten held-out photos on LeNet, then the cost of steps. An hour on one
+# core; goes on where it stopped. DATA holds the Parquet files.
+.venv-peers/.installed: pyproject.toml constraints.txt
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[parquet]" hydra-core
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps breaching==0.1.2
+	touch $@
+
+bench-peers: .venv-peers/.installed
+	.venv-peers/bin/python benchmarks/peers.py run --data $(DATA)/cifar10-test.parquet
+	for network in lenet convnet resnet20 resnet18; do \
+	  .venv-peers/bin/python benchmarks/peers.py run --kind steps --networks $$network --evaluations 6; done
+	for shape in "--batch 8" "--restarts 8" "--size 64"; do \
+	  .venv-peers/bin/python benchmarks/peers.py run --kind steps --networks lenet --evaluations 20 $$shape; done
+	.venv-peers/bin/python benchmarks/peers.py run --kind steps --networks convnet --evaluations 6 --width 16
+	.venv-peers/bin/python benchmarks/peers.py page
 
 lint: install-dev
 	$(BIN)/ruff check .

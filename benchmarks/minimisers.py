@@ -91,18 +91,24 @@ ResNet-20 (Table 1)."""
 
 @dataclass(eq=False)
 class Watched:
-    """A minimiser, and (gradient evaluations, one-core seconds, PSNR) of its best point after each evaluation."""
+    """A minimiser, and (gradient evaluations, one-core seconds, PSNR) of its best point after each evaluation,
+    or, where `noted` is given, that point for it to look at."""
 
     minimiser: Minimiser
     judge: Callable[[Tensor], float]
     began: float
     seen: list[tuple[int, float, float]] = field(default_factory=list)
+    noted: Callable[[Tensor], None] | None = None
 
     batched: ClassVar[bool] = False
 
     @property
     def dtype(self) -> torch.dtype | None:  # type: ignore[override]
         return self.minimiser.dtype
+
+    @property
+    def needs_squares(self) -> bool:  # type: ignore[override]
+        return self.minimiser.needs_squares
 
     def minimise(self, problem: Problem) -> Minimum:
         """As the minimiser does."""
@@ -111,6 +117,9 @@ class Watched:
 
         def watch(point: Tensors, at: Evaluation) -> None:
             best.offer(point, at)
+            if self.noted is not None:
+                self.noted(best.variables["pixels"].detach()[0])
+                return
             score = self.judge(best.variables["pixels"].detach()[0])
             self.seen.append((problem.meter.spent, time.process_time() - self.began, score))
 

@@ -1,0 +1,104 @@
+"""The reference framework `breaching` 0.1.2, run on the very task and update that leakgauge attacks.
+
+It asks for torchvision, whose wheels beside a CPU build of torch fail to load (`torchvision::nms` and `qnms` are
+missing). No attack on pictures uses it, so that empty modules stand in for it and for LPIPS.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.observation import Observation
+
+ABSENT = ("torchvision", "torchvision.transforms", "torchvision.models", "torchvision.models.densenet")
+ABSENT += ("torchvision.datasets", "torchvision.datasets.utils", "lpips")
+
+SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "inverting-gradients": ("invertinggradients", ()),
+    "inverting-gradients-tv-2e-2": ("invertinggradients", ("regularization.total_variation.scale=0.02",)),
+    "inverting-gradients-tv-2e-3": ("invertinggradients", ("regularization.total_variation.scale=0.002",)),
+    "modern": ("modern", ("regularization.deep_inversion.scale=0.0",)),
+    "deep-leakage": ("deepleakage", ("attack_type=optimization",)),
+}
+"""Name here → its configuration and what is set beside. The label is given to each, so that none searches for it."""
+
+
+class _Absent(types.ModuleType):
+    """A module whose every name is an empty class, to inherit from or to annotate with."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def framework() -> Any:
+    """The package, with empty modules for what it imports and does not use here."""
+    for name in ABSENT:
+        module = _Absent(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        module.__path__ = []
+        sys.modules.setdefault(name, module)
+        parent, _, own = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], own, module)
+    import breaching
+
+    return breaching
+
+
+def attack(
+    seen: Observation, setting: str, steps: int, seed: int, watch: Callable[[Tensor], bool], *, restarts: int = 1
+) -> Callable[[], Tensor]:
+    """A run of `steps` steps, as a function that returns the picture in model-input units.
+
+    Args:
+        watch: is shown the candidate before each step; the run ends when it answers yes.
+    """
+    breaching = framework()
+    preset, overrides = SETTINGS[setting]
+    length = [f"optim.max_iterations={steps}", "optim.callback=1000000", f"restarts.num_trials={restarts}"]
+    cfg = breaching.get_attack_config(preset, [*overrides, *length])
+    task, data = seen.task, seen.task.data
+    mean, std = (torch.as_tensor(v).flatten().tolist() for v in (data.mean, data.std))
+    like = types.SimpleNamespace(shape=data.shape, mean=mean, std=std, modality="vision", classes=data.classes)
+    held = _AttributesAndKeys(vars(like))
+    loss = torch.nn.CrossEntropyLoss()
+    attacker = breaching.attacks.prepare_attack(task.module, loss, cfg, {"device": "cpu", "dtype": torch.float32})
+    step = attacker._compute_objective
+
+    def watched(candidate: Tensor, *rest: Any) -> Any:
+        if watch(candidate.detach()):
+            raise KeyboardInterrupt  # its own way to end a run early
+        return step(candidate, *rest)
+
+    attacker._compute_objective = watched
+    payload = [{"parameters": list(task.parameters.values()), "buffers": list(task.buffers.values()), "metadata": held}]
+    labels = seen.knowledge.labels
+    assert labels is not None
+    header = {"num_data_points": len(labels), "labels": labels, "local_hyperparams": None}
+    shared = [{"gradients": list(seen.update.tensors.values()), "buffers": None, "metadata": header}]
+
+    def run() -> Tensor:
+        torch.manual_seed(seed)
+        found, _ = attacker.reconstruct(payload, shared, {})
+        return found["data"]  # type: ignore[no-any-return]
+
+    return run
+
+
+class _AttributesAndKeys(dict[str, Any]):
+    """Read both ways, as the framework's configurations are."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error

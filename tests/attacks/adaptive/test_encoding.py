@@ -70,7 +70,7 @@ def matched(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     return ours[order]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_sampling_hides_nothing_of_one_example(seed: int) -> None:
     seen = observed(task("smooth"), batch(1), PRECODE, seed=seed)
     (name,) = bottlenecks(seen.task)
@@ -87,7 +87,7 @@ def test_a_layer_that_sends_no_bias_gradient_is_not_read() -> None:
     assert read_draw(seen, "nowhere") is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_several_examples_sampled_is_read_from_the_classifier(seed: int) -> None:
     """b = μ + σ·ε with the client's own features and draw."""
     b = distinct(3)
@@ -188,7 +188,7 @@ def test_precode_is_broken_where_naive_sees_nothing() -> None:
     assert errors["adapted"] < errors["naive"] / 10
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_mixing_matrix_is_read_from_the_classifier(seed: int) -> None:
     b = distinct(3)
     read = read_mixing(observed(task("smooth"), b, MixUp(), seed=seed), b.labels, torch.Generator().manual_seed(0))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import yaml
+from click.testing import CliRunner
 from safetensors.torch import save_file
 
 import leakgauge as lg
+from leakgauge.cli import main
 from leakgauge.inspection.result import Level
 
 DATA = lg.DataSpec((3, 8, 8), 4)
@@ -59,3 +65,80 @@ def test_inspect_names_the_tensor_that_does_not_fit() -> None:
     name = next(iter(state))
     with pytest.raises(lg.InputError, match=name):
         lg.inspect(state, previous={**state, name: torch.zeros(3)})
+
+
+def own(**changes: Any) -> dict[str, Any]:
+    """A small audit of tensors and a module."""
+    inputs = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    given = {"model": task().module, "data": (inputs, torch.arange(60) % 4), "batches": 2, "gallery": 10}
+    return given | {"attacks": [lg.attacks.closed_form.LinearRead()], "gate": {"identified": {"max": 0.5}}} | changes
+
+
+def test_an_audit_is_typed_saved_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = lg.audit(**own(defenses=[lg.defenses.NoDefense(), lg.defenses.noise(relative=10.0)]))
+    exposed, held = (f for f in audit.findings if not f.control)
+    assert (exposed.level.value, exposed.recovered, exposed.scenario.defense) == ("exposed", 2, "none")
+    assert held.identified is None or held.identified.count < 2
+    assert audit.verdict.level is exposed.level
+    assert audit.passed is False
+    kept = audit.save(tmp_path / "kept")
+    report = CliRunner().invoke(main, ["gate", str(kept)])
+    assert (report.exit_code, report.output.splitlines()[-1]) == (1, "gate failed")
+    with pytest.raises(lg.InputError, match="holds audit"):
+        audit.save(kept)
+    page = audit._repr_html_()
+    assert "<td>exposed</td><td>2/2</td>" in page
+    assert "reconstructed in 1 of 2 settings" in page
+    rows: list[Any] = []
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=rows.extend))
+    audit.to_frame()
+    assert [row["level"] for row in rows[:1]] == ["exposed"]
+    assert {row["defense"] for row in rows} == {"none", held.scenario.defense}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(lg.InputError, match="pip install pandas"):
+        audit.to_frame()
+
+
+def test_the_call_and_the_plan_are_the_same_audit(tmp_path: Path) -> None:
+    """What the command line has finished, the call takes up without work, and the other way round."""
+    plan = {
+        "model": {"mlp": {"hidden": [6]}},
+        "data": {"source": "samples", "batch": 1, "batches": 2},
+        "clients": [{"fedavg": {"lr": 0.05}}],
+        "attacks": ["closed-form"],
+        "budget": {"gradient_evaluations": 5},
+        "mode": "train",
+        "gallery": 8,
+    }
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
+    done = CliRunner().invoke(
+        main, ["audit", str(tmp_path / "plan.yaml"), "-o", str(tmp_path / "out"), "--workers", "1"]
+    )
+    assert done.exit_code == 0, done.output
+    ran: list[tuple[int, int]] = []
+    audit = lg.audit(
+        {"mlp": {"hidden": [6]}},
+        "samples",
+        batches=2,
+        clients=[{"fedavg": {"lr": 0.05}}],
+        attacks=("closed-form",),
+        budget=lg.Budget(gradient_evaluations=5),
+        mode=lg.Mode.TRAIN,
+        gallery=8,
+        folder=tmp_path / "out",
+        on_trial=lambda done, total, _: ran.append((done, total)),
+    )
+    assert ran == [(2, 2)]
+    assert len(audit.findings) == 1
+
+
+def test_a_wrong_argument_is_named() -> None:
+    for changes, words in (
+        ({"atacks": []}, "did you mean 'attacks'"),
+        ({"clients": [lg.defenses.NoDefense()]}, r"clients\[0\]"),
+        ({"data": (torch.full((4, 3, 8, 8), 7.0), torch.zeros(4, dtype=torch.long))}, "give low and high"),
+    ):
+        with pytest.raises(lg.InputError, match=words):
+            lg.audit(**own(**changes))
+    with pytest.raises(lg.InputError, match="did you mean 'topk'"):
+        lg.frontier(task().module, own()["data"], {"x": [{"topq": {"keep": 0.1}}]})

@@ -1,7 +1,8 @@
 """Measures what a federated-learning update reveals about the client's data.
 
 ``import leakgauge as lg`` gives the nouns that both sides of the wire share (`lg.Task`, `lg.Update`, …), the short ways
-in (`lg.attack`, `lg.inspect`), and the packages of parts (`lg.clients`, `lg.defenses`, `lg.attacks`, `lg.models`, …).
+in (`lg.audit`, `lg.attack`, `lg.inspect`, `lg.frontier`), and the packages of parts (`lg.clients`, `lg.defenses`,
+`lg.attacks`, `lg.models`, …).
 """
 
 # `python -m leakgauge` puts the working directory first on the path, where a file called typing.py may lie beside a
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from leakgauge.compute import Budget, Compute
     from leakgauge.draws import Draws
     from leakgauge.errors import InputError
-    from leakgauge.face import attack, inspect
+    from leakgauge.face import attack, audit, frontier, inspect
     from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
     from leakgauge.task import Batch, DataSpec, Mode, Task
     from leakgauge.update import Update, UpdateHeader, UpdateKind
@@ -46,6 +47,8 @@ __all__ = [
     "UpdateKind",
     "__version__",
     "attack",
+    "audit",
+    "frontier",
     "inspect",
 ]
 
@@ -56,7 +59,7 @@ _HOMES = {
     "compute": ("Budget", "Compute"),
     "draws": ("Draws",),
     "errors": ("InputError",),
-    "face": ("attack", "inspect"),
+    "face": ("attack", "audit", "frontier", "inspect"),
     "observation": ("Attack", "Knowledge", "Observation", "Reconstruction", "Status"),
     "task": ("Batch", "DataSpec", "Mode", "Task"),
     "update": ("Update", "UpdateHeader", "UpdateKind"),

@@ -1,10 +1,12 @@
-"""The short way in: `leakgauge.attack` and `leakgauge.inspect`, for objects of your own."""
+"""The short way in: `leakgauge.audit`, `attack`, `inspect` and `frontier`, for objects of your own."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +14,131 @@ from torch import Tensor, nn
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
+from leakgauge.data import InMemory, Source
+from leakgauge.frontiers.session import Frontier, run_frontier
+from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.inspection import Limits, Received
 from leakgauge.inspection.received import agrees
 from leakgauge.inspection.result import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
+from leakgauge.study.audited import Audit, lent, owning
+from leakgauge.study.document import summary, verdict_of
+from leakgauge.study.run import OnTrial, run
+from leakgauge.study.session import write_reports
+from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateKind
 
 State = Mapping[str, Tensor]
+Data = Source | str | tuple[Tensor, Tensor]
+"""A source, its name in a plan, or raw inputs in [0, 1] and labels from 0 (other ranges: `leakgauge.data.InMemory`)."""
+
+
+def audit(
+    model: nn.Module | str | Mapping[str, Any] | Sequence[Any],
+    data: Data,
+    *,
+    batch: int = 1,
+    batches: int = 8,
+    folder: Path | str | None = None,
+    workers: int = 1,
+    compute: Compute = Compute(),
+    counts_only: bool = False,
+    anew: bool = False,
+    on_trial: OnTrial | None = None,
+    **plan: Any,
+) -> Audit:
+    """Audits what updates of your model give away of your examples: the plan of ``leakgauge audit``, called.
+
+    Keys of a plan are keywords here, and objects may stand wherever a plan has names: a module, tensors, protocols,
+    defences (a list of them composes), attacks, a server.
+
+    Args:
+        model: as it is broadcast; is not changed. A list for several.
+        data: the clients' examples and others, from which line-ups and the attacker's public data are taken.
+        batch, batches: how many examples a client has, and how many clients there are.
+        folder: where results go; called again with the same plan it goes on there. `None`: a temporary one.
+        workers: trials at a time, each in a process of one thread.
+        compute: threads, device and precision. Set for the whole process.
+        counts_only: write no image, and hashes for file names.
+        anew: set results of another plan in the folder aside.
+        on_trial: told (finished, all, id of the last).
+        plan: other keys of a plan: ``clients``, ``defenses``, ``attacks``, ``server``, ``knows``, ``budget``,
+            ``seeds``, ``mode``, ``gate``, ``only``, ``gallery``, ``lpips``, ``update``, ``name``.
+
+    Raises:
+        InputError: an argument cannot be used (it is named), or the folder holds another audit.
+    """
+    compute.apply()
+    dealt = {"source": _source(data), "batch": batch, "batches": batches}
+    made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
+    where = lent(folder)
+    store = run(made, where, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial, anew=anew)
+    found = verdict_of(store)
+    write_reports(store, summary(store, found))
+    store.close()
+    return owning(Audit(made.name, found, where), where, folder)
+
+
+def frontier(
+    model: nn.Module | str | Mapping[str, Any],
+    data: Data,
+    defenses: Mapping[str, Sequence[Any]],
+    *,
+    train: Data | None = None,
+    test: Data | None = None,
+    images: int = 8,
+    batch: int = 1,
+    utility: Mapping[str, Any] | None = None,
+    folder: Path | str | None = None,
+    workers: int = 1,
+    compute: Compute = Compute(),
+    **plan: Any,
+) -> Frontier:
+    """What each defence leaves to an attacker, beside what it costs: the plan of ``leakgauge frontier``, called.
+
+    Args:
+        model: as it is broadcast and trained; is not changed.
+        data: the examples that are attacked, and others.
+        defenses: family → its strengths from weak to strong, each a defence, a list of them that composes, or a
+            mapping of ``defense``, ``client``, ``batch``, ``cohort`` and ``train``. The undefended row is always there.
+        train, test: to train with in simulation, and to measure accuracy on; without both it is not measured.
+        images: how many examples are attacked in each row.
+        batch: how many of them a client has.
+        utility: other keys of the training: ``clients``, ``rounds``, …
+        folder, workers, compute: as in `audit`.
+        plan: other keys of a frontier plan: ``client``, ``attack``, ``knows``, ``budget``, ``seeds``, ``delta``, …
+
+    Raises:
+        InputError: an argument cannot be used (it is named), or the folder holds another frontier.
+    """
+    compute.apply()
+    trained = {key: _source(given) for key, given in (("train", train), ("test", test)) if given is not None}
+    words = {
+        "model": model,
+        "data": {"source": _source(data), "images": images, "batch": batch},
+        "defenses": {family: list(strengths) for family, strengths in defenses.items()},
+        "utility": {**(utility or {}), **trained},
+    }
+    made = resolve_frontier(words | {key: _word(value) for key, value in plan.items()})
+    where = lent(folder)
+    found = run_frontier(made, where, workers=workers, compute=compute)
+    return owning(Frontier(found, where), where, folder)
+
+
+def _source(data: Data) -> Source | str:
+    return InMemory(inputs=data[0], labels=data[1]) if isinstance(data, tuple) else data
+
+
+def _word(value: Any) -> Any:
+    """What a plan's file would have for a value of ours."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Budget):
+        return {name: spent for name, spent in vars(value).items() if spent is not None}
+    return [_word(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def attack(

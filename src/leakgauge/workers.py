@@ -8,10 +8,12 @@ import pickle
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from multiprocessing import connection
@@ -92,7 +94,8 @@ class _Pool(Generic[Job, Answer, Ground]):
         with socket.socket(fileno=os.dup(ours.fileno())) as end:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(STALLED), 0))
         process = self.context.Process(target=_serve, args=(theirs, self.run, self.begin, self.ground), daemon=False)
-        process.start()
+        with _main_stays():
+            process.start()
         theirs.close()
         return _Worker(process, ours)
 
@@ -192,6 +195,20 @@ def run_all(
                 lost(turn, Loss.LATE, f"no answer within {limit:g} s")
     finally:
         pool.close()
+
+
+@contextmanager
+def _main_stays() -> Iterator[None]:
+    """A process that starts in this block does not run the user's script again, as Python would have it: a job and its
+    ground are of modules that can be imported, or pickled by value. So a script needs no ``if __name__`` to call us."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    vars(main)["__spec__"] = None
+    vars(main).pop("__file__", None)
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _ending(code: int | None) -> str:

@@ -11,17 +11,13 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from leakgauge.cli.train import read_option
 from leakgauge.compute import Compute
 from leakgauge.errors import require
-from leakgauge.files import write_whole
-from leakgauge.frontiers.accuracy import run_trainings
-from leakgauge.frontiers.costs import measure
-from leakgauge.frontiers.document import document, write_json
-from leakgauge.frontiers.folder import HINT, Folder
-from leakgauge.frontiers.leakage import run_leakage
-from leakgauge.frontiers.page import render
+from leakgauge.frontiers.document import write_json
+from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.study.grammar import read_yaml
 
@@ -70,52 +66,29 @@ def frontier_command(
     data = {key: read_option(text, f"--{key}") for key, text in (("train", train), ("test", test)) if text is not None}
     raw = overlaid(raw, {"utility": data}) if data else raw
     plan = resolve_frontier(raw)
-    folder = Folder.open(output, digest=plan.digest, raw=plan.config)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 
-        def bar(title: str) -> Any:
+        def bar(title: str) -> OnProgress:
             task = progress.add_task(title, total=None)
             return lambda done, total, _: progress.update(task, completed=done, total=total)
 
-        run_leakage(plan, folder, workers=workers, compute=compute, on_trial=bar("attacks"))
-        costs = bar("client time")
-        measure(plan, folder, on_row=lambda done, total: costs(done, total, None))
-        if plan.utility is not None:
-            run_trainings(plan, folder, workers=workers, compute=compute, on_training=bar("trainings"))
-    report = document(plan, folder, compute)
-    written = write_json(report, output / "report.json")
-    page = write_whole(output / "report.html", render(report), HINT)
+        report = run_frontier(plan, output, workers=workers, compute=compute, progress=bar)
     if json_file is not None:
         write_json(report, json_file)
     _summary(console, report)
-    console.print(f"report: {page} and {written.name}", soft_wrap=True)
+    console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
 
 
 def _summary(console: Console, report: Mapping[str, Any]) -> None:
-    table = Table(title=str(report["config"].get("name", "frontier")))
-    for column in ("row", "accuracy", "identified: naive", "adapted", "worst", "ε", "time"):
-        table.add_column(column, overflow="fold")
+    """A line for each row, and the recommendation."""
+    table = Table(title=str(report["config"].get("name", "frontier")), box=None, title_justify="left", pad_edge=False)
+    for column in HEADS:
+        first = column == HEADS[0]
+        table.add_column(column, no_wrap=True, overflow="ellipsis", justify="left" if first else "right")
     for row in report["rows"]:
-        naive, adapted = (row["leakage"][who] for who in ("naive", "adapted"))
-        worst = [f["psnr"]["highest"] for f in (naive, adapted) if f and f["psnr"]]
-        value, epsilon = row["accuracy"]["value"], row["privacy"]["epsilon"]
-        table.add_row(
-            row["label"],
-            "not measured" if value is None else f"{100 * value:.1f} %",
-            _share(naive),
-            _share(adapted),
-            f"{max(worst):.1f} dB" if worst else "–",
-            "none" if epsilon is None else f"{epsilon:.3g}",
-            f"{row['cost']['seconds']['relative']:.2f} ×" if row["cost"] else "–",
-        )
+        table.add_row(*(Text(cell) for cell in vars(line_of(row)).values()))
     console.print(table)
-    console.print(report["recommendation"]["headline"])
+    console.print(Text(report["recommendation"]["headline"]))
     for sentence in report["recommendation"]["sentences"]:
-        console.print(f"- {sentence}")
-
-
-def _share(finding: Mapping[str, Any] | None) -> str:
-    if not finding or not finding["identified"]:
-        return "no result"
-    return f"{finding['identified']['count']}/{finding['identified']['n']}"
+        console.print(Text(f"- {sentence}"))

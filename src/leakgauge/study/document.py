@@ -11,7 +11,7 @@ from leakgauge.errors import InputError
 from leakgauge.files import written_whole
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
-from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.judging.verdict import Verdict, verdict
 from leakgauge.study.store import Store
 
 SCHEMA_VERSION = 2
@@ -27,8 +27,12 @@ def gate_of(config: dict[str, Any]) -> GateConfig | None:
     return None if config.get("gate") is None else GateConfig.model_validate(config["gate"])
 
 
-def summary(store: Store) -> dict[str, Any]:
-    """The report without its trials, which are read one by one: what is held of each is what the verdict asks."""
+def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
+    """The report without its trials.
+
+    Args:
+        judged: the store's `verdict_of`, where it is at hand.
+    """
     audit = store.audit
     config = json.loads(audit.config)
     return {
@@ -38,7 +42,7 @@ def summary(store: Store) -> dict[str, Any]:
         "config": config,
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
-        "verdict": verdict([read_trial(record).judged for record in store.each()], gate_of(config)).to_json(),
+        "verdict": (judged or verdict_of(store)).to_json(),
     }
 
 
@@ -51,6 +55,11 @@ def document(store: Store) -> dict[str, Any]:
     told = summary(store)
     judged = told.pop("verdict")
     return told | {"trials": store.records(), "verdict": judged}
+
+
+def verdict_of(store: Store) -> Verdict:
+    """What the finished trials say together; they are read one by one, and kept as far as the verdict asks."""
+    return verdict([read_trial(record).judged for record in store.each()], gate_of(json.loads(store.audit.config)))
 
 
 def read_trial(record: dict[str, Any]) -> Trial:

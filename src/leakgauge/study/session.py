@@ -9,19 +9,24 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
-from leakgauge.study.document import FREE_SPACE, summary, write_json
+from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
+from leakgauge.study.judging.verdict import Verdict
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
+from leakgauge.study.summary import lines, named
 from leakgauge.study.written import resolve_plan
 
-SHOWN = 3
-"""Reasons of a broken gate that the summary prints."""
+OTHERS = 41
+"""Width of the summary's columns beside the setting."""
+
+MEANT = "The example is meant to fail its gate: some of its clients have no defence."
 
 
 def run_audit(
@@ -40,7 +45,7 @@ def run_audit(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    progress = Progress(*columns, console=console)
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar = progress.add_task("trials", total=None)
 
     def on_trial(done: int, total: int, last: str) -> None:
@@ -60,9 +65,11 @@ def run_audit(
         )
     finally:
         progress.stop()
-    told = summary(store)
-    html, _ = write_reports(store, told)
-    _summary(console, told, output)
+    judged = verdict_of(store)
+    html, _ = write_reports(store, summary(store, judged))
+    _summary(console, plan.name, judged, output)
+    if path is None:
+        console.print(Text(MEANT))
     console.print(f"report: {html}", soft_wrap=True)
     store.close()
 
@@ -92,31 +99,18 @@ def write_reports(store: Store, told: dict[str, Any] | None = None) -> tuple[Pat
     return write_whole(store.folder / "report.html", text, FREE_SPACE), path
 
 
-def _summary(console: Console, report: dict[str, Any], folder: Path) -> None:
-    verdict = report["verdict"]
-    table = Table(title=f"{report['config'].get('name', 'audit')}: {verdict['level'].replace('_', ' ')}")
-    for column in ("setting", "attack", "verdict", "identified [95 %]", "PSNR: mean, highest"):
-        table.add_column(column, overflow="fold")
-    audited = [f for f in verdict["findings"] if not f["control"]]
-    several = len({f["scenario"]["model"] for f in audited}) > 1
-    told = (*(["model"] if several else []), "client", "defense")
-    for f in audited:
-        s, psnr, rate = f["scenario"], f["psnr"], f["identified"]
-        table.add_row(
-            ", ".join(s[part] for part in told),
-            f["attack"].split("(")[0],
-            f["level"].replace("_", " "),
-            "–" if rate is None else f"{rate['count']}/{rate['n']} [{rate['low']:.2f}, {rate['high']:.2f}]",
-            "–" if psnr is None else f"{psnr['mean']:.1f}, {psnr['highest']:.1f} dB",
-        )
+def _summary(console: Console, name: str, verdict: Verdict, folder: Path) -> None:
+    """A line for each setting, the headline, and the gate in one line."""
+    found = lines(verdict)
+    table = Table(title=f"{name}: {verdict.level.words}", box=None, title_justify="left", pad_edge=False)
+    table.add_column("setting", no_wrap=True, overflow="ellipsis")
+    for column in ("verdict", "identified", "highest PSNR"):
+        table.add_column(column, no_wrap=True, justify="left" if column == "verdict" else "right")
+    titles = named([line.scenario for line in found], console.width - OTHERS)
+    for line, title in zip(found, titles, strict=True):
+        table.add_row(Text(title), line.level.words, line.identified, line.psnr)
     console.print(table)
-    for sentence in verdict["headline"]:
-        console.print(sentence)
-    gate = verdict["gate"]
-    if gate["passed"] is None:
-        return
-    console.print("gate passed" if gate["passed"] else "gate failed:")
-    for reason in gate["reasons"][:SHOWN]:
-        console.print(f"  {reason}")
-    if len(gate["reasons"]) > SHOWN:
-        console.print(f"  and {len(gate['reasons']) - SHOWN} more reasons: leakgauge gate {folder}", soft_wrap=True)
+    for sentence in (*verdict.headline, verdict.gate.sentence):
+        console.print(Text(sentence))
+    if verdict.gate.reasons:
+        console.print(Text(f"each reason: leakgauge gate {folder}"), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,12 +17,12 @@ from leakgauge.study.judging.results import Finding, Level
 class Why(Enum):
     """Kinds of reasons, in the order in which they are told."""
 
-    BROKEN = "broken"  # the data exceed a limit
-    UNEXPLAINED = "unexplained"  # a captured update that its plan does not explain
-    FAILED = "failed"  # trials without a result
-    UNRELIABLE = "unreliable"  # the row is flagged
-    POWERLESS = "powerless"  # no attack that was shown to work
-    UNSUPPORTED = "unsupported"  # too few clients to say that a limit holds
+    BROKEN = "over a limit"  # by the data
+    UNEXPLAINED = "on an update that the plan does not explain"
+    FAILED = "without a result"
+    UNRELIABLE = "flagged as unreliable"
+    POWERLESS = "without an attack that was shown to work"
+    UNSUPPORTED = "with too few clients to say that a limit holds"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,14 @@ class GateResult:
 
     passed: bool | None
     reasons: tuple[Reason, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """One line: the decision, and how many reasons of each kind there are; empty without a gate."""
+        if self.passed is not False:
+            return "gate passed" if self.passed else ""
+        counts = Counter(reason.why for reason in self.reasons)
+        return "gate failed: " + ", ".join(f"{counts[why]} {why.value}" for why in Why if counts[why])
 
     def to_json(self) -> dict[str, object]:
         return {"passed": self.passed, "reasons": [reason.text for reason in self.reasons]}

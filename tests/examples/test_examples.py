@@ -1,0 +1,56 @@
+"""The scripts of examples/ run as they stand; the library example of the README stays short."""
+
+from __future__ import annotations
+
+import ast
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import leakgauge as lg
+from docs.pages import ROOT, blocks
+
+EXAMPLES = ROOT / "examples"
+
+
+def test_an_audit_of_ones_own_runs_in_a_script_without_a_guard(tmp_path: Path) -> None:
+    """A process of its own, as a user starts it: worker processes must not run the script again."""
+    script = tmp_path / "own.py"
+    text = (EXAMPLES / "audit_own_model.py").read_text(encoding="utf-8")
+    own = "class Quiet(NoDefense):\n    '''A class of the script itself.'''\n\n\naudit = lg.audit("
+    text = text.replace("audit = lg.audit(", own).replace("[NoDefense(), noise", "[Quiet(), noise")
+    script.write_text(text.replace("batches=4", "batches=2, workers=2") + f'audit.save("{tmp_path}/kept")\n')
+    found = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ), check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stderr == ""
+    assert found.stdout.startswith("Client images were reconstructed in 1 of 2 settings")
+    assert found.stdout.rstrip().endswith("gate failed")
+    assert {p.name for p in (tmp_path / "kept").iterdir()} == {"audit.sqlite", "report.json", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("attack_from_parts", "PSNR "), ("frontier_from_objects", "row='topk(keep=0.1)'")]
+)
+def test_an_example_runs(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert words in capsys.readouterr().out
+
+
+def test_the_library_example_is_short_and_dir_lists_what_it_uses() -> None:
+    (block,) = blocks("README.md", "python")
+    tree = ast.parse(block.text)
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert len(imports) <= 4
+    assert len(tree.body) - len(imports) <= 12
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lg"
+    }
+    assert {"audit", "attack"} <= used <= set(dir(lg))

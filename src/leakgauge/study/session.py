@@ -23,7 +23,7 @@ from leakgauge.study.store import Store
 from leakgauge.study.summary import lines, named
 from leakgauge.study.written import resolve_plan
 
-OTHERS = 41
+OTHERS = 42
 """Width of the summary's columns beside the setting."""
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."

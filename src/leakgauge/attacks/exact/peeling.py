@@ -209,7 +209,7 @@ def readable(observation: Observation, generator: torch.Generator, like: Tensor)
     tail = readable_layer(observation.task, generator, like)
     if isinstance(tail, str):
         return tail
-    return tail, sums_of(observation, tail.layer, examples, scale, reads_input=True)
+    return tail, sums_of(observation, tail.layer, examples, scale, like.device, reads_input=True)
 
 
 def readable_layer(task: Task, generator: torch.Generator, like: Tensor) -> Tail | str:

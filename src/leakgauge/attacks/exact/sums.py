@@ -48,17 +48,28 @@ class Sums:
         return max(1.0, float(torch.maximum(self.low.abs(), self.high.abs()).max()))
 
 
-def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: float, *, reads_input: bool) -> Sums:
-    """The sums of a layer in float64. Parameters that a delta was taken of were rounded as large as they are."""
+def sums_of(
+    observation: Observation,
+    layer: LinearLayer,
+    examples: int,
+    scale: float,
+    device: torch.device,
+    *,
+    reads_input: bool,
+) -> Sums:
+    """The sums of a layer in float64, on `device`.
+
+    Parameters that a delta was taken of were rounded as large as they are.
+    """
     task, tensors, data = observation.task, observation.update.tensors, observation.task.data
     assert layer.bias is not None
-    weight, bias = tensors[layer.weight], tensors[layer.bias]
+    weight, bias = (tensors[name].to(device) for name in (layer.weight, layer.bias))
     wire = Wire.of(weight, bias)
     floor = wire.least
     if observation.update.header.kind is UpdateKind.DELTA:
         largest = max(float(task.parameters[name].abs().max()) for name in (layer.weight, layer.bias))
         floor += largest * torch.finfo(task.parameters[layer.weight].dtype).eps
-    edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=weight.device)
+    edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
     known = observation.knowledge.labels
     labels = torch.arange(data.classes) if known is None or known.ndim > 1 else known.unique()
@@ -70,7 +81,7 @@ def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: 
         floor,
         low if reads_input else None,
         high if reads_input else None,
-        labels.to(weight.device),
+        labels.to(device),
         examples,
     )
 

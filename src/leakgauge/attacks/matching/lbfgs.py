@@ -55,7 +55,7 @@ class LBFGS(Minimiser):
         point = {k: v.clone() for k, v in problem.start.items()}
         best = Best(problem.restarts, next(iter(point.values())))
         pairs = _Pairs(self.history)
-        alive = torch.ones(problem.restarts, dtype=torch.bool)
+        alive = torch.ones_like(best.total, dtype=torch.bool)
         before: Float[Tensor, "restarts d"] | None = None
         loss_before: Tensor | None = None
         step: Tensor | None = None

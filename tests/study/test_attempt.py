@@ -176,7 +176,7 @@ def test_a_client_that_raises_an_input_error_is_a_row() -> None:
             raise InputError("mine", "does not like this update", "give another")
 
     plan = resolve_plan(one(attacks=["closed-form"]))
-    plan.defenses[0] = replace(plan.defenses[0], value=Refuses())
+    plan = replace(plan, defenses=(replace(plan.defenses[0], value=Refuses()),))
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["status"] == "failed"
     assert "does not like this update" in record["message"]

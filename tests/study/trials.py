@@ -64,7 +64,7 @@ def trial(
         client=client,
         defense=defense,
         defended=defense != "none",
-        knowledge=(),
+        knowledge=("example_count", "defense"),
         data=Data("s", 32, kind, n, index, tuple(f"{index}-{i}.png" for i in range(n))),
     )
     result = psnr is not None

@@ -14,7 +14,8 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Point:
-    """One row as the recommendation sees it; `naive` and `adapted` are identified pictures of `tried` by each."""
+    """One row as the recommendation sees it; `naive` and `adapted` are identified pictures of `tried` by each, `flags`
+    why the adapted attacker's result is unreliable."""
 
     family: str
     label: str
@@ -34,6 +35,7 @@ class Point:
     scope: str
     cost: str
     labels: tuple[float, float] | None
+    flags: tuple[str, ...] = ()
 
     @property
     def stronger(self) -> tuple[float, int, int]:
@@ -115,6 +117,7 @@ def point_of(row: Record) -> Point | None:
         scope=str(privacy.get("scope") or TRAINING),
         cost=_cost(row.get("cost")),
         labels=_labels(found),
+        flags=tuple(flag["sentence"] for flag in adapted.get("flags") or ()),
     )
 
 

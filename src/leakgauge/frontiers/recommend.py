@@ -29,19 +29,26 @@ def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> di
             "headline": "Nothing can be recommended: the undefended row has no result to compare with.",
             "sentences": [],
         }
-    others = [p for p in points if p.family != UNDEFENDED]
+    defended = [p for p in points if p.family != UNDEFENDED]
+    doubted = [p for p in defended if p.flags and p.rate <= tolerance["identified"]]
+    others = [p for p in defended if p not in doubted]
+    found = _of_rest(rows, others, bare, tolerance)
+    unreliable = [f"Quiet, but not recommended: {p.words}: {p.flags[0]}." for p in doubted]
+    return {"headline": found[0], "sentences": [*found[1:], *unreliable]}
+
+
+def _of_rest(rows: Sequence[Record], others: list[Point], bare: Point, tolerance: Mapping[str, float]) -> list[str]:
+    """The headline and further sentences on rows whose results can be relied on."""
     first = _without_defense(bare)
     if bare.accuracy is None:
-        return {"headline": first, "sentences": [*_leakage_only(others, bare, tolerance), *_about(others, rows)]}
+        return [first, *_leakage_only(others, bare, tolerance), *_about(others, rows)]
     trained = [p for p in others if p.accuracy is not None]
     best, *near = _best(trained, bare, bare.accuracy, tolerance)
     short = _too_short(next(r for r in rows if r["family"] == UNDEFENDED), tolerance)
     if short:
-        said = [first, f"So far: {best}", *near, *_about(others, rows)]
-        return {"headline": short, "sentences": said}
+        return [short, first, f"So far: {best}", *near, *_about(others, rows)]
     whole = [p for p in trained if p.family not in {q.family for q in others if q.accuracy is None}]
-    said = [first, *near, *_dominance([bare, *trained], whole), *_about(others, rows)]
-    return {"headline": best, "sentences": said}
+    return [best, first, *near, *_dominance([bare, *trained], whole), *_about(others, rows)]
 
 
 def _too_short(bare: Record, tolerance: Mapping[str, float]) -> str:

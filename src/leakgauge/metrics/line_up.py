@@ -14,7 +14,15 @@ from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import pairwise_mse
 from leakgauge.metrics.identification import TIE
+from leakgauge.metrics.metric import clamped
 from leakgauge.metrics.registration import likeness, plain_likeness
+
+TWIN = 0.05
+"""Share of a picture's structure up to which another may differ and still be the same to the eye."""
+STRUCTURE = 2
+"""Ways to compare that are by structure: the first ones, or the only one."""
+CLOSE = 0.02
+"""Share of the data's range up to which two values agree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +31,7 @@ class Placed:
 
     Attributes:
         slots: for each true example the read that is held against it; `None` where there are too few.
-        ranks: 1 is nearest; the number of candidates for a truth without a read. The better of two ways to compare.
+        ranks: 1 is nearest; the number of candidates for a truth without a read. The best of all ways to compare.
         residuals: what the read leaves, in each way: a share of the structure, or the squared error of data that are no
             pictures; 1 without a read.
         nearest: whether nobody in the line-up is nearer, in each way.
@@ -47,8 +55,9 @@ class LineUp:
     """Reads of one client beside pictures of strangers.
 
     Pictures are compared by structure alone, each channel around its own mean: in place and at full size
-    (`plain_likeness`), and up to shift, mirror, turn and light (`likeness`). Being nearest in either way counts, so a
-    guess among exchangeable candidates is right up to twice as often as 1 in `candidates`, and a one-to-one assignment
+    (`plain_likeness`), and up to shift, mirror, turn and light (`likeness`); and by how many of their values agree
+    (`agreement`), for reads that are right in part and black elsewhere. Being nearest in any way counts, so a guess
+    among exchangeable candidates is right up to three times as often as 1 in `candidates`, and a one-to-one assignment
     helps it further: what chance gives is measured by holding the same reads against other clients' examples. Other
     data are compared by squared error.
 
@@ -79,15 +88,17 @@ class LineUp:
     def identify(self, *clients: Float[Tensor, "n ..."], paired: bool = False) -> list[Placed]:
         """For each client's examples the read of each and its rank.
 
-        Reads are assigned one to one so that the least structure is left in all. Ties count against identification: a
-        read that is as near to a stranger identifies nobody. Strangers that are a copy of the truth step out.
+        Reads are assigned one to one so that the least is left in all, beside what they leave of strangers. Ties count
+        against identification: a read that is as near to a stranger identifies nobody. Strangers that look like the
+        truth itself (`TWIN`), as the next frame of a film does, step out: to single out either is the same.
 
         Args:
             paired: read i belongs to example i; nothing is assigned.
         """
         together, sizes = torch.cat(clients), [len(x) for x in clients]
         ways = torch.stack(self._left_of(together))
-        least = ways.amin(0).split(sizes, 1)
+        beside = ways / torch.stack(self._strangers).mean(2, keepdim=True)
+        least = beside.nan_to_num(1.0).amin(0).split(sizes, 1)
         slots = [list(range(n)) if paired else _assigned(cost.T) for n, cost in zip(sizes, least, strict=True)]
         flat = [slot for client in slots for slot in client]
         held = [i for i, slot in enumerate(flat) if slot is not None]
@@ -101,7 +112,7 @@ class LineUp:
         return [Placed(tuple(s), r.amin(0), part, r == 1, len(self.gallery) + 1) for s, r, part in parts]
 
     def _strange_to(self, x: Float[Tensor, "n ..."]) -> Bool[Tensor, "n g"]:
-        """Who in the gallery is no copy of each example."""
+        """Who in the gallery is not, to the eye, each example itself."""
         own, found = x.flatten(1), []
         rows = max(1, AT_ONCE // max(1, own[:1].numel() * own.element_size()))
         for chunk in self._chunks():
@@ -110,6 +121,8 @@ class LineUp:
             for pairs in same.nonzero().split(rows):
                 i, j = pairs.T
                 same[i, j] = (own[i] == there[j]).all(1)
+            if x.ndim == 4:
+                same |= 1 - plain_likeness(x, chunk, data_range=self.data_range, low=self.low).square() <= TWIN
             found.append(~same)
         return torch.cat(found, 1)
 
@@ -130,5 +143,19 @@ def residuals(
     are no pictures the mean squared error."""
     if x.ndim == 4:
         ways = (like(x_hat, x, data_range=data_range, low=low) for like in (plain_likeness, likeness))
-        return [1 - way.square() for way in ways]
+        return [*(1 - way.square() for way in ways), 1 - agreement(x_hat, x, data_range=data_range, low=low)]
     return [pairwise_mse(x_hat, x, data_range=data_range, low=low)]
+
+
+def agreement(
+    x_hat: Float[Tensor, "m ..."], x: Float[Tensor, "n ..."], *, data_range: float = 1.0, low: float = 0.0
+) -> Float[Tensor, "m n"]:
+    """Share of values that differ by less than `CLOSE` of the range, for every pair, beyond those that agree with the
+    read's mean colour alone."""
+    p, q = (clamped(t, data_range=data_range, low=low).flatten(2) for t in (x_hat, x))
+
+    def close(read: Tensor) -> Tensor:
+        return ((q - read).abs() < CLOSE * data_range).double().mean((1, 2))
+
+    rows = [(close(read) - close(read.mean(1, keepdim=True))).clamp_min(0) for read in p]
+    return torch.stack(rows) if rows else q.new_zeros(0, len(q))

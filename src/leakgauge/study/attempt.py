@@ -25,7 +25,8 @@ T = TypeVar("T")
 def attempt(
     attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
 ) -> Reconstruction:
-    """Runs an attack, which may be anybody's. What it raises becomes a row with the reason.
+    """Runs an attack, which may be anybody's. Whatever it raises becomes a failed row with the reason: that it does not
+    apply, an attack says by its answer alone, for no gate fails on that.
 
     Args:
         observation: the attack's own, which nothing else uses after it.
@@ -35,7 +36,7 @@ def attempt(
             found = attack.reconstruct(observation, generator, budget=budget, compute=compute)
         return checked(found, observation.task.data)
     except InputError as error:
-        return Reconstruction.not_applicable(str(error))
+        return Reconstruction(None, None, Status.FAILED, str(error))
     except FOREIGN as error:
         return Reconstruction(None, None, Status.FAILED, said(error))
 
@@ -88,6 +89,7 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
     problem = _problem_of(inputs, data) or _problem_of_labels(labels, data)
     if not problem and not (confidence is None or (_finite(confidence) and 0 <= confidence <= 1)):
         problem = f"its confidence in the labels is {confidence}, no share"
+    problem = problem or _problem_of_certificates(found.certified, inputs)
     if problem:
         return _failed(problem, cost)
     if inputs is not None and not bool(torch.isfinite(inputs).all()):
@@ -123,6 +125,13 @@ def _problem_of(inputs: Any, data: DataSpec) -> str:
     if tuple(inputs.shape[1:]) != data.shape or not len(inputs):
         return f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
     return ""
+
+
+def _problem_of_certificates(certified: Any, inputs: Tensor | None) -> str:
+    if certified is None:
+        return ""
+    fits = isinstance(certified, Tensor) and inputs is not None and tuple(certified.shape) == (len(inputs),)
+    return "" if fits else "it does not say of each example whether it is certified"
 
 
 def _problem_of_labels(labels: Any, data: DataSpec) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
+from leakgauge.checkpoint import fingerprint
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import MakesOthers, Part, Source, client_batches, others, share
 from leakgauge.draws import Draws
@@ -61,6 +63,19 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     return client_of(source, chosen)
 
 
+def first_holders(clients: Iterable[Batch]) -> list[int]:
+    """For each client the first that holds at least half of the same examples, bit by bit: itself where none does."""
+    found: list[int] = []
+    held: dict[str, list[int]] = {}
+    for number, batch in enumerate(clients):
+        prints = {fingerprint(example) for example in batch.inputs}
+        shared = Counter(other for name in prints for other in held.get(name, ()))
+        found.append(min((found[other] for other, n in shared.items() if 2 * n >= len(prints)), default=number))
+        for name in prints:
+            held.setdefault(name, []).append(number)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Dealt:
     """Where the clients' examples come from, and how they are dealt out: consecutive, disjoint batches.
@@ -81,6 +96,7 @@ class Dealt:
     called: str = ""
     size: int | None = None
     _lent: dict[Part, tuple[tuple[object, ...], Lent]] = field(init=False, repr=False, default_factory=dict)
+    _holders: dict[bool, list[int]] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -96,6 +112,14 @@ class Dealt:
         if control:
             return control_client(self.source, self.indices, number)
         return client_of(self.source, self.indices[number])
+
+    def holder(self, number: int, *, control: bool = False) -> int:
+        """Which client it is: the first of its kind that holds half of the same examples, or more. What is measured of
+        it again is no further client."""
+        if control not in self._holders:
+            count = CONTROLS if control else self.batches
+            self._holders[control] = first_holders(self.examples(n, control=control).batch for n in range(count))
+        return self._holders[control][number]
 
     def neighbours(self, number: int, most: int, *, control: bool = False) -> tuple[Batch, ...]:
         """Examples of other clients of the same kind, at most so many."""

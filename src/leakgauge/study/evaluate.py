@@ -12,7 +12,7 @@ from leakgauge.data.lent import Lent, in_chunks
 from leakgauge.metrics.assignment import Assignment, assign, assign_each
 from leakgauge.metrics.identification import mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
-from leakgauge.metrics.line_up import LineUp, Placed, residuals
+from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals
 from leakgauge.metrics.metric import Metric
 from leakgauge.metrics.pixel import MSE, PSNR, is_exact
 from leakgauge.metrics.ssim import SSIM
@@ -80,11 +80,12 @@ def evaluate(
     labels = _labels(reconstruction, truth, data, labels_known)
     if found is None or not reconstruction.status.has_result:
         return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
-    # An attack that offers more than the client had would get the best of many tries.
-    found = found.to(truth.batch.inputs)[: len(truth.batch)]
+    # An attack that offers more than the client had would get the best of many tries: what it proved comes first.
+    kept = _kept(reconstruction, len(found), len(truth.batch))
     guessed = reconstruction.labels
-    if not reconstruction.paired or (guessed is not None and len(guessed) != len(found)):
-        guessed = None
+    paired = reconstruction.paired and guessed is not None and len(guessed) == len(found)
+    guessed = guessed[kept] if paired and guessed is not None else None
+    found = found[kept.to(found.device)].to(truth.batch.inputs)
     mates = assign(
         found,
         truth.batch.inputs,
@@ -94,15 +95,22 @@ def evaluate(
         low=data.low,
     )
     reads = LineUp(found, truth.gallery, data.range, data.low)
-    scores, order = _scores(reads, truth, data, mates, perceptual, _certified(reconstruction, len(found)))
-    return Evaluation(scores, labels, _nulls(truth, data, reads), order)
+    scores, order = _scores(reads, truth, data, mates, perceptual, int(_proved(reconstruction, kept).sum()))
+    shown = tuple(None if slot is None else int(kept[slot]) for slot in order)
+    return Evaluation(scores, labels, _nulls(truth, data, reads), shown)
 
 
-def _certified(reconstruction: Reconstruction, reads: int) -> int:
-    """Reads that the attack proved, of those that are scored."""
-    if reconstruction.certified is not None:
-        return int(reconstruction.certified[:reads].sum())
-    return reads if reconstruction.status is Status.EXACT else 0
+def _kept(reconstruction: Reconstruction, reads: int, most: int) -> Tensor:
+    """Which reads are scored."""
+    everything = torch.arange(reads)
+    return everything[_proved(reconstruction, everything).int().argsort(descending=True, stable=True)[:most].sort()[0]]
+
+
+def _proved(reconstruction: Reconstruction, slots: Tensor) -> Tensor:
+    """Which of these reads the attack proved."""
+    if reconstruction.certified is None:
+        return torch.full((len(slots),), reconstruction.status is Status.EXACT)
+    return reconstruction.certified[slots]
 
 
 def _rounded(value: float) -> float:
@@ -144,7 +152,7 @@ def _scores(
         exact[index] = bool(flag)
     likeness = [
         None if slot is None else _rounded(float((1 - left).clamp_min(0).sqrt()))
-        for slot, left in zip(placed.slots, placed.residuals.amin(0), strict=True)
+        for slot, left in zip(placed.slots, placed.residuals[:STRUCTURE].amin(0), strict=True)
     ]
     seen = ranks == 1
     moved = placed.slots if bool((seen | recovered).any()) else mates.slots
@@ -172,8 +180,12 @@ def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: 
     """Which examples of each client came back: nearest in the line-up, with half of the residual that a guess without
     the update, the mean public picture, leaves, by the same comparison."""
     constant = residuals(mean_image(truth.public, 1), torch.cat(clients), data_range=data.range, low=data.low)
-    bars = torch.stack([way[0] for way in constant]).split([len(x) for x in clients], 1)
-    return [(p.nearest & (p.residuals <= EXPLAINED * bar)).any(0) for p, bar in zip(placed, bars, strict=True)]
+    # Values that agree single a picture out, but of a blank one most may.
+    bars = torch.stack([way[0] for way in constant[:STRUCTURE]]).split([len(x) for x in clients], 1)
+    return [
+        (p.nearest[:STRUCTURE] & (p.residuals[:STRUCTURE] <= EXPLAINED * bar)).any(0)
+        for p, bar in zip(placed, bars, strict=True)
+    ]
 
 
 def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from leakgauge.errors import InputError, did_you_mean, require
 
@@ -52,6 +52,12 @@ class GateConfig(_Strict):
     identified: IdentifiedGate | None = None
     psnr: PsnrGate | None = None
     label_f1: LabelGate | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> GateConfig:
+        if self.identified is None and self.psnr is None and self.label_f1 is None:
+            raise ValueError("Name a limit, e.g. {identified: {max: 0.05}}")
+        return self
 
 
 class BudgetConfig(_Strict):

@@ -123,4 +123,4 @@ def explained_by(
         return (Cause("model.weights", words, None), *(c for c in found if c.key != "model.weights"))
 
     strangers = public(source, indices, STRANGERS, draws.generator("public"))
-    return explain(setting, update, draws, find)
+    return explain(setting, update, draws, find, strangers)

@@ -7,11 +7,13 @@ its failure would be taken for protection. So one round is simulated from the pl
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching import Simulator
@@ -27,8 +29,15 @@ from leakgauge.update import Update
 ENOUGH = 0.95
 """Share of what the right plan would explain below which a plan counts as wrong."""
 
+LEAST, DEVIATIONS = 0.02, 4
+"""The least share of what the right plan's pictures add that tells them from others, and the standard deviations over
+rounds of the plan by which a captured one may have less."""
+
 ROUNDS = 4
 """Rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown."""
+
+OTHERS = 6
+"""Rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain."""
 
 CERTAIN = 5.0
 """Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
@@ -95,6 +104,8 @@ class Explained:
         expected: what the right plan would explain, at least and at most: less than all where noise, order or dropout
             are drawn.
         recognisable: whether the right plan's cosine stands out of chance at all.
+        pictures: how much of what the plan's own pictures add to any others with their labels is in the update, and is
+            at least in the right plan's; `None` where there were no others to compare with.
         tensors: tensor by tensor, the least explained first.
         causes: the likeliest first; empty where the plan explains the update.
     """
@@ -104,6 +115,13 @@ class Explained:
     recognisable: bool
     tensors: tuple[TensorFit, ...]
     causes: tuple[Cause, ...] = ()
+    pictures: tuple[float, float] | None = None
+
+    @property
+    def its_pictures(self) -> bool:
+        """Whether the update shows the plan's pictures, and not just any: where the classifier's part outweighs all
+        else, every picture explains nearly all of it."""
+        return self.pictures is None or self.pictures[0] >= self.pictures[1] > LEAST
 
     @property
     def too_well(self) -> bool:
@@ -113,7 +131,8 @@ class Explained:
     @property
     def holds(self) -> bool:
         """Whether results on this update mean what the plan says."""
-        return self.recognisable and self.fit.share >= ENOUGH * self.expected[0] and not self.too_well
+        enough = self.fit.share >= ENOUGH * self.expected[0]
+        return self.recognisable and enough and not self.too_well and self.its_pictures
 
     @property
     def record(self) -> dict[str, Any]:
@@ -146,6 +165,9 @@ class Explained:
             return f"{share} {read}: under so much noise no plan could be told from another, so nothing is concluded."
         if self.too_well:
             return f"{share} {read}: more than its defence allows. First look at defenses: the update holds less noise."
+        if self.fit.share >= ENOUGH * self.expected[0]:
+            any_others = "but other pictures with the same labels explain as much, so nothing is concluded"
+            return f"{share} {read}, {any_others}. First look at data: the round's own examples (source, start, batch)."
         first = "; then at ".join(f"{c.key}: {c.change}{_percent(c.share)}" for c in self.causes[:3])
         return f"{share} {read}, so nothing is concluded. First look at {first or 'the plan'}."
 
@@ -190,14 +212,24 @@ class Setting:
 FindCauses = Callable[[Setting, Update, Draws], tuple[Cause, ...]]
 
 
-def explain(setting: Setting, update: Update, draws: Draws, find_causes: FindCauses) -> Explained:
+def explain(
+    setting: Setting,
+    update: Update,
+    draws: Draws,
+    find_causes: FindCauses,
+    strangers: Float[Tensor, "m *shape"] | None = None,
+) -> Explained:
     """Compares one simulated round with what was captured, and looks for the cause where they differ.
+
+    Args:
+        strangers: pictures that are not the round's; with them the plan's pictures must explain the update better.
 
     Raises:
         InputError: the plan's client cannot train at all.
     """
     simulated = setting.simulated(update, draws)
-    own = [_own_fit(setting, update, draws.of("round", i)) for i in range(ROUNDS)]
+    rounds = [_own_round(setting, update, draws.of("round", i)) for i in range(ROUNDS)]
+    own = [setting.fit(sent, draws.of("round", i).of("guess", 0)) for i, sent in enumerate(rounds)]
     shares = [f.share for f in own]
     entries = sum(t.numel() for t in update.tensors.values())
     total = sum(float(t.double().square().sum()) for t in update.tensors.values()) or 1.0
@@ -213,13 +245,35 @@ def explain(setting: Setting, update: Update, draws: Draws, find_causes: FindCau
         expected=(min(shares), max(shares)),
         recognisable=min(f.cosine for f in own) > CERTAIN / math.sqrt(entries),
         tensors=tuple(tensors),
+        pictures=None if strangers is None else _pictures(setting, update, rounds, strangers, draws),
     )
-    if found.holds or not found.recognisable:
+    if found.holds or not found.recognisable or not found.its_pictures:
         return found
     return replace(found, causes=find_causes(setting, update, draws))
 
 
-def _own_fit(setting: Setting, update: Update, draws: Draws) -> Fit:
-    """How the plan fits a round of its own, simulated with draws that it does not know."""
+def _own_round(setting: Setting, update: Update, draws: Draws) -> Update:
+    """A round of the plan, simulated with draws that it does not know."""
     sent = client_update(setting.task, setting.protocol, setting.batch, draws, defense=setting.defense)
-    return setting.fit(replace(sent, header=update.header), draws.of("guess", 0))
+    return replace(sent, header=update.header)
+
+
+def _pictures(
+    setting: Setting, update: Update, rounds: list[Update], strangers: Tensor, draws: Draws
+) -> tuple[float, float] | None:
+    """Share of what the plan's pictures add to the mean of others that is in the update, and is at least in its own
+    rounds."""
+    size, g, found = len(setting.batch), draws.generator("others"), []
+    for i in range(OTHERS):
+        chosen = torch.randint(len(strangers), (size,), generator=g)
+        other = replace(setting, batch=Batch(strangers[chosen], setting.batch.labels))
+        found.append(other.simulated(update, draws.of("other", i)))
+    mean = {k: sum(other[k].detach().double() for other in found) / OTHERS for k in update.tensors}
+
+    def beyond(tensors: Tensors) -> Tensors:
+        return {k: tensors[k].detach().double() - mean[k] for k in update.tensors}
+
+    ours = beyond(setting.simulated(update, draws))
+    shares = [Fit.between(ours, beyond(sent.tensors)).share for sent in rounds]
+    low = statistics.fmean(shares) - DEVIATIONS * statistics.stdev(shares)
+    return Fit.between(ours, beyond(update.tensors)).share, min(ENOUGH * min(shares), low)

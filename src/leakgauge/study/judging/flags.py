@@ -19,6 +19,8 @@ WINS = 0.75
 attacks that each recover by the toss of a coin do so in less than 1 % of audits."""
 NOTHING = 0.5
 """dB: less is no gain over the attack's own prior."""
+SHORT = 0.5
+"""Share of the control's gradient evaluations below which a search that the clock ended was cut short."""
 AGREES = 0.1
 """A restart agrees with the best where it is within this share of the way that the best has come."""
 
@@ -89,7 +91,24 @@ class RestartsDisagree:
         return f"seeds or restarts of the attack disagree in {self.clients} of {self.of} clients: more would find more"
 
 
-Flag = WeakerWins | NoGradient | ControlNotRecovered | NoBetterThanPrior | RestartsDisagree
+@dataclass(frozen=True)
+class CutShort:
+    """The clock ended the search before it had come as far as on the control."""
+
+    trials: int
+    of: int
+    share: float
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"time ran out in {self.trials} of {self.of} trials, after {100 * self.share:.0f} % of the control's "
+            "gradient evaluations: that a defence is slow to simulate is no protection (budget.gradient_evaluations "
+            "gives each as many)"
+        )
+
+
+Flag = CutShort | WeakerWins | NoGradient | ControlNotRecovered | NoBetterThanPrior | RestartsDisagree
 
 
 def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Flag, ...]:
@@ -98,12 +117,21 @@ def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Fla
         return ()
     control = control_of(group, groups)
     return (
+        *_cut_short(group, control),
         *_weaker_wins(group, groups),
         *_no_gradient(group),
         *_control(found, group),
         *_prior(control if control is not None else group, found),
         *_disagree(group, control),
     )
+
+
+def _cut_short(group: Group, control: Group | None) -> list[Flag]:
+    late = [t for t in group.scored if t.status == "time_limit"]
+    if control is None or control is group or not late or not control.scored:
+        return []
+    spent, usual = (statistics.median(t.gradient_evaluations for t in some) for some in (late, control.scored))
+    return [CutShort(len(late), len(group.trials), spent / usual)] if spent < SHORT * usual else []
 
 
 def _weaker_wins(group: Group, groups: Sequence[Group]) -> list[Flag]:

@@ -11,6 +11,7 @@ from enum import Enum
 from leakgauge.statistics.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.groups import Group, shares
+from leakgauge.study.judging.records import Role, Scenario
 from leakgauge.study.judging.results import Finding, Level
 
 
@@ -21,6 +22,8 @@ class Why(Enum):
     UNEXPLAINED = "on an update that the plan does not explain"
     FAILED = "without a result"
     UNRELIABLE = "flagged as unreliable"
+    UNMEASURED = "with a limit on what no attack read"
+    UNINFORMED = "tried only by attackers who do not know the defence"
     POWERLESS = "without an attack that was shown to work"
     UNSUPPORTED = "with too few clients to say that a limit holds"
 
@@ -57,8 +60,8 @@ def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]]) -> Gat
 
     A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
     does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exposed row, a flagged
-    one, trials that failed, a setting in which no attack that has shown its power was tried, and a captured update that
-    the plan does not explain.
+    one, trials that failed, a limit on what no attack measured, a setting in which no attack that has shown its power
+    and knows the defence was tried, and a captured update that the plan does not explain.
 
     Args:
         rows: those of the audit that are no controls.
@@ -79,12 +82,31 @@ def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]]) -> Gat
         for flag in found.flags
     ]
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
-        if not any(found.power.shown for group, found in tested if group.scenario == setting):
-            none = "no attack tried here recovers the undefended controls, so it cannot pass"
-            reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}"))
+        here = [(group, found) for group, found in tested if group.scenario == setting]
+        reasons += _of_setting(gate, setting, here)
     order = list(Why)
     reasons.sort(key=lambda reason: order.index(reason.why))
     return GateResult(not reasons, tuple(reasons))
+
+
+def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[Group, Finding]]) -> list[Reason]:
+    """What all attacks on one setting leave open."""
+    reasons = []
+    if gate.label_f1 is not None and not any(found.label_f1 for _, found in here):
+        none = "no attack read labels, or they are given (knows: labels), so its limit on them says nothing"
+        reasons.append(Reason(Why.UNMEASURED, f"label_f1: {setting.words}: {none}"))
+    able = [group for group, found in here if found.power.shown]
+    if not able:
+        none = "no attack tried here recovers the undefended controls, so it cannot pass"
+        reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}"))
+    elif setting.defended and all(_uninformed(group) for group in able):
+        none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
+        reasons.append(Reason(Why.UNINFORMED, f"knowledge: {setting.words}: {none}"))
+    return reasons
+
+
+def _uninformed(group: Group) -> bool:
+    return "defense" not in group.scenario.knowledge or all(t.role is Role.NAIVE for t in group.trials)
 
 
 def _failures(group: Group) -> Reason:

@@ -33,8 +33,10 @@ class Group:
 
     @cached_property
     def failed(self) -> list[Trial]:
-        """Trials without a result, other than those the attack does not apply to."""
-        return [t for t in self.trials if t.scores is None and t.applies]
+        """Trials without a result. Where the attack applies to none, there are none; where it says of some clients that
+        it does not apply to them, it was not tried on those, and nothing is known of them."""
+        applies = any(t.applies for t in self.trials)
+        return [t for t in self.trials if t.scores is None and applies]
 
     @property
     def doubt(self) -> str:

@@ -23,7 +23,8 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Data:
-    """Where a client's examples come from. `index` and `names` are of one client; `None` and empty for several."""
+    """Where a client's examples come from. `index` and `names` are of one client; `None` and empty for several. Clients
+    that hold the same examples have the same index: they are one in every count."""
 
     source: str
     size: int | None

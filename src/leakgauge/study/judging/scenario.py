@@ -49,7 +49,7 @@ def scenario_of(
             size=plan.data.size,
             kind="image" if plan.spec.is_image else "example",
             batch=batch,
-            index=key.batch,
+            index=plan.data.holder(key.batch, control=key.control),
             names=names,
         ),
     )

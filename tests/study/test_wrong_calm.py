@@ -1,0 +1,225 @@
+"""Results that reassured and were wrong, each found by trying; what each said before is in its docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from frontiers.rows import row
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Compute
+from leakgauge.data import InMemory
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError
+from leakgauge.frontiers.recommend import recommendation
+from leakgauge.observation import Reconstruction, Status
+from leakgauge.study.dealt import first_holders
+from leakgauge.study.evaluate import Truth, class_prior, evaluate
+from leakgauge.study.explaining.explained import Setting, explain
+from leakgauge.study.grammar import GateConfig, parse
+from leakgauge.study.judging.flags import CutShort
+from leakgauge.study.judging.gate import GateResult
+from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.trial import run_trial
+from leakgauge.study.written import resolve_plan
+from leakgauge.task import Batch, DataSpec, Task
+from study.plans import tiny
+from study.trials import POWER, trial
+
+SPEC = DataSpec((3, 16, 16), 4)
+
+
+def judged(trials: Sequence[Trial], **gate: Any) -> GateResult:
+    return verdict(trials, GateConfig.model_validate(gate or {"identified": {"max": 0.2}})).gate
+
+
+def row_of(trials: Sequence[Trial]) -> Finding:
+    return next(f for f in verdict(trials, None).findings if f.scenario.defense == "d")
+
+
+def quiet(n: int, **changes: Any) -> list[Trial]:
+    return [trial(i, 10.0, defense="d", **changes) for i in range(n)]
+
+
+def pictures(n: int, seed: int, side: int = 16) -> Tensor:
+    """Coarse patches with fine structure."""
+    g = torch.Generator().manual_seed(seed)
+    coarse = torch.nn.functional.interpolate(torch.rand((n, 3, 4, 4), generator=g), size=(side, side))
+    return (0.8 * coarse + 0.2 * torch.rand((n, 3, side, side), generator=g)).clamp(0, 1)
+
+
+def truth(x: Tensor, gallery: Tensor | None = None) -> Truth:
+    others = tuple(Batch(pictures(len(x), 50 + i), torch.zeros(len(x), dtype=torch.long)) for i in range(5))
+    batch = Batch(x, torch.arange(len(x)) % 4)
+    lent = pictures(60, 1) if gallery is None else gallery
+    return Truth(batch, lent, pictures(30, 2), others, class_prior(torch.arange(8) % 4, 4))
+
+
+@dataclass(frozen=True)
+class Refuses:
+    """Searches where there is no defence, and stumbles over one."""
+
+    def reconstruct(self, observation: Any, generator: torch.Generator, **options: Any) -> Reconstruction:
+        raise InputError("mine", "an index is out of range", "no idea")
+
+
+def test_an_input_error_inside_an_attack_is_a_failure() -> None:
+    """It became `not_applicable`, which no gate fails: an attack that broke on the defence was left out of account."""
+    plan = resolve_plan(tiny(attacks=["study.test_wrong_calm:Refuses"], defenses=["none"]))
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] == "failed"
+    assert "an index is out of range" in record["message"]
+
+
+def test_clients_that_an_attack_does_not_apply_to_are_not_cleared() -> None:
+    """ "Not recovered", and a passed gate, on the 20 of 60 clients that the attack could read at all."""
+    skipped = [trial(i, None, defense="d", status="not_applicable") for i in range(20, 60)]
+    assert row_of([*POWER, *quiet(20), *skipped]).level is Level.INCONCLUSIVE
+    assert judged([*POWER, *quiet(20), *skipped]).passed is False
+    assert judged([*POWER, *quiet(20)]).passed is True
+
+
+def test_a_gate_without_a_limit_is_refused() -> None:
+    """`gate: {}` passed whatever was not outright exposed, partly identified clients too."""
+    with pytest.raises(InputError, match="name a limit"):
+        parse(tiny(gate={}))
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_limit_on_labels_that_nobody_read_is_not_kept(known: bool) -> None:
+    """`label_f1: {max: 0.1}` passed where no attack looked at labels, or where the plan gave them away."""
+    rows = quiet(20, **({"f1": 1.0, "known": True} if known else {}))
+    result = judged([*POWER, *rows], label_f1={"max": 0.1})
+    assert result.passed is False
+    assert "its limit on them says nothing" in result.reasons[0].text
+
+
+@pytest.mark.parametrize("how", ["naive", "untold"])
+def test_an_attacker_who_does_not_know_the_defence_clears_nothing(how: str) -> None:
+    """A gate passed because the only attacker tried took the defended update for an undefended one."""
+    rows = [*POWER, *quiet(20)]
+    rows = [replace(t, role=Role.NAIVE) for t in rows] if how == "naive" else rows
+    if how == "untold":
+        rows = [replace(t, scenario=replace(t.scenario, knowledge=("example_count",))) for t in rows]
+    result = judged(rows)
+    assert result.passed is False
+    assert "hiding it is no defence" in result.reasons[0].text
+
+
+def test_a_search_that_the_clock_ended_early_is_flagged() -> None:
+    """A defence that is slow to simulate looked like one that protects: a tenth of the search in the same time."""
+    slow = [replace(t, status="time_limit", gradient_evaluations=10) for t in quiet(20)]
+    control = [replace(t, gradient_evaluations=100) for t in POWER]
+    assert any(isinstance(flag, CutShort) for flag in row_of([*control, *slow]).flags)
+    assert judged([*control, *slow]).passed is False
+    even = [replace(t, status="time_limit", gradient_evaluations=90) for t in quiet(20)]
+    assert judged([*control, *even]).passed is True
+
+
+def test_one_client_many_times_is_one_client() -> None:
+    """Sixty clients with one and the same record supported a limit of .05, as sixty strangers would."""
+    x = torch.rand(1, 3, 8, 8).repeat(20, 1, 1, 1)
+    x[10:] = torch.rand(10, 3, 8, 8)
+    plan = resolve_plan(
+        tiny(
+            model={"mlp": {"hidden": [4]}},
+            data={"source": InMemory(inputs=x, labels=torch.arange(20) % 2), "batch": 1, "batches": 12},
+            attacks=["closed-form"],
+            defenses=["none"],
+            gallery=3,
+        )
+    )
+    keys = [key for key in plan.trials() if not key.control]
+    assert [plan.data.holder(key.batch) for key in keys] == [0] * 10 + [10, 11]
+    trials = [Trial.from_json(run_trial(plan, key, compute=Compute()).record) for key in keys[8:]]
+    assert verdict(trials, None).findings[0].clients == 3
+
+
+def test_controls_of_one_picture_show_no_power() -> None:
+    """Where a source had one picture to lend, five controls of it showed that the attack "works"."""
+    one = Batch(torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))
+    half = Batch(torch.cat([one.inputs[:2], torch.rand(2, 3, 8, 8)]), one.labels)
+    other = Batch(torch.cat([one.inputs[3:], torch.rand(3, 3, 8, 8)]), one.labels)
+    assert first_holders([one, one.take(torch.tensor([3, 2, 1, 0])), half, other]) == [0, 0, 0, 3]
+
+
+def test_the_next_frame_of_a_film_is_no_stranger() -> None:
+    """With a near copy of each picture in the line-up, a read at 24 dB "identified" nobody."""
+    frames = pictures(3, 0)
+    x, read = (
+        (frames + noise * torch.randn(frames.shape, generator=torch.Generator().manual_seed(seed))).clamp(0, 1)
+        for noise, seed in ((0.02, 9), (0.06, 8))
+    )
+    seen = truth(x, torch.cat([frames, pictures(40, 1)]))
+    scores = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, SPEC, labels_known=False).scores
+    assert scores is not None
+    assert scores.recovered == (True,) * 3
+
+
+def test_what_an_attack_proved_is_scored_wherever_it_stands() -> None:
+    """Reads beyond the client's number were cut off, certified ones among them: "not recovered", over a proof."""
+    x = pictures(2, 0)
+    offered = torch.cat([torch.rand(6, 3, 16, 16), x])
+    certified = torch.tensor([False] * 6 + [True] * 2)
+    found = evaluate(
+        Reconstruction(offered, None, Status.CONVERGED, certified=certified), truth(x), SPEC, labels_known=False
+    )
+    assert found.scores is not None
+    assert found.scores.certified == 2
+    assert found.scores.recovered == (True, True)
+    assert found.order == (6, 7)
+
+
+def test_a_part_of_a_picture_that_is_exact_singles_it_out() -> None:
+    """The middle of every picture, exact, on black: identified 1 of 16 on CIFAR-10."""
+    x = pictures(8, 0)
+    read = torch.zeros_like(x)
+    read[..., 4:12, 4:12] = x[..., 4:12, 4:12]
+    scores = evaluate(Reconstruction(read, None, Status.CONVERGED), truth(x), SPEC, labels_known=False).scores
+    assert scores is not None
+    assert sum(scores.identified) >= 7
+
+
+class Pooled(nn.Module):
+    """Its features hardly depend on the picture, as those of a deep network that was not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3, 2, 1), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(3 + 0.1 * torch.relu(self.conv(x)).mean((2, 3)))
+        return out
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_other_pictures_do_not_explain_a_captured_update(right: bool) -> None:
+    """Any pictures with the round's labels explained 99.9 % of the update of a ConvNet on CIFAR-10, so a plan with
+    wrong ones was believed, and the attack's true reads were held against the wrong originals: "not recovered"."""
+    torch.manual_seed(0)
+    task, labels = Task.of(Pooled(), SPEC), torch.tensor([0, 1])
+    sent = client_update(task, FedSGD(), Batch(pictures(2, 0), labels), Draws(0))
+    account = Setting(task, FedSGD(), NoDefense(), Batch(pictures(2, 0 if right else 7), labels))
+    found = explain(account, sent, Draws(1), lambda *_: (), pictures(32, 3))
+    assert found.fit.share > 0.95
+    assert found.holds == right
+    assert ("other pictures with the same labels explain as much" in found.sentence) != right
+
+
+def test_a_frontier_recommends_nothing_that_is_flagged() -> None:
+    """A rounding without a gradient is quiet because the attack had nothing to follow: "the best that was tried"."""
+    rows = [row("undefended", "none", 0.9, (18, 25.0)), row("quantise", "sign", 0.89, (0, 11.0), (0, 11.0))]
+    tolerance = {"accuracy": 0.02, "identified": 0.05}
+    assert "sign" in recommendation(rows, tolerance)["headline"]
+    rows[1]["leakage"]["adapted"]["flags"] = [{"sentence": "it had no gradient to follow"}]
+    found = recommendation(rows, tolerance)
+    assert "sign" not in found["headline"]
+    assert any("not recommended: sign" in sentence for sentence in found["sentences"])

@@ -130,19 +130,19 @@ def listens(address: str) -> bool:
 
 @pytest.mark.skipif(shutil.which("flower-superlink", path=str(BIN)) is None, reason="needs Flower's commands")
 def test_rounds_of_a_deployment_on_loopback_are_captured(tmp_path: Path, home: dict[str, str]) -> None:
-    fleet, control = free(), free()
+    link = free()
     (tmp_path / "flwr").mkdir()
-    config = f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\naddress = "{control}"\ninsecure = true\n'
+    config = f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\naddress = "{link}"\ninsecure = true\n'
     (tmp_path / "flwr" / "config.toml").write_text(config)
     captures = tmp_path / "captures"
     with ExitStack() as stack:
-        addresses = ["--fleet-api-address", fleet, "--control-api-address", control, "--port", free().split(":")[1]]
         plain = "--disable-runtime-dependency-installation"
-        stack.enter_context(started(home, "flower-superlink", "--insecure", plain, *addresses))
-        while not (listens(fleet) and listens(control)):
+        host = ["--host", "127.0.0.1", "--port", link.split(":")[1]]
+        stack.enter_context(started(home, "flower-superlink", "--insecure", plain, *host))
+        while not listens(link):
             time.sleep(1)
         for node in (0, 1):
-            place = ["--superlink", fleet, "--port", free().split(":")[1]]
+            place = ["--superlink", link, "--port", free().split(":")[1]]
             about = ["--node-config", f"partition-id={node} num-partitions=2"]
             stack.enter_context(started(home, "flower-supernode", "--insecure", *place, *about))
         flwr_run(home, "loopback", {"captures": str(captures), "examples": 1, "batch-size": 1, "rounds": 1})

@@ -9,6 +9,7 @@ from typing import Any
 
 from leakgauge.errors import InputError
 from leakgauge.files import written_whole
+from leakgauge.study.deciding.signed import signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict
@@ -35,6 +36,7 @@ def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
     """
     audit = store.audit
     config = json.loads(audit.config)
+    judged = judged or verdict_of(store)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": audit.version,
@@ -42,7 +44,10 @@ def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
         "config": config,
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
-        "verdict": (judged or verdict_of(store)).to_json(),
+        "decision": signed(
+            judged, gate=gate_of(config), config=config, contents=json.loads(audit.contents), folder=store.folder
+        ),
+        "verdict": judged.to_json(),
     }
 
 

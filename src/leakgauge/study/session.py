@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from rich.text import Text
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
+from leakgauge.study.deciding.signed import LINT
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.verdict import Verdict
+from leakgauge.study.pipeline.findings import findings_text, print_findings, sorted_findings
+from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
 from leakgauge.study.summary import lines, named
@@ -37,6 +41,9 @@ def run_audit(
     compute = Compute(device=device)
     compute.apply()
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
+    linted = None if not anew and (output / LINT).is_file() else sorted_findings(lint_plan(plan))
+    if linted is not None:
+        print_findings(console, linted)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -65,9 +72,12 @@ def run_audit(
         )
     finally:
         progress.stop()
+    if linted is not None:
+        write_whole(output / LINT, findings_text(linted), FREE_SPACE)
     judged = verdict_of(store)
-    html, _ = write_reports(store, summary(store, judged))
-    _summary(console, plan.name, judged, output)
+    told = summary(store, judged)
+    html, _ = write_reports(store, told)
+    _summary(console, plan.name, judged, told["decision"], output)
     if path is None:
         console.print(Text(MEANT))
     console.print(f"report: {html}", soft_wrap=True)
@@ -99,8 +109,8 @@ def write_reports(store: Store, told: dict[str, Any] | None = None) -> tuple[Pat
     return write_whole(store.folder / "report.html", text, FREE_SPACE), path
 
 
-def _summary(console: Console, name: str, verdict: Verdict, folder: Path) -> None:
-    """A line for each setting, the headline, and the gate in one line."""
+def _summary(console: Console, name: str, verdict: Verdict, decision: Mapping[str, Any], folder: Path) -> None:
+    """A line for each setting, the decision, the headline, and the gate in one line."""
     found = lines(verdict)
     table = Table(title=f"{name}: {verdict.level.words}", box=None, title_justify="left", pad_edge=False)
     table.add_column("setting", no_wrap=True, overflow="ellipsis")
@@ -110,7 +120,16 @@ def _summary(console: Console, name: str, verdict: Verdict, folder: Path) -> Non
     for line, title in zip(found, titles, strict=True):
         table.add_row(Text(title), line.level.words, line.identified, line.psnr)
     console.print(table)
+    for title, text in (
+        (decision["title"], decision["reason"]),
+        ("update", decision["origin"]["words"]),
+        ("labels", decision["labels"]),
+        ("how sure", decision["sure"]),
+        ("next", decision["next"]["step"]),
+    ):
+        console.print(Text(f"{title}: {text}"))
     for sentence in (*verdict.headline, verdict.gate.sentence):
-        console.print(Text(sentence))
+        if sentence != decision["reason"]:
+            console.print(Text(sentence))
     if verdict.gate.reasons:
         console.print(Text(f"each reason: leakgauge gate {folder}"), soft_wrap=True)

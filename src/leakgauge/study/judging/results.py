@@ -139,7 +139,10 @@ class LabelLeak:
     @property
     def leaks(self) -> bool | None:
         """`True` beyond the interval, `False` where no better than the constant guess, `None` where it cannot be told:
-        in few clients, or where the reader itself gives its answer no confidence."""
+        in few clients, or where the reader itself gives its answer no confidence. One client's own counts are the
+        best constant guess for it, so one client never says that labels do not leak."""
+        if self.n < 2:
+            return None
         if self.above <= 0:
             return False
         return True if self.above_low > 0 and self.confidence != 0 else None

@@ -9,6 +9,7 @@ from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.clients import FedAvg, client_update
 from leakgauge.clients.protocol import Protocol
+from leakgauge.compute import Budget
 from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, NoDefense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
@@ -27,6 +28,8 @@ READS: dict[str, Attack] = {
     "peeling": Peeling(),
 }
 """Reads that certify themselves: they try, and say by their own check whether it came out exactly."""
+READ_SECONDS = 20.0
+"""Longest that one read may take; the audit's own attacks have their own budgets."""
 DELTA = 1e-5
 HIGH_EPSILON = 10.0
 """ε of one release above which little noise is called out; a round is rarely the only one."""
@@ -74,7 +77,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     yield from lint_update(update, where, observation.task)
     for name, read in READS.items():
         try:
-            found = read.reconstruct(observation, draws.generator(name))
+            found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))
         except FOREIGN:
             continue
         if found.status is Status.EXACT and found.inputs is not None:

@@ -1,0 +1,1 @@
+"""From a verdict to a decision that a person can sign."""

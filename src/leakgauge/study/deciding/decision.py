@@ -1,0 +1,225 @@
+"""No, not yet, or no objection found within what was tested: with the reason and what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from leakgauge.statistics.intervals import bounded_upper
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.gate import Reason, Why, needed
+from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.verdict import Verdict
+
+FEWEST = next(n for n in range(1, 20) if bounded_upper([0.0] * n) < 0.5)
+"""Clients without a hit that a row needs before it can say "not recovered"."""
+
+
+class Answer(Enum):
+    """To: may these updates leave the clients as they are?"""
+
+    NO = "no"
+    NOT_YET = "not_yet"
+    NO_OBJECTION = "no_objection"
+
+
+@dataclass(frozen=True)
+class Next:
+    """What to do, and what it costs: more clients, their examples, and minutes on one core; `None` where unknown."""
+
+    step: str
+    clients: int | None = None
+    examples: int | None = None
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One sentence of reason, what it rests on in words, and what "no objection" is within, if that is the answer."""
+
+    answer: Answer
+    reason: str
+    rests_on: str
+    next: Next
+    limits: str = ""
+
+    @property
+    def title(self) -> str:
+        """The first words of the page."""
+        if self.answer is Answer.NO_OBJECTION:
+            return f"No objection found within {self.limits}"
+        return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}[self.answer]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the decision is about, of the plan.
+
+    Attributes:
+        captured: one client's captured update, not simulated ones.
+        exact: a lint finding that reads examples exactly, in words.
+    """
+
+    gate: GateConfig | None
+    batch: int
+    captured: bool
+    thing: str = "image"
+    exact: str = ""
+
+
+def decide(verdict: Verdict, asked: Asked) -> Decision:
+    """The answer of an audit.
+
+    *No*: something came back, was singled out beyond chance, was read exactly, or a limit of the gate is broken.
+    *No objection*: the gate passed, and no label was read that it sets no limit for. *Not yet*: everything else.
+    """
+    own = [f for f in verdict.findings if not f.control]
+    rests = _rests_on(own, asked.captured)
+    for answer, reason, following in _grounds(verdict, own, asked):
+        return Decision(answer, reason, rests, following)
+    assert asked.gate is not None
+    return Decision(
+        Answer.NO_OBJECTION,
+        f"Every limit of the gate holds with 95 % confidence in {_settings(own)} against the attacks tried here.",
+        rests,
+        Next("audit again when model, local training, defence, server or the kind of data change"),
+        limits_of(asked.gate),
+    )
+
+
+def _grounds(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tuple[Answer, str, Next]]:
+    """Everything that stands against "no objection", the gravest first."""
+    reasons = verdict.gate.reasons if verdict.gate.passed is False else ()
+    found = [
+        *_leaks(verdict, own, asked),
+        *_broken(reasons, Why.BROKEN, Answer.NO, "lower what leaks, or argue for another limit before the audit"),
+    ]
+    if verdict.explained is not None and not verdict.explained.holds:
+        step = "mend the plan until it explains the update, then audit again"
+        found.append((Answer.NOT_YET, "The plan does not explain the captured update.", Next(step)))
+    failing = "mend what failed, then run the same command: finished trials are kept"
+    found += _broken(reasons, Why.FAILED, Answer.NOT_YET, failing)
+    better = "add a stronger attack, seeds or evaluations; the flagged row says which"
+    found += _broken(reasons, Why.UNRELIABLE, Answer.NOT_YET, better)
+    found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, "add an attack that recovers the undefended controls")
+    unsupported = _broken(reasons, Why.UNSUPPORTED, Answer.NOT_YET, "")
+    found += [(answer, text, more_clients(own, asked)) for answer, text, _ in unsupported]
+    unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
+    doubted = next((f for f in unsettled if f.flags), None)
+    if doubted is not None:
+        found.append((Answer.NOT_YET, f"The audit doubts its own result: {doubted.flags[0].sentence}.", Next(better)))
+    elif unsettled or not own:
+        said = unsettled[0].sentence if unsettled else "no attack gave a result."
+        found.append((Answer.NOT_YET, f"One row is not settled: {said}", more_clients(own, asked)))
+    if verdict.gate.passed is None:
+        step = "say in the plan what would be acceptable, e.g. gate: {identified: {max: 0.05}}"
+        found.append((Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)))
+    elif verdict.gate.passed is False and not found:
+        found.append((Answer.NOT_YET, "The gate did not pass.", Next("see its reasons")))
+    leaking = [f for f in own if f.label_f1 is not None and f.label_f1.leaks]
+    if leaking and (asked.gate is None or asked.gate.label_f1 is None):
+        step = "decide whether the labels are sensitive, and set gate: {label_f1: {max: …}}"
+        found.append(
+            (Answer.NOT_YET, f"Labels were read, and no limit is set for them: {label_words(own)}", Next(step))
+        )
+    return found
+
+
+def _leaks(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tuple[Answer, str, Next]]:
+    step = "do not share updates like these: a defence or larger batches first; leakgauge frontier compares them"
+    held = list(dict.fromkeys(f.scenario.words for f in own if _stands(own, f)))
+    if held:
+        step = f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"
+    leaky = verdict.level in (Level.EXPOSED, Level.PARTIAL)
+    found = [(Answer.NO, verdict.headline[0], Next(step))] if leaky else []
+    return found + ([(Answer.NO, asked.exact, Next(step))] if asked.exact else [])
+
+
+def _stands(own: Sequence[Finding], finding: Finding) -> bool:
+    levels = {f.level for f in own if f.scenario == finding.scenario} - {Level.NOT_APPLICABLE}
+    return levels == {Level.NOT_RECOVERED} and not any(f.flags for f in own if f.scenario == finding.scenario)
+
+
+def _broken(reasons: Sequence[Reason], why: Why, answer: Answer, step: str) -> list[tuple[Answer, str, Next]]:
+    of_kind = [r.text for r in reasons if r.why is why]
+    more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
+    return [(answer, f"{of_kind[0]}{more}.", Next(step))] if of_kind else []
+
+
+def more_clients(own: Sequence[Finding], asked: Asked) -> Next:
+    """How many more clients the strictest limit takes with none identified, and their price at this audit's pace."""
+    gate = asked.gate
+    shares = [limit.max for limit in (gate.identified,) if limit] if gate else []
+    shares += [gate.psnr.share] if gate and gate.psnr else []
+    counts = [n for n in (needed(share) for share in shares) if isinstance(n, int)]
+    if len(counts) < len(shares):
+        return Next("a limit of 0 needs infinitely many clients: set a limit above 0")
+    have = min((f.clients for f in own), default=0)
+    missing = max([*counts, FEWEST]) - have
+    if missing <= 0:
+        return Next("the table says what each row lacks: power, trials that failed, or a flag")
+    minutes = sum(f.cost.seconds / f.clients * missing for f in own if f.clients) / 60
+    examples = missing * asked.batch
+    named = asked.thing if examples == 1 else f"{asked.thing}s"
+    of = "" if asked.batch == 1 else f" in {missing} batches"
+    words = f"{examples} more {named}{of}, about {duration(minutes)} on one core"
+    if asked.captured:
+        words = f"one captured update is one client: simulate more, without update: ({words})"
+    else:
+        words = f"{words}: data.batches: {have + missing}"
+    return Next(words, missing, examples, round(minutes, 1))
+
+
+def duration(minutes: float) -> str:
+    """In words, rounded up to two digits."""
+    if minutes < 1:
+        return "a minute"
+    if minutes < 90:
+        return f"{math.ceil(minutes)} minutes"
+    return f"{minutes / 60:.2g} hours"
+
+
+def limits_of(gate: GateConfig) -> str:
+    """What a gate allows, in words."""
+    parts = []
+    if gate.identified is not None:
+        parts.append(f"{100 * gate.identified.max:g} % singled out")
+    if gate.psnr is not None:
+        parts.append(f"{100 * gate.psnr.share:g} % above {gate.psnr.worst:g} dB")
+    if gate.label_f1 is not None:
+        parts.append(f"a label F1 of {gate.label_f1.max:g}")
+    return ", ".join(parts) or "the gate"
+
+
+def label_words(own: Sequence[Finding]) -> str:
+    """What the updates say about labels, a diagnosis being one."""
+    measured = [f.label_f1 for f in own if f.label_f1 is not None]
+    if not measured:
+        return "not measured: they were given to the attacker, or no attack that reads them gave a result."
+    worst = max(measured, key=lambda m: (m.leaks is True, m.above))
+    if worst.n < 2:
+        return f"read with F1 {worst.mean:.2f} (1 is all right); one client cannot say how well a guess would do."
+    numbers = f"F1 {worst.mean:.2f}, best constant guess {worst.baseline:.2f}, {worst.n} clients"
+    said = {True: "read better than by guessing", False: "read no better than by guessing", None: "cannot be told"}
+    return f"{said[worst.leaks]} ({numbers}); a diagnosis is a label."
+
+
+def _settings(own: Sequence[Finding]) -> str:
+    count = len({f.scenario for f in own})
+    return "the setting tested" if count == 1 else f"all {count} settings tested"
+
+
+def _rests_on(own: Sequence[Finding], captured: bool) -> str:
+    attacks = sorted({f.attack.split("(")[0] for f in own if f.level is not Level.NOT_APPLICABLE})
+    trials, evaluations = sum(f.trials for f in own), sum(f.cost.gradient_evaluations for f in own)
+    clients = max((f.clients for f in own), default=0)
+    who = "one captured update" if captured else f"{clients} simulated client{'s' if clients != 1 else ''}"
+    count = len({f.scenario for f in own})
+    where = f"{count} setting{'s' if count != 1 else ''}"
+    minutes = sum(f.cost.seconds for f in own) / 60
+    return (
+        f"{who}, {where}, {trials} trial{'s' if trials != 1 else ''} of {', '.join(attacks) or 'no attack'}: "
+        f"{evaluations:,} gradient evaluations, {duration(minutes)} on one core."
+    )

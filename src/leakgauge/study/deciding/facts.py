@@ -1,0 +1,227 @@
+"""What a decision page states beside its answer: means, risks, evidence, limits; what is unknown is said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leakgauge.errors import FOREIGN
+from leakgauge.privacy.guarantee import NoGuarantee, mechanism
+from leakgauge.privacy.tested import Claim
+from leakgauge.resolve import resolve_defense
+from leakgauge.study.deciding.decision import Decision, label_words
+from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.verdict import Verdict
+
+DELTA = 1e-5
+CORE_HOUR = 0.05
+"""US dollars: a stated price, for scale."""
+OUT_OF_SCOPE = (
+    (
+        "Membership inference",
+        "whether a known person took part is not tested: LiRA or RMIA, e.g. by Privacy Meter or LeakPro",
+    ),
+    ("The final model", "what the trained model remembers is not tested: extraction and membership tests on the model"),
+    ("Linkability", "whether two updates are of one person is not tested; assume yes where each carries examples"),
+    ("Attributes", "properties of examples other than labels are not tested"),
+    ("Later attacks", "attacks that nobody has published yet; audit again as the tool gains some"),
+)
+MEANS = (
+    "Means reasonably likely to be used, by anyone who gets hold of an update: published attacks, run here with the "
+    "time and knowledge stated. A motivated party may spend more; what counts is cost, time and technology at release."
+)
+RESIDUAL = "This page says what was tried and what came of it. It does not say that updates are anonymous."
+AGAIN = "model, local training, defence, server, kind of data or this package change, or a stronger attack is published"
+
+
+def facts(
+    decision: Decision,
+    verdict: Verdict,
+    *,
+    config: Mapping[str, Any],
+    contents: Mapping[str, str],
+    lint: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The ``decision`` of report.json."""
+    own = [f for f in verdict.findings if not f.control]
+    following = decision.next
+    return {
+        "answer": decision.answer.value,
+        "title": decision.title,
+        "reason": decision.reason,
+        "rests_on": decision.rests_on,
+        "rows": _rows(own),
+        "next": {
+            "step": _capital(following.step),
+            "clients": following.clients,
+            "examples": following.examples,
+            "minutes": following.minutes,
+        },
+        "origin": _origin(config, own),
+        "came_back": _came_back(own),
+        "sure": _sure(verdict, own),
+        "labels": _capital(label_words(own)),
+        "actors": _actors(own),
+        "means": _means(own),
+        "means_left_out": [f.sentence for f in own if f.level is Level.NOT_APPLICABLE],
+        "singling_out": [_singled_out(f) for f in own if f.identified is not None],
+        "privacy_budget": _budgets(config),
+        "withheld": _withheld(own),
+        "hashes": dict(contents),
+        "lint": [dict(found) for found in lint],
+        "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE],
+        "reasonably_likely_means": MEANS,
+        "residual": RESIDUAL,
+        "again_when": AGAIN,
+    }
+
+
+def _rows(own: Sequence[Finding], most: int = 20) -> list[str]:
+    """The gravest rows of the table, on which the reason rests."""
+    return [f"{f.attack} on {f.scenario.words}" for f in own if f.level is own[0].level][:most]
+
+
+def _origin(config: Mapping[str, Any], own: Sequence[Finding]) -> dict[str, str]:
+    if config.get("update"):
+        file = Path(str(config["update"]))
+        return {"kind": "captured", "words": f"Captured: one real update, {file.parent.name}/{file.name}"}
+    source = own[0].scenario.data.source if own else "unknown"
+    return {"kind": "simulated", "words": f"Simulated: clients were trained here on data of {source}, not captured"}
+
+
+def _came_back(own: Sequence[Finding]) -> str:
+    seen = [f for f in own if f.identified is not None and f.recovered is not None]
+    if not seen:
+        return "Nothing can be said: no attack gave a result."
+    worst = max(seen, key=lambda f: ((f.recovered or 0) / max(f.images, 1), f.identified.rate if f.identified else 0))
+    assert worst.identified is not None
+    thing = worst.scenario.data.kind
+    defense = worst.scenario.defense if worst.scenario.defended else "no defence"
+    highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
+    return (
+        f"{worst.recovered} of {worst.images} {thing}s came back, {worst.identified.count} singled out in a line-up of "
+        f"{worst.identified.gallery + 1}{highest} ({worst.attack.split('(')[0]}, {defense})"
+    )
+
+
+def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
+    if verdict.explained is not None and not verdict.explained.holds:
+        return "Not: the plan does not explain the captured update, so failures of attacks mean nothing"
+    seen = [f for f in own if f.identified is not None]
+    if not seen:
+        return "Not at all: there is no result"
+    if any(f.certified for f in seen):
+        return "Certain for what an attack certified by its own check; more may come back to other attacks"
+    if verdict.level in (Level.EXPOSED, Level.PARTIAL):
+        return "Certain that it can happen; how often is less sure: see the intervals in the table"
+    if any(f.flags for f in seen):
+        return "Little: the audit doubts its own rows, see unreliable"
+    worst = max(seen, key=lambda f: f.identified.upper if f.identified else 0.0)
+    assert worst.identified is not None
+    weak = "" if worst.power.shown else "; the attack was not shown to work here"
+    many = f"{worst.clients} client{'s' if worst.clients != 1 else ''}"
+    return f"From {many}: up to {100 * worst.identified.upper:.0f} % may be singled out (95 % confidence){weak}"
+
+
+def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
+    secure = any(f.scenario.client.startswith("secure-aggregation") for f in own)
+    access = "the sum of a cohort's updates" if secure else "single updates in clear"
+    crafted = sorted({f.scenario.server for f in own if f.scenario.server_changes})
+    found = [
+        {
+            "who": "whoever operates the server, or gets into it",
+            "role": "passive: follows the protocol and keeps what it sees",
+            "access": access,
+            "skill": "runs published code; no statistics needed",
+        },
+        {
+            "who": "whoever reads the wire or the server's logs and backups",
+            "role": "passive",
+            "access": f"{access}, where transport or storage is not encrypted",
+            "skill": "the same",
+        },
+    ]
+    if crafted:
+        found.append(
+            {
+                "who": f"a server that crafts what it broadcasts ({', '.join(crafted)})",
+                "role": "active",
+                "access": access,
+                "skill": "must change what clients train; leakgauge inspect looks for it",
+            }
+        )
+    return found
+
+
+def _means(own: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [
+        {
+            "attack": f.attack,
+            "setting": f.scenario.words,
+            "knowledge": list(f.scenario.knowledge),
+            "gradient_evaluations": f.cost.gradient_evaluations,
+            "seconds": f.cost.seconds,
+            "dollars": round(f.cost.seconds / 3600 * CORE_HOUR, 4),
+            "public_code": True,
+        }
+        for f in own
+        if f.level is not Level.NOT_APPLICABLE
+    ]
+
+
+def _singled_out(f: Finding) -> dict[str, Any]:
+    assert f.identified is not None
+    risk = f.residual_risk
+    return {
+        "setting": f.scenario.words,
+        "attack": f.attack,
+        "rate": f.identified.rate,
+        "control": f.identified.chance,
+        "naive": f.identified.naive,
+        "residual_risk": None if risk is None else {"rate": risk.rate, "low": risk.low, "high": risk.high},
+        "low": f.identified.low,
+        "high": f.identified.high,
+        "clients": f.clients,
+        "examples": f.identified.n,
+        "worst_client": f.identified.worst,
+        "line_up": f.identified.gallery + 1,
+    }
+
+
+def _budgets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """ε of one release for each defence of the plan, or why there is none."""
+    batch = (config.get("data") or {}).get("batch", 1)
+    found = []
+    for i, described in enumerate(config.get("defenses") or ["none"]):
+        entry: dict[str, Any] = {"defense": str(described), "epsilon": None, "delta": None}
+        try:
+            named = resolve_defense(described, f"defenses[{i}]")
+            stated = mechanism(named.value, examples=batch)
+        except FOREIGN as error:  # an object of the user's own, of which the report keeps a description
+            found.append(entry | {"reason": f"not known: {error}"})
+            continue
+        entry["defense"] = named.label
+        if isinstance(stated, NoGuarantee):
+            found.append(entry | {"reason": stated.reason})
+            continue
+        try:
+            epsilon = Claim.of_noise(stated.noise_multiplier, DELTA).epsilon
+        except FOREIGN:
+            found.append(entry | {"reason": f"noise over clip is {stated.noise_multiplier:.3g}: ε is beyond use"})
+            continue
+        unit = f"one {stated.unit.value}, there or not"
+        stated_for = {"epsilon": round(epsilon, 4), "delta": DELTA, "unit": unit, "releases": 1}
+        reason = "exact for one Gaussian release without sampling; rounds and tuning add to it: leakgauge privacy"
+        found.append(entry | stated_for | {"reason": reason})
+    return found
+
+
+def _withheld(own: Sequence[Finding]) -> list[str]:
+    known = {field for f in own for field in f.scenario.knowledge}
+    everything = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
+    return [field for field in everything if field not in known]
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"

@@ -1,0 +1,44 @@
+"""Findings of the lint: in order, printed, written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.text import Text
+
+from leakgauge.risk.lint import LintFinding, Severity
+
+ORDER = tuple(Severity)
+SHOWN = 3
+"""Findings of a rule that the terminal shows; the JSON file has all."""
+
+
+def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
+    """The gravest first."""
+    return sorted(found, key=lambda f: ORDER.index(f.severity))
+
+
+def findings_text(found: Sequence[LintFinding]) -> str:
+    """As a JSON document."""
+    records = [asdict(f) | {"severity": f.severity.value} for f in found]
+    return json.dumps({"findings": records}, indent=1, ensure_ascii=False) + "\n"
+
+
+def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
+    """By rule, with the smallest change that helps, and a line that counts."""
+    groups: dict[tuple[Severity, str, str], list[LintFinding]] = {}
+    for f in found:
+        groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
+    for (severity, rule, hint), members in groups.items():
+        console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is Severity.HIGH else ""))
+        for f in members[:SHOWN]:
+            residual = "" if f.residual is None else f" (unexplained: {f.residual:.1e})"
+            console.print(Text(f"  {f.where}: {f.evidence}{residual}"))
+        if len(members) > SHOWN:
+            console.print(Text(f"  and {len(members) - SHOWN} more"))
+        console.print(Text(f"  what helps: {hint}"))
+    counts = ", ".join(f"{sum(f.severity is s for f in found)} {s.value}" for s in Severity)
+    console.print(Text(f"{len(found)} findings: {counts}. No finding means that these rules saw nothing, no more."))

@@ -1,0 +1,103 @@
+"""The answer of an audit: what stands against "no objection", and what it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from leakgauge.study.deciding.decision import Answer, Asked, Decision, decide
+from leakgauge.study.deciding.facts import facts
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.gate import needed
+from leakgauge.study.judging.records import Explanation, Trial
+from leakgauge.study.judging.verdict import verdict
+from study.trials import POWER, trial
+
+GATE = GateConfig.model_validate({"identified": {"max": 0.05}})
+LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"max": 1.0}})
+
+
+def decided(trials: Sequence[Trial], gate: GateConfig | None = GATE, **asked: object) -> Decision:
+    return decide(verdict(trials, gate), Asked(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
+
+
+def quiet(n: int, **changes: object) -> list[Trial]:
+    return [trial(i, 10.0, **({"defense": "d"} | changes)) for i in range(n)]  # type: ignore[arg-type]
+
+
+ENOUGH = [*POWER, *quiet(59)]
+
+
+def test_no_objection_names_its_limits() -> None:
+    found = decided(ENOUGH)
+    assert found.answer is Answer.NO_OBJECTION
+    assert found.title == "No objection found within 5 % singled out"
+
+
+@pytest.mark.parametrize(
+    ("trials", "gate", "asked", "answer", "word"),
+    [
+        ([*POWER, *quiet(58), trial(58, 30.0, identified=True, defense="d")], GATE, {}, Answer.NO, "reconstructed"),
+        ([*POWER, *quiet(59, status="exact", certified=1)], GATE, {}, Answer.NO, "certified"),
+        (ENOUGH, GATE, {"exact": "m: closed-form reads 1 of 1 examples exactly."}, Answer.NO, "exactly"),
+        ([*POWER, *quiet(16)], GATE, {}, Answer.NOT_YET, "not enough clients"),
+        (ENOUGH, None, {}, Answer.NOT_YET, "no gate"),
+        (quiet(59), GATE, {}, Answer.NOT_YET, "power"),
+        ([*POWER, *quiet(58), trial(58, None, defense="d")], GATE, {}, Answer.NOT_YET, "gave no result"),
+        ([], GATE, {}, Answer.NOT_YET, "nothing was tested"),
+        ([*POWER, *quiet(59, f1=0.9)], GATE, {}, Answer.NOT_YET, "Labels were read"),
+        ([*POWER, *quiet(59, f1=0.9)], LABELS, {}, Answer.NO_OBJECTION, "Every limit"),
+    ],
+)
+def test_what_stands_against_it(
+    trials: list[Trial], gate: GateConfig | None, asked: dict[str, object], answer: Answer, word: str
+) -> None:
+    found = decided(trials, gate, **asked)
+    assert found.answer is answer, found
+    assert word in found.reason
+
+
+def test_an_unexplained_update_is_never_without_objection() -> None:
+    doubt = Explanation(False, "The plan explains 35 % of this update.", {"holds": False, "sentence": "35 %"})
+    trials = [t if t.control else replace(t, explained=doubt) for t in ENOUGH]
+    for gate in (GATE, None):
+        found = decided(trials, gate)
+        assert found.answer is Answer.NOT_YET
+        assert "explain" in found.reason
+
+
+def test_the_next_step_says_what_it_costs() -> None:
+    trials = [*POWER, *(replace(t, seconds=60.0) for t in quiet(16))]
+    following = decided(trials).next
+    missing = needed(0.05)
+    assert isinstance(missing, int)
+    assert following.clients == following.examples == missing - 16
+    assert following.minutes == pytest.approx(43)
+    assert f"{missing - 16} more images, about 43 minutes" in following.step
+
+
+def test_one_client_never_says_that_labels_do_not_leak() -> None:
+    """The constant guess that is best for one client is that client's own labels."""
+    found = verdict([trial(0, 10.0, f1=1.0, constant=1.0)], None)
+    leak = found.findings[0].label_f1
+    assert leak is not None
+    assert leak.leaks is None
+    told = facts(decided([trial(0, 10.0, f1=1.0, constant=1.0)], None), found, config={}, contents={}, lint=[])
+    assert "F1 1.00" in told["labels"]
+    assert "no better" not in told["labels"]
+
+
+def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> None:
+    trials = [trial(0, 10.0)]
+    config = {"data": {"batch": 4}, "defenses": ["none", [{"clip": {"norm": 1.0}}, {"noise": {"sigma": 1.0}}]]}
+    found = facts(decided(trials), verdict(trials, None), config=config, contents={"data": "ab"}, lint=[])
+    without, noisy = found["privacy_budget"]
+    assert without["epsilon"] is None
+    assert "neither clip nor noise" in without["reason"]
+    assert noisy["epsilon"] == pytest.approx(4.38, abs=0.01)
+    assert found["hashes"] == {"data": "ab"}
+    assert found["origin"]["kind"] == "simulated"
+    assert "safe" not in str(found)
+    assert found["rows"] == ["a on m, fedsgd, none"]

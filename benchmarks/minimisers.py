@@ -27,7 +27,6 @@ from leakgauge.attacks.matching import (
     LBFGS,
     Adam,
     BoundedLBFGS,
-    LevenbergMarquardt,
     Matching,
     Minimiser,
     NoPrior,
@@ -36,7 +35,6 @@ from leakgauge.attacks.matching import (
     Uniform,
 )
 from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Problem
-from leakgauge.attacks.matching.residuals import Linearisation
 from leakgauge.attacks.recipes import Auto, dlg, inverting_gradients
 from leakgauge.attacks.recipes.auto import falling_variation
 from leakgauge.clients import FedSGD, client_update
@@ -73,9 +71,6 @@ ATTACKS: dict[str, Callable[[Task, int], Matching]] = {
     "bounded-lbfgs": lambda _, n: _from_uniform(BoundedLBFGS(steps=n), 1e-3),
     "bounded-lbfgs-no-tv": lambda _, n: _from_uniform(BoundedLBFGS(steps=n), 0.0),
     "bounded-lbfgs-falling-tv": lambda _, n: _falling(BoundedLBFGS(steps=n), n),
-    "levenberg-marquardt": lambda _, n: _from_uniform(LevenbergMarquardt(steps=n), 1e-3),
-    "levenberg-marquardt-no-tv": lambda _, n: _from_uniform(LevenbergMarquardt(steps=n), 0.0),
-    "levenberg-marquardt-falling-tv": lambda _, n: _falling(LevenbergMarquardt(steps=n), n),
     "adam": lambda _, n: _from_uniform(Adam(steps=n, lr=0.1, signed=False), 1e-3),
     "signed-adam": lambda _, n: _from_uniform(Adam(steps=n, lr=0.03), 1e-3),
     "lbfgs": lambda _, n: _from_uniform(LBFGS(steps=n), 1e-3),
@@ -106,13 +101,9 @@ class Watched:
     def dtype(self) -> torch.dtype | None:  # type: ignore[override]
         return self.minimiser.dtype
 
-    @property
-    def needs_squares(self) -> bool:  # type: ignore[override]
-        return self.minimiser.needs_squares
-
     def minimise(self, problem: Problem) -> Minimum:
         """As the minimiser does."""
-        evaluate, linearise = problem.evaluate, problem.linearise
+        evaluate = problem.evaluate
         best = Best(1, next(iter(problem.start.values())))
 
         def watch(point: Tensors, at: Evaluation) -> None:
@@ -128,14 +119,7 @@ class Watched:
             watch(point, at)
             return at
 
-        def linearised(point: Tensors) -> Linearisation:
-            at = linearise(point)
-            total = at.data + problem.factor * at.prior
-            watch(point, Evaluation(total[None], at.data[None], {}, problem.factor))
-            return at
-
         problem.evaluate = evaluated  # type: ignore[method-assign]
-        problem.linearise = linearised  # type: ignore[method-assign]
         return self.minimiser.minimise(problem)
 
 

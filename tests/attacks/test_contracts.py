@@ -22,7 +22,6 @@ from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Cosine,
     JointSoftLabels,
-    LevenbergMarquardt,
     Matching,
     Pixels,
     SquaredL2,
@@ -79,7 +78,6 @@ def painter() -> nn.Module:
 
 
 SMOOTH = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=250))
-SECOND = Matching(canvas=Pixels(first=Uniform()), minimiser=LevenbergMarquardt(steps=8))
 SHUFFLED = FedAvg(epochs=1, batch_size=1, lr=0.1, shuffle=True)
 CASES = (
     Case("closed-form", LinearRead(), "flat", min_psnr=100),
@@ -93,7 +91,6 @@ CASES = (
     Case("matching", SMOOTH, n=2, min_psnr=15),
     Case("matching", SMOOTH, protocol=FedAvg(epochs=2, lr=0.1), min_psnr=25),
     Case("matching", Matching(minimiser=Adam(steps=150), labels=JointSoftLabels()), min_psnr=11),
-    Case("matching", SECOND, min_psnr=20),
     Case("inverting-gradients", inverting_gradients(steps=150, tv=1e-4), "relu", min_psnr=8),
     Case("dlg", dlg(restarts=3, steps=150)),
     Case("idlg", idlg(restarts=3, steps=150), min_psnr=15),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,3 +33,11 @@ def described(value: Any) -> Any:
 def vars_of(value: Any) -> dict[str, Any]:
     """What an object of no dataclass holds; private members left out."""
     return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+
+
+def withheld_name(name: str) -> str:
+    """A short hash in place of a file's name, the same in every audit, so that two audits can be compared.
+
+    Whoever can guess the name can check the guess: names that are themselves secrets should be changed in the data.
+    """
+    return f"#{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:12]}"

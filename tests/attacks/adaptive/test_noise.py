@@ -14,7 +14,6 @@ from leakgauge.attacks.adaptive.noise import NATURAL_VARIATION, STRENGTH, Whiten
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Cosine,
-    LevenbergMarquardt,
     Matching,
     NoPrior,
     Pixels,
@@ -211,10 +210,6 @@ def test_what_needs_no_adapting_is_left_alone() -> None:
 
     kept = against_noise(Matching(prior=Own()), noise(relative=1.0), loud)
     assert isinstance(kept.prior, Own)
-    # A minimiser of squares needs an objective known as one; it keeps its cosine.
-    squares = against_noise(Matching(minimiser=LevenbergMarquardt(), prior=NoPrior()), noise(relative=1.0), loud)
-    assert isinstance(squares.objective, Cosine)
-    assert isinstance(squares.prior, Scheduled)
 
 
 def test_the_length_of_the_update_is_not_needed() -> None:

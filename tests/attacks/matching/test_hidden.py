@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from cases import SPEC, batch
 from leakgauge.attacks.matching import (
     Adam,
-    Cosine,
     Given,
-    LevenbergMarquardt,
     Matching,
     NoPrior,
     Pixels,
@@ -22,11 +20,7 @@ from leakgauge.attacks.matching import (
     SquaredL2,
 )
 from leakgauge.attacks.matching.hidden import buffers_in
-from leakgauge.attacks.matching.per_tensor import CosinePerTensor
-from leakgauge.attacks.matching.residuals import has_residual, residual
 from leakgauge.clients import FedSGD, client_update
-from leakgauge.compute import Budget
-from leakgauge.defenses import AttackerView
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -145,23 +139,3 @@ def test_the_penalty_is_part_of_the_total_and_not_of_the_data_term() -> None:
     assert free.objective is not None
     assert held.objective is not None
     assert free.objective < held.objective < 2
-
-
-def test_squares_know_the_hidden_part_too() -> None:
-    observation, _ = seen(0.5, 1)
-    attack = Matching(objective=SquaredL2(), minimiser=LevenbergMarquardt(), hidden=(Shift(1e-9),))
-    found = attack.reconstruct(observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=300))
-    assert found.objective is not None
-    assert found.objective < 1e-3
-
-
-def test_the_cosine_per_tensor_is_a_sum_of_squares() -> None:
-    g = torch.Generator().manual_seed(0)
-    ours, theirs = (
-        {k: torch.randn(s, generator=g, dtype=torch.float64) for k, s in (("a", (3, 4)), ("b", (5,)), ("none", (0,)))}
-        for _ in range(2)
-    )
-    assert has_residual(CosinePerTensor())
-    value = float(CosinePerTensor()(ours, theirs, AttackerView()))
-    assert float(residual(CosinePerTensor(), ours, theirs).square().sum()) == pytest.approx(value, rel=1e-12)
-    assert float(residual(Cosine(), ours, theirs).square().sum()) != pytest.approx(value, rel=1e-3)

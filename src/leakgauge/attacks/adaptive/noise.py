@@ -192,11 +192,8 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     values = [float(s) for s in _positive(scale).values()]
     if heavier is attack.prior and max(values) < 1.01 * min(values) and isinstance(attack.objective, Cosine):
         return attack
-    if not attack.minimiser.needs_squares:
-        objective = Whitened(scale, scale_free=ignores_length(attack.objective, observation))
-        return replace(attack, objective=objective, prior=heavier)
-    # Without whitening a squared distance is no share of Z, and weights of the prior would mean something else.
-    return replace(attack, prior=heavier) if isinstance(attack.objective, Cosine) else attack
+    objective = Whitened(scale, scale_free=ignores_length(attack.objective, observation))
+    return replace(attack, objective=objective, prior=heavier)
 
 
 @counters(

@@ -156,7 +156,7 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
     grid, secure aggregation has averaged it, or the rounding is known draw by draw. The gain shrinks with the step, see
     the table of defences in the docs.
     """
-    if not _states_cells(defense, observation) or attack.minimiser.needs_squares:
+    if not _states_cells(defense, observation):
         return attack
     objective = Likelihood(scale_free=ignores_length(attack.objective, observation))
     return replace(attack, objective=objective, prior=matching_variation(attack, observation))
@@ -170,6 +170,4 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
 def against_signs(attack: Matching, defense: Sign, observation: Observation) -> Matching:
     """`Signs` in place of the objective, with a total variation of matching weight."""
     del defense
-    if attack.minimiser.needs_squares:
-        return attack
     return replace(attack, objective=Signs(), prior=matching_variation(attack, observation))

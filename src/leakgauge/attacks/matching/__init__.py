@@ -6,7 +6,6 @@ from leakgauge.attacks.matching.canvases import Given, LowResolution, Normal, Pi
 from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.hidden import JointSoftLabels
 from leakgauge.attacks.matching.lbfgs import LBFGS
-from leakgauge.attacks.matching.levenberg_marquardt import LevenbergMarquardt
 from leakgauge.attacks.matching.networks import Decoder, Generator, Pretrained
 from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, PerTensorRMS, SignTanh, SquaredL2
 from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior, Schedule, Start
@@ -42,7 +41,6 @@ __all__ = [
     "Hidden",
     "InTurn",
     "JointSoftLabels",
-    "LevenbergMarquardt",
     "LowResolution",
     "Matching",
     "Minimiser",

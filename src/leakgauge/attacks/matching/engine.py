@@ -20,7 +20,6 @@ from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior
 from leakgauge.attacks.matching.priors import NoPrior
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
-from leakgauge.attacks.matching.residuals import Squares, has_residual, residual
 from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.matching.statistics import Statistics
@@ -28,7 +27,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch, Task
+from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 
 ORDINARY = 1e-12, 1e12
@@ -111,19 +110,10 @@ class Matching:
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"
             )
-        if self.minimiser.needs_squares and not has_residual(self.objective):
-            return Reconstruction.not_applicable(
-                f"{type(self.minimiser).__name__} needs an objective that is a sum of squares (l2, cosine), "
-                f"{type(self.objective).__name__} is not known as one"
-            )
-        statistics = self._statistics(observation, simulator.task)
+        statistics = Statistics.of(observation, simulator.task) if self.statistics else None
         problem = self._problem(simulator, statistics, labels, examples, meter, like, compute, generator)
         minimum = self._minimise(problem)
         return self._answer(simulator, minimum, labels, confidence, meter)
-
-    def _statistics(self, observation: Observation, task: Task) -> Statistics | None:
-        """A minimiser of squares has no room for them."""
-        return Statistics.of(observation, task) if self.statistics and not self.minimiser.needs_squares else None
 
     def _labels(self, observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None, str]:
         """Labels (`None`: joint), their confidence (`None`: given), and what is missing."""
@@ -159,15 +149,13 @@ class Matching:
             starts.append(start)
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
-        loss, squares = self._loss(simulator, statistics, None if labels is None else labels.to(like.device))
+        loss = self._loss(simulator, statistics, None if labels is None else labels.to(like.device))
         schedule = self.prior.schedule if isinstance(self.prior, Scheduled) else None
         cost = simulator.cost(examples)
-        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, squares=squares)
+        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule)
 
-    def _loss(
-        self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None
-    ) -> tuple[Loss, Squares | None]:
-        """Total and data term of one restart, and the same as a sum of squares where the objective is one."""
+    def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None) -> Loss:
+        """Total and data term of one restart."""
         data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
         simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
 
@@ -195,13 +183,7 @@ class Matching:
                 term = term + self.statistics * statistics.distance(data.denormalise(z), buffers_in(variables))
             return term + prior(z, variables), term
 
-        if statistics is not None or not has_residual(self.objective):
-            return loss, None
-
-        def difference(variables: Tensors) -> Tensor:
-            return residual(self.objective, simulated(self.canvas.decode(variables, data), variables), observed)
-
-        return loss, Squares(difference, lambda variables: prior(self.canvas.decode(variables, data), variables))
+        return loss
 
     def _minimise(self, problem: Problem) -> Minimum:
         if self.minimiser.batched or problem.restarts == 1:

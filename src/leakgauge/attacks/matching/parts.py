@@ -123,12 +123,10 @@ class Minimiser(Protocol):
     Attributes:
         batched: whether several restarts run side by side; else the engine hands them over one by one.
         dtype: the precision it needs; `None` takes that of `Compute`.
-        needs_squares: whether the data term must be a sum of squares, see `leakgauge.attacks.matching.residuals`.
     """
 
     batched: ClassVar[bool]
     dtype: ClassVar[torch.dtype | None]
-    needs_squares: ClassVar[bool] = False
 
     def minimise(self, problem: Problem) -> Minimum:
         """The best variables of every restart."""

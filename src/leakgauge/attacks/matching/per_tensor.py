@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Objective
-from leakgauge.attacks.matching.residuals import residual
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.registry import OBJECTIVES
 from leakgauge.tensors import Tensors
@@ -37,13 +36,3 @@ class CosinePerTensor(Objective):
 def _unit(t: Tensor) -> Tensor:
     norm: Tensor = t.square().sum().clamp_min(torch.finfo(t.dtype).tiny).sqrt()
     return t / norm
-
-
-@residual.register(CosinePerTensor)
-def _(objective: CosinePerTensor, simulated: Tensors, observed: Tensors) -> Float[Tensor, " m"]:
-    """As for `Cosine`: half the squared distance of unit vectors, here one a tensor."""
-    del objective
-    used = [k for k, o in observed.items() if o.numel()]
-    apart = torch.cat([(_unit(simulated[k]) - _unit(observed[k])).flatten() for k in used])
-    share: float = (2 * len(used)) ** 0.5
-    return apart / share

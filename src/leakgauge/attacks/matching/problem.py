@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from leakgauge.attacks.matching.parts import Bounds, Schedule
-from leakgauge.attacks.matching.residuals import Linearisation, Squares
 from leakgauge.compute import Budget
 from leakgauge.observation import OnStep, Status, Step
 from leakgauge.tensors import Tensors
@@ -91,7 +90,6 @@ class Problem:
         chunk: restarts evaluated together; `None` for all.
         ceiling: what the meter may show at the end of this problem, its share of a budget.
         schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
-        squares: the loss as ‖residual‖² + prior, where it is one.
         factor: that of the prior in force, see `reach`.
     """
 
@@ -103,7 +101,6 @@ class Problem:
     chunk: int | None = None
     ceiling: int | None = None
     schedule: Schedule | None = None
-    squares: Squares | None = None
     factor: float = field(init=False, default=1.0)
     _misfit: float = field(init=False, default=float("inf"), repr=False)
     _batched: Callable[[Tensors], tuple[Tensors, tuple[Tensor, Tensor]]] = field(init=False, repr=False)
@@ -154,24 +151,6 @@ class Problem:
         gradient = {k: slope[None] for k, slope in zip(leaves, slopes, strict=True)}
         return Evaluation(total.detach()[None], data.detach()[None], gradient, self.factor)
 
-    def linearise(self, point: Tensors) -> Linearisation:
-        """Residual, prior and products with their derivatives at ``(1, …)`` variables, each counted as it is asked.
-
-        Raises:
-            Over: there, or later from the products, when the budget allows no more.
-        """
-        assert self.squares is not None
-
-        def charge() -> None:
-            over = self.over()
-            if over is not None:
-                raise Over(over)
-            self.meter.spent += self.cost
-
-        at = Linearisation(self.squares, point, charge)
-        self._misfit = float(at.data) if bool(torch.isfinite(at.data)) else self._misfit
-        return at
-
     def over(self) -> Status | None:
         """Why another evaluation of all restarts must not be made, or `None`."""
         return self.meter.over(self.cost * self.restarts) or (Status.OUT_OF_BUDGET if self.affordable() == 0 else None)
@@ -204,7 +183,6 @@ class Problem:
             self.cost,
             ceiling=ceiling,
             schedule=self.schedule,
-            squares=self.squares,
         )
 
 

@@ -52,7 +52,7 @@ class RowSpace:
     unknown in place of B·d. It turns Qian & Hansen's condition n₁ ≥ B into a search that ends: eight digits of 1 024
     pixels from a sigmoid network of 8 units, labels unknown (two weight seeds, two restarts: L1 below 0.001 an image
     at 8, 12 and 16 units, at 10 in one of the two; 24 at 7 units, 59 at 6). 3 000 evaluations of L-BFGS-B and 150
-    steps of Levenberg–Marquardt on the pixels did not recover them. Tanh works too; ReLU did for four
+    steps of a search on the pixels did not recover them. Tanh works too; ReLU did for four
     digits with four units and not with eight (one seed). With fewer units than examples the span cannot hold the truth.
 
     Source: ours; the span is the "rows" argument behind their Proposition 2.

@@ -78,18 +78,22 @@ class Sign(Defense):
         def log_likelihood(raw: Tensors) -> Tensor:
             terms = []
             for name, sent in update.tensors.items():
-                g, sign = raw[name], sent.to(raw[name]).sign()
-                tau = SOFTNESS * g.square().mean().clamp_min(torch.finfo(g.dtype).tiny).sqrt()
-                z = g / tau
-                both = (F.logsigmoid(z) + F.logsigmoid(-z)) / 2
-                terms.append(torch.where(sign == 0, both, F.logsigmoid(sign * z)).sum())
-            return torch.stack(terms).sum()
+                mean_square = raw[name].square().mean()
+                terms.append(sign_misfit(raw[name], sent.to(raw[name]).sign(), mean_square))
+            return -torch.stack(terms).sum()
 
         return AttackerView(
             simulate=lambda raw: map_tensors(lambda t: straight_through(self._sent, t), raw),
             relaxed=unchanged,
             log_likelihood=log_likelihood,
         )
+
+
+def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor, softness: float = SOFTNESS) -> Tensor:
+    """−Σ log σ(sign·g/τ), τ = `softness` · √`mean_square`; a sign of zero counts as either sign, half each."""
+    z = g / (softness * mean_square.clamp_min(torch.finfo(g.dtype).tiny).sqrt())
+    either = (F.softplus(z) + F.softplus(-z)) / 2
+    return torch.where(sign == 0, either, F.softplus(-sign * z)).sum()
 
 
 @DEFENSES.register("sign")

@@ -45,6 +45,12 @@ class Received:
     reference: Mapping[str, Tensor] | None = None
     previous: Mapping[str, Tensor] | None = None
 
+    def known(self, part: Part) -> Mapping[str, Tensor]:
+        """The model to compare with: the reference, or that of the round before. It must be at hand."""
+        found = self.reference if part is Part.REFERENCE else self.previous
+        assert found is not None
+        return found
+
     def has(self, parts: tuple[Part, ...]) -> bool:
         """Whether everything named is at hand."""
         at_hand = {f.name for f in fields(self) if getattr(self, f.name) is not None}

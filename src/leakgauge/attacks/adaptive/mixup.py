@@ -13,13 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import jacfwd
 
-from leakgauge.attacks.labels.classifier import find_classifier
+from leakgauge.attacks.labels.classifier import Classifier, find_classifier
 from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.parts import Hidden
 from leakgauge.clients import FedAvg
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, DataSpec
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 
@@ -80,6 +80,45 @@ def single_gradient(observation: Observation) -> Tensors | None:
     return map_tensors(lambda t: -t.double() / lr, observation.update.tensors)
 
 
+@dataclass(frozen=True, eq=False)
+class Span:
+    """What a classifier's gradient (1/n) Σᵢ (softmax(W fᵢ + b) − yᵢ) fᵢᵀ says of its n inputs: they lie in the span of
+    its n leading right singular vectors, so that n² coordinates are unknown.
+
+    Attributes:
+        basis: those vectors.
+        weight, bias: W in that basis, and b, or `None`.
+        target: the gradient in that basis, beside that of a bias that trains.
+        size: norm of each of its columns.
+    """
+
+    basis: Float[Tensor, "n features"]
+    weight: Float[Tensor, "outputs n"]
+    bias: Float[Tensor, " outputs"] | None
+    target: Float[Tensor, "outputs k"]
+    size: Float[Tensor, " k"]
+
+    @staticmethod
+    def of(task: Task, classifier: Classifier, sent: Tensors, n: int) -> Span | None:
+        """`None` where there are more examples than outputs or features."""
+        weight, bias = classifier.of(task.parameters)
+        slope, offset = classifier.of(sent)
+        if n > min(weight.shape):
+            return None
+        basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]
+        target = slope @ basis.T if offset is None else torch.cat([slope @ basis.T, offset[:, None]], 1)
+        size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
+        return Span(basis, weight @ basis.T, bias, target, size)
+
+    def misfit(self, inputs: Float[Tensor, "n n"], wanted: Float[Tensor, "n outputs"]) -> Float[Tensor, " m"]:
+        """What is left of the gradient, of norm 1 at inputs of zero."""
+        logits = inputs @ self.weight.T if self.bias is None else inputs @ self.weight.T + self.bias
+        errors = (logits.softmax(1) - wanted) / len(inputs)
+        ones = inputs.new_ones(len(inputs), self.target.shape[1] - inputs.shape[1])
+        made = errors.T @ torch.cat([inputs, ones], 1)
+        return cast(Tensor, ((made - self.target) / self.size).flatten() / made.shape[1] ** 0.5)
+
+
 def read_mixing(
     observation: Observation, labels: Int[Tensor, " n"], generator: torch.Generator, *, tries: int = 8, steps: int = 100
 ) -> MixingRead | None:
@@ -97,29 +136,23 @@ def read_mixing(
     classifier = find_classifier(observation)
     if isinstance(classifier, Unknown) or classifier.bias is None:
         return None
-    weight, bias = classifier.of(observation.task.parameters)
-    slope, offset = classifier.of(sent)
-    if bias is None or offset is None or n > min(weight.shape):
+    span = Span.of(observation.task, classifier, sent, n)
+    if span is None or span.bias is None or span.target.shape[1] == n:
         return None
-    basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]
-    target = torch.cat([slope @ basis.T, offset[:, None]], 1)
-    size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
-    one_hot, seen = F.one_hot(labels.cpu(), len(weight)).double(), weight @ basis.T
+    one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
     data, like = observation.task.data, next(iter(observation.task.parameters.values()))
     best: MixingRead | None = None
     for _ in range(tries):
         x = data.low + data.range * torch.rand((n, *data.shape), generator=generator)
         with torch.no_grad():
-            guess = classifier.features(observation.task, x.to(like))[0].cpu().double() @ basis.T
+            guess = classifier.features(observation.task, x.to(like))[0].cpu().double() @ span.basis.T
         unit = guess.abs().mean(0) + torch.finfo(guess.dtype).tiny
         logits = 2 * torch.eye(n, dtype=torch.float64)
         logits = logits + 0.5 * torch.randn((n, n), generator=generator, dtype=torch.float64)
 
         def misfit(v: Tensor, unit: Tensor = unit) -> Tensor:
             features, matrix = v[: n * n].view(n, n) * unit, v[n * n :].view(n, n).softmax(1)
-            errors = ((features @ seen.T + bias).softmax(1) - matrix @ one_hot) / n
-            made = errors.T @ torch.cat([features, features.new_ones(n, 1)], 1)
-            return cast(Tensor, ((made - target) / size).flatten() / (n + 1) ** 0.5)
+            return span.misfit(features, matrix @ one_hot)
 
         found, left = levenberg_marquardt(misfit, torch.cat([(guess / unit).flatten(), logits.flatten()]), steps)
         if best is None or left < best.misfit:

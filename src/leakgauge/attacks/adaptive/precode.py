@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.mixup import levenberg_marquardt, single_gradient
+from leakgauge.attacks.adaptive.mixup import Span, levenberg_marquardt, single_gradient
 from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.hidden import BUFFER
@@ -109,32 +108,21 @@ def read_codes(
     classifier = find_classifier(observation)
     if sent is None or isinstance(classifier, Unknown):
         return None
-    weight, bias = classifier.of(task.parameters)
-    slope, offset = classifier.of(sent)
+    span = Span.of(task, classifier, sent, n)
     behind = classifier.name.rpartition(".")[0] == name.rpartition(".")[0]
-    if not behind or n > min(weight.shape):
-        return None
     decoder = _affine(task.parameters, f"{name}.decoder")
-    if decoder is None:
+    if not behind or span is None or decoder is None:
         return None
-    basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]
-    target = slope @ basis.T if offset is None else torch.cat([slope @ basis.T, offset[:, None]], 1)
-    size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
-    one_hot, seen = F.one_hot(labels.cpu(), len(weight)).double(), weight @ basis.T
-    ones = slope.new_ones(n, 0 if offset is None else 1)
+    one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
 
     def misfit(v: Tensor) -> Tensor:
-        inputs = v.view(n, n)
-        logits = inputs @ seen.T if bias is None else inputs @ seen.T + bias
-        errors = (logits.softmax(1) - one_hot) / n
-        made = errors.T @ torch.cat([inputs, ones], 1)
-        return cast(Tensor, ((made - target) / size).flatten() / made.shape[1] ** 0.5)
+        return span.misfit(v.view(n, n), one_hot)
 
     for _ in range(tries):
         codes = torch.randn((n, decoder[0].shape[1]), generator=generator, dtype=torch.float64)
-        found, cost = levenberg_marquardt(misfit, (F.linear(codes, *decoder) @ basis.T).flatten(), 60)
+        found, cost = levenberg_marquardt(misfit, (F.linear(codes, *decoder) @ span.basis.T).flatten(), 60)
         if cost < UNEXPLAINED:
-            solved: Tensor = torch.linalg.lstsq(decoder[0], (found.view(n, n) @ basis - decoder[1]).T).solution.T
+            solved: Tensor = torch.linalg.lstsq(decoder[0], (found.view(n, n) @ span.basis - decoder[1]).T).solution.T
             return solved
     return None
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from leakgauge.attacks.matching.parts import Objective
 from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import FedSGD
 from leakgauge.defenses import QSGD, AttackerView, Quantise, Sign
+from leakgauge.defenses.sign import SOFTNESS, sign_misfit
 from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.registry import OBJECTIVES
@@ -101,7 +101,7 @@ class Signs(Objective):
     where tanh has saturated and has none.
     """
 
-    softness: float = 0.1
+    softness: float = SOFTNESS
 
     scale_free: ClassVar[bool] = True
 
@@ -124,10 +124,7 @@ class Signs(Objective):
             if name in support:
                 g = g * support[name]
             compared = support[name].sum().clamp_min(1) if name in support else g.numel()
-            mean_square = g.square().sum() / compared
-            z = g / (self.softness * mean_square.clamp_min(torch.finfo(g.dtype).tiny).sqrt())
-            either = (F.softplus(z) + F.softplus(-z)) / 2
-            terms.append(torch.where(sign == 0, either, F.softplus(-sign * z)).sum())
+            terms.append(sign_misfit(g, sign, g.square().sum() / compared, self.softness))
         return torch.stack(terms).sum() / max(entries(observed), 1)
 
 

@@ -17,42 +17,42 @@ MIN_UNITS, MIN_INPUTS = 4, 8
 COSINE = 0.5
 
 
-@RULES.register("replaced-reference")
+KNOWN = {Part.REFERENCE: "the reference", Part.PREVIOUS: "the previous round"}
+"""What a received model can be compared with."""
+
+
 @dataclass(frozen=True)
-class ReplacedSinceReference:
-    """Units whose rows have turned by 60° or more against the reference.
+class Replaced:
+    """Units whose rows have turned by 60° or more. Statistic: see `_replaced`; rows that were zero (a fresh head) are
+    left out."""
 
-    Statistic: see `_replaced`; rows of zeros in the reference (a fresh head) are left out.
-    """
+    since: Part
 
-    needs: tuple[Part, ...] = (Part.STATE, Part.REFERENCE)
-    meaning: str = (
-        "Fine-tuning moves every row a little; crafted units replace whole rows and leave the others. Honest "
-        "reasons: another architecture variant, a layer that was started afresh."
-    )
+    @property
+    def needs(self) -> tuple[Part, ...]:
+        return (Part.STATE, self.since)
+
+    @property
+    def meaning(self) -> str:
+        return (
+            "Fine-tuning and averaging move every row a little; crafted units replace whole rows and leave the others. "
+            "Honest reasons: another architecture variant, a layer that was started afresh, very large first steps."
+        )
 
     def measure(self, received: Received) -> Measurement:
-        assert received.reference is not None
-        return _replaced(received.state, received.reference, "the reference")
+        return _replaced(received.state, received.known(self.since), KNOWN[self.since])
+
+
+@RULES.register("replaced-reference")
+def replaced_reference() -> Replaced:
+    """Units whose rows have turned by 60° against the reference."""
+    return Replaced(Part.REFERENCE)
 
 
 @RULES.register("replaced-previous")
-@dataclass(frozen=True)
-class ReplacedSincePrevious:
-    """Units whose rows have turned by 60° or more since the round before.
-
-    Statistic: see `_replaced`; rows of zeros in the previous model are left out.
-    """
-
-    needs: tuple[Part, ...] = (Part.STATE, Part.PREVIOUS)
-    meaning: str = (
-        "A round of averaging moves every row a little; a server that starts to cheat replaces whole rows. "
-        "Honest reasons: very large steps at the start of training, a restart."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        assert received.previous is not None
-        return _replaced(received.state, received.previous, "the previous round")
+def replaced_previous() -> Replaced:
+    """Units whose rows have turned by 60° since the last round."""
+    return Replaced(Part.PREVIOUS)
 
 
 def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:
@@ -101,36 +101,39 @@ def _turns(layer: Layer, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, fl
 
 
 MOST = 4096
-MEANING = (
-    "With classes swapped every example is wrong, so the update is large and of features rather than of mistakes "
-    "(label flipping). Honest reasons: the classes were put in another order."
-)
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Rows of the last layer that are another class's old row. Statistic: see `_relabelled`."""
+
+    since: Part
+
+    @property
+    def needs(self) -> tuple[Part, ...]:
+        return (Part.STATE, self.since)
+
+    @property
+    def meaning(self) -> str:
+        return (
+            "With classes swapped every example is wrong, so the update is large and of features rather than of "
+            "mistakes (label flipping). Honest reasons: the classes were put in another order."
+        )
+
+    def measure(self, received: Received) -> Measurement:
+        return _relabelled(received.state, received.known(self.since), KNOWN[self.since])
 
 
 @RULES.register("relabelled-reference")
-@dataclass(frozen=True)
-class RelabelledSinceReference:
-    """Rows of the last layer that are another class's row of the reference. Statistic: see `_relabelled`."""
-
-    needs: tuple[Part, ...] = (Part.STATE, Part.REFERENCE)
-    meaning: str = MEANING
-
-    def measure(self, received: Received) -> Measurement:
-        assert received.reference is not None
-        return _relabelled(received.state, received.reference, "the reference")
+def relabelled_reference() -> Relabelled:
+    """Classes that carry another class's row of the reference."""
+    return Relabelled(Part.REFERENCE)
 
 
 @RULES.register("relabelled-previous")
-@dataclass(frozen=True)
-class RelabelledSincePrevious:
-    """Rows of the last layer that are another class's row of the round before. Statistic: see `_relabelled`."""
-
-    needs: tuple[Part, ...] = (Part.STATE, Part.PREVIOUS)
-    meaning: str = MEANING
-
-    def measure(self, received: Received) -> Measurement:
-        assert received.previous is not None
-        return _relabelled(received.state, received.previous, "the previous round")
+def relabelled_previous() -> Relabelled:
+    """Classes that carry another class's row of the last round."""
+    return Relabelled(Part.PREVIOUS)
 
 
 def _relabelled(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:

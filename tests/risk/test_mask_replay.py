@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.exact import Peeling
+from leakgauge.attacks.exact.residual import Shares
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
@@ -24,9 +25,13 @@ CELLS = [
 ]
 
 
-def shares(text: str) -> Tensor:
-    """One row an example, one column a unit."""
-    return torch.tensor([[float(c) for c in row] for row in text.split()], dtype=torch.float64)
+def known(value: Tensor) -> Shares:
+    """Shares without error: one row an example, one column a unit."""
+    return Shares(value.double(), torch.zeros_like(value).double(), torch.zeros_like(value).double())
+
+
+def shares(text: str) -> Shares:
+    return known(torch.tensor([[float(c) for c in row] for row in text.split()]))
 
 
 @pytest.mark.parametrize(
@@ -46,9 +51,17 @@ def test_a_mask_is_peeled_as_by_hand(mask: str, alone: int, read: int, rounds: i
 
 
 def test_what_is_below_the_rounding_of_its_rows_is_silent() -> None:
-    told = peel_mask(torch.tensor([[1.0, 1.0], [1e-9, 0.0]], dtype=torch.float64), Wire.through(torch.float32))
+    told = peel_mask(known(torch.tensor([[1.0, 1.0], [1e-9, 0.0]])), Wire.through(torch.float32))
     assert (told.read, told.silent) == (1, 1)
     assert told.rate == 0.5
+
+
+def test_what_was_taken_out_carries_its_error_into_other_rows() -> None:
+    """The first is read well, the second from what is left of a row that the first filled ten thousand times over."""
+    value = torch.tensor([[1.0, 1.0], [0.0, 1e-4]])
+    exact, blurred = known(value), known(value)
+    blurred.error[0] = 1e-6
+    assert [peel_mask(s, Wire.through(torch.float64)).read for s in (exact, blurred)] == [2, 1]
 
 
 @pytest.mark.parametrize(("units", "size", "dtype", "centred"), CELLS)

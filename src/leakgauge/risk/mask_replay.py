@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
+from leakgauge.attacks.exact.candidates import LOOSE
 from leakgauge.attacks.exact.peeling import readable_layer
-from leakgauge.attacks.exact.residual import FACTOR
+from leakgauge.attacks.exact.residual import FACTOR, Shares, shares_of
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
@@ -59,8 +58,9 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
         InputError: no examples.
     """
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
-    shares = _shares(task, batch, generator)
-    return shares if isinstance(shares, str) else peel_mask(shares, Wire.through(_sent(task, wire)))
+    sent = Wire.through(_sent(task, wire))
+    shares = _shares(task, batch, generator, sent)
+    return shares if isinstance(shares, str) else peel_mask(shares, sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +89,14 @@ def measures(
     """
     sent = Wire.through(_sent(task, wire))
     found: list[Measure] = []
-    shares = _shares(task, batch, generator)
+    shares = _shares(task, batch, generator, sent)
     if isinstance(shares, str):
         return ()
-    units = shares.shape[1]
-    while units > 1 and peel_mask(shares[:, :units], sent).read:
+    units = every = shares.value.shape[1]
+    while units > 1 and peel_mask(shares.of(units), sent).read:
         units //= 2
-    if units < shares.shape[1]:
-        found.append(Measure(words=f"a first layer of {units} units", replay=peel_mask(shares[:, :units], sent)))
+    if units < every:
+        found.append(Measure(words=f"a first layer of {units} units", replay=peel_mask(shares.of(units), sent)))
     data = task.data
     channels = batch.inputs.flatten(2) if len(data.shape) > 1 else batch.inputs[:, None]
     mean = tuple(float(v) for v in channels.transpose(0, 1).flatten(1).double().mean(1))
@@ -115,35 +115,45 @@ def measures(
     return tuple(found)
 
 
-def _shares(task: Task, batch: Batch, generator: torch.Generator) -> Float[Tensor, "k units"] | str:
-    """Every example's share of every row's bias entry, or why peeling does not apply."""
+def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) -> Shares | str:
+    """Every example's share of every row's bias entry with its error, or why peeling does not apply."""
     tail = readable_layer(task, generator, batch.inputs.new_zeros((), dtype=torch.float64))
     if isinstance(tail, str):
         return tail
     labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
     x = task.data.normalise(batch.inputs.double()).flatten(1)
-    return tail.errors(tail.answers(x), labels) / len(batch)
+    reach = max(1.0, float(x.abs().max()))
+    return shares_of(tail, x, labels, x.new_zeros(len(x)), scale=1 / len(batch), reach=reach, computed=wire.computed)
 
 
 def _sent(task: Task, wire: torch.dtype | None) -> torch.dtype:
     return next(iter(task.parameters.values())).dtype if wire is None else wire
 
 
-def peel_mask(shares: Float[Tensor, "k units"], wire: Wire) -> Replay:
-    """The replay on every example's share of every row's bias entry."""
-    examples, units = shares.shape
-    size, active = shares.abs(), shares != 0
-    total = size.sum(0)
+def peel_mask(shares: Shares, wire: Wire) -> Replay:
+    """The replay on every example's share of every row's bias entry, with errors as the attack has them.
+
+    A row is off by its rounding, and by what the examples that were taken out of it carry: the error of their share,
+    and their own, which is that of the best row that they were read from.
+    """
+    examples, units = shares.value.shape
+    size, active = shares.value.abs(), shares.value != 0
     unit = torch.finfo(wire.computed).eps / 2
-    noise = 3 * unit * active.sum(0).clamp_min(1).sqrt() * total + wire.unit * shares.sum(0).abs() + wire.least
-    heard = active & (size > FACTOR * noise)
-    silent = ~heard.any(1)
-    left = torch.ones(examples, dtype=torch.bool, device=shares.device)
+    terms = active.sum(0).clamp_min(1).sqrt()
+    rounding = 3 * unit * terms * size.sum(0) + wire.unit * shares.value.sum(0).abs() + wire.least
+    carried = torch.zeros_like(rounding)
+    left = torch.ones(examples, dtype=torch.bool, device=size.device)
     alone = rounds = 0
+    silent = ~(active & (size > FACTOR * rounding)).any(1)
     while True:
-        fresh = _alone(active, heard, left)
+        driving = active & left[:, None]
+        off = (rounding.square() + carried).sqrt() + shares.error
+        heard = driving & (driving.sum(0) == 1) & (LOOSE * size > FACTOR * off)
+        fresh = heard.any(1)
         if not bool(fresh.any()):
             break
+        doubt = torch.where(heard, off / size.clamp_min(torch.finfo(size.dtype).tiny), torch.inf).amin(1)[fresh]
+        carried = carried + (shares.error[fresh].square() + (doubt[:, None] * size[fresh]).square()).sum(0)
         left &= ~fresh
         rounds += 1
         alone = alone or int(fresh.sum())
@@ -151,11 +161,3 @@ def peel_mask(shares: Float[Tensor, "k units"], wire: Wire) -> Replay:
     return Replay(
         examples=examples, units=units, alone=alone, read=read, silent=int((silent & left).sum()), rounds=rounds
     )
-
-
-def _alone(
-    active: Bool[Tensor, "k units"], heard: Bool[Tensor, "k units"], left: Bool[Tensor, " k"]
-) -> Bool[Tensor, " k"]:
-    """Examples that are left and drive some row that no other does that is left."""
-    driving = active & left[:, None]
-    return (driving & heard & (driving.sum(0) == 1)).any(1)

@@ -10,7 +10,7 @@ from leakgauge.attacks.exact import Peeling
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import NoDefense, TopK, noise
+from leakgauge.defenses import Clip, NoDefense, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.pixel import PSNR
 from leakgauge.models.small import mlp
@@ -38,7 +38,7 @@ def peeled(t: Task, b: Batch, *, protocol=None, defense=None, wire: torch.dtype 
     if wire is not None:
         update = Update({k: v.to(wire).to(v) for k, v in update.tensors.items()}, update.header)
     knowledge = Knowledge(example_count=len(b), local_training=protocol, defense=defense)
-    attack = Peeling(seconds=0.3)
+    attack = Peeling(groups=3)
     return attack.reconstruct(Observation(t, update, knowledge), torch.Generator().manual_seed(0), **options)
 
 
@@ -111,7 +111,7 @@ def test_a_search_that_ends_too_early_says_how_far_it_came() -> None:
     torch.manual_seed(0)
     t = Task.of(mlp(hidden=(60,), shape=SPEC.shape).double(), data)
     update = client_update(t, FedSGD(), examples(20), Draws(0))
-    attack = Peeling(seconds=0.1)
+    attack = Peeling(groups=1)
     found = attack.reconstruct(Observation(t, update, Knowledge(example_count=20)), torch.Generator())
     assert found.status is Status.FAILED
     assert "20 left" in found.message
@@ -134,3 +134,18 @@ def test_what_cannot_be_peeled_says_why() -> None:
 def test_a_budget_ends_it() -> None:
     found = peeled(task(40), examples(24), budget=Budget(gradient_evaluations=1))
     assert found.status in (Status.OUT_OF_BUDGET, Status.FAILED)
+
+
+@pytest.mark.parametrize("wire", [FLOAT64, FLOAT32], ids=str)
+def test_a_clipped_update_is_read_at_the_length_that_its_rows_name(wire: torch.dtype) -> None:
+    """Clipping stopped the read, and an audit of it was calm; it changes no direction."""
+    b = examples(12)
+    found = peeled(task(), b, defense=Clip(norm=0.01), wire=wire)
+    assert found.status is Status.EXACT, found.message
+    assert float(psnr(found, b).min()) > 90
+
+
+def test_no_length_is_named_where_no_row_holds_one_example() -> None:
+    found = peeled(task(activation="sigmoid"), examples(6), defense=Clip(norm=0.01))
+    assert found.inputs is None
+    assert found.certified is None or not bool(found.certified.any())

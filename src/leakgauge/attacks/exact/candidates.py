@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_of
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_in
 from leakgauge.attacks.exact.sums import Sums
 from leakgauge.attacks.exact.tail import Tail
 
@@ -50,7 +50,7 @@ def candidates(tail: Tail, sums: Sums, state: Residual, known: Float[Tensor, "k 
     rows, x, doubt, least, labels = rows[near], x[near], doubt[near], least[near], sums.labels[best[near]]
     if not len(rows):
         return none, gap.numel()
-    shares = shares_of(tail, sums, x, labels, doubt)
+    shares = shares_in(tail, sums, x, labels, doubt)
     at = torch.arange(len(rows), device=rows.device)
     tolerance = FACTOR * (state.error[rows] + shares.error[at, rows] + shares.open[at, rows])
     relative = tolerance / state.bias[rows].abs()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_of
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_in
 from leakgauge.attacks.exact.sums import Sums
 from leakgauge.attacks.exact.tail import Tail
 
@@ -95,7 +95,15 @@ class _Span:
 
 
 def finish(
-    tail: Tail, sums: Sums, state: Residual, examples: int, generator: torch.Generator, *, most: int, seconds: float
+    tail: Tail,
+    sums: Sums,
+    state: Residual,
+    examples: int,
+    generator: torch.Generator,
+    *,
+    most: int,
+    groups: int,
+    over: Callable[[], bool],
 ) -> Finish:
     """All examples that are left, at once, or none of them.
 
@@ -116,7 +124,6 @@ def finish(
     Args:
         examples: that are left, at most.
         most: examples up to which it is tried.
-        seconds: after which it gives up in any case.
     """
     span = _Span.of(sums, state, examples)
     if span is None:
@@ -124,15 +131,15 @@ def finish(
     rank = len(span.sizes)
     if rank > most or len(span.live) < rank + SPARE:
         return Finish(None, rank, 0, 0)
-    began, trials, best = time.perf_counter(), 0, 0
-    for directions, trials in _search(span, generator):
+    trials, best = 0, 0
+    for directions, trials in islice(_search(span, generator), groups):
         best = max(best, directions.shape[1])
         if directions.shape[1] >= rank - 1:
             whole = directions if directions.shape[1] == rank else _completed(tail, sums, span, directions)
             found = _examples(tail, sums, span, whole, len(state.bias))
             if found is not None:
                 return Finish(found, rank, rank, trials)
-        if trials >= SURE * SILENT ** (1 - rank) or time.perf_counter() - began >= seconds:
+        if trials >= SURE * SILENT ** (1 - rank) or over():
             break
     return Finish(None, rank, best, trials)
 
@@ -175,7 +182,7 @@ def _completed(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r
     if float(other[-1].abs()) <= 1e-9 * float(other.abs().max()):
         return directions
     x = (other[:-1] / other[-1])[None].expand(len(sums.labels), -1)
-    shares = shares_of(tail, sums, x, sums.labels, sums.bias.new_zeros(len(x))).value[:, span.live]
+    shares = shares_in(tail, sums, x, sums.labels, sums.bias.new_zeros(len(x))).value[:, span.live]
     q = shares @ span.code
     gap = (shares - q @ span.code.T).norm(dim=1) / shares.norm(dim=1).clamp_min(1e-300)
     best = q[int(gap.argmin())]
@@ -208,7 +215,7 @@ def _examples(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r 
     gaps = []
     for label in sums.labels.tolist():
         of = torch.full((len(x),), label, device=x.device)
-        gaps.append((shares_of(tail, sums, x, of, doubt).value - shares)[:, span.live].norm(dim=1))
+        gaps.append((shares_in(tail, sums, x, of, doubt).value - shares)[:, span.live].norm(dim=1))
     best = torch.stack(gaps, 1).min(1)
     if bool((best.values > FITS * shares.norm(dim=1)).any()):
         return None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.exact.candidates import candidates
 from leakgauge.attacks.exact.certificate import certify
+from leakgauge.attacks.exact.factor import factors
 from leakgauge.attacks.exact.finisher import Finish, finish
 from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, refit, residual
 from leakgauge.attacks.exact.sums import Sums, scale_of, sums_of
@@ -77,14 +78,39 @@ def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> 
     return Peeled(found, certify(state, found, tests), state, tests // len(sums.labels), stopped)
 
 
+def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled]:
+    """As `peel`; where nothing is read at the stated length, at those that the rows agree on."""
+    first = peel(tail, sums, go_on)
+    if len(first.found) or first.stopped:
+        return sums, first
+    named, tests = factors(tail, sums)
+    spent = first.tried + tests // len(sums.labels)
+    for factor in named:
+        other = replace(sums, scale=factor * sums.scale)
+        before = spent
+        found = peel(tail, other, lambda index, state, tried, before=before: go_on(index, state, before + tried))
+        spent += found.tried
+        found = replace(found, tried=spent, certified=certify(found.state, found.found, spent * len(sums.labels)))
+        if bool(found.certified.any()) or found.stopped:
+            return other, found
+    return sums, replace(first, tried=spent)
+
+
 def finished(
-    tail: Tail, sums: Sums, peeled: Peeled, generator: torch.Generator, *, most: int, seconds: float
+    tail: Tail,
+    sums: Sums,
+    peeled: Peeled,
+    generator: torch.Generator,
+    *,
+    most: int,
+    groups: int,
+    over: Callable[[], bool],
 ) -> Peeled:
     """With the examples that no row shows alone, where few are left."""
     left = sums.examples - len(peeled.found)
     if peeled.stopped or bool(peeled.state.explained.all()) or not 0 < left <= most:
         return peeled
-    search = finish(tail, sums, peeled.state, left, generator, most=most, seconds=seconds)
+    search = finish(tail, sums, peeled.state, left, generator, most=most, groups=groups, over=over)
     if search.found is None:
         return replace(peeled, search=search)
     found, state = refit(tail, sums, peeled.found.joined(search.found))
@@ -112,6 +138,9 @@ class Peeling:
     (`leakgauge.attacks.exact.residual`), accepted examples are fitted jointly after every round, and a certificate
     needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.certificate`).
 
+    Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length
+    (`leakgauge.attacks.exact.factor`).
+
     Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
     leave no row to one example; so do more examples than the units can tell apart.
 
@@ -124,11 +153,11 @@ class Peeling:
     Attributes:
         directions: where the peeling stalls, a search for sparse directions (`leakgauge.attacks.exact.finisher`) is
             tried for at most so many examples; 0 for none.
-        seconds: most of that search.
+        groups: of sets of rows that this search tries, each as many as `leakgauge.attacks.exact.finisher.BATCH` numbers.
     """
 
     directions: int = 20
-    seconds: float = 20.0
+    groups: int = 120
 
     def reconstruct(
         self,
@@ -157,16 +186,22 @@ class Peeling:
             if on_step is not None and on_step(Step(index, left, cost.gradient_evaluations)):
                 reason[0] = Status.STOPPED
                 return False
-            if budget.seconds is not None and cost.seconds >= budget.seconds:
+            if late(budget, began):
                 reason[0] = Status.TIME_LIMIT
                 return False
             return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
 
-        result = peel(tail, sums, go_on)
+        sums, result = peel_rescaled(tail, sums, go_on)
         if self.directions:
-            limit = self.seconds if budget.seconds is None else min(self.seconds, budget.seconds)
-            result = finished(tail, sums, result, generator, most=self.directions, seconds=limit)
+            result = finished(
+                tail, sums, result, generator, most=self.directions, groups=self.groups, over=lambda: late(budget, began)
+            )
         return report(observation, sums, result, spent(result.tried), reason[0] if result.stopped else None)
+
+
+def late(budget: Budget, began: float) -> bool:
+    """Whether the budget's seconds are over."""
+    return budget.seconds is not None and time.perf_counter() - began >= budget.seconds
 
 
 def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, stopped: Status | None) -> Reconstruction:

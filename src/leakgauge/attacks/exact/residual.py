@@ -89,6 +89,10 @@ class Shares:
     error: Float[Tensor, "k units"]
     open: Float[Tensor, "k units"]
 
+    def of(self, units: int) -> Shares:
+        """In the first `units` rows."""
+        return Shares(self.value[:, :units], self.error[:, :units], self.open[:, :units])
+
 
 @dataclass(frozen=True, eq=False)
 class Residual:
@@ -110,20 +114,40 @@ class Residual:
     open: Bool[Tensor, " units"]
 
 
-def shares_of(
+def shares_in(
     tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]
 ) -> Shares:
-    """s·δ_ki of examples that are known up to a share `doubt` of themselves."""
-    unit = torch.finfo(sums.wire.computed).eps / 2
+    """As `shares_of`, in the format of the sums."""
+    return shares_of(tail, x, labels, doubt, scale=sums.scale, reach=sums.reach, computed=sums.wire.computed)
+
+
+def shares_of(
+    tail: Tail,
+    x: Float[Tensor, "k d"],
+    labels: Int[Tensor, " k"],
+    doubt: Float[Tensor, " k"],
+    *,
+    scale: float,
+    reach: float,
+    computed: torch.dtype,
+) -> Shares:
+    """s·δ_ki of examples that are known up to a share `doubt` of themselves.
+
+    Args:
+        scale: s.
+        reach: largest number that enters the layer.
+        computed: the type that the client computes in.
+    """
+    unit = torch.finfo(computed).eps / 2
     z = tail.answers(x)
 
     def errors(at: Tensor, of: Tensor = labels) -> Tensor:
-        return sums.scale * tail.errors(at, of)
+        return scale * tail.errors(at, of)
 
     value = errors(z)
     # What the layer answers is off by the example's error and by the rounding of its own sum of d products.
     length = tail.weight.norm(dim=1)
-    off = (doubt * sums.reach)[:, None] * length
+    off = (doubt * reach)[:, None] * length
     rounded = unit * ROUNDED * x.norm(dim=1, keepdim=True) * length
     shake = torch.randn(z.shape, generator=torch.Generator().manual_seed(0), dtype=z.dtype).to(z)
     moved = (errors(z + shake * (off + rounded)) - value).abs()
@@ -146,7 +170,7 @@ def residual(tail: Tail, sums: Sums, found: Examples) -> Residual:
         nothing = sums.bias.new_zeros((0, len(sums.bias)))
         shares = Shares(nothing, nothing, nothing)
     else:
-        shares = shares_of(tail, sums, found.x, found.labels, found.doubt)
+        shares = shares_in(tail, sums, found.x, found.labels, found.doubt)
     weight = torch.addmm(sums.weight, shares.value.T, found.x, alpha=-1.0)
     bias = sums.bias - shares.value.sum(0)
     terms = (shares.value != 0).sum(0) + 1

@@ -30,6 +30,18 @@ def test_says_both_counts_and_the_rank(tmp_path: Path) -> None:
     assert found["follows"].split(".")[0] in text
 
 
+def test_an_estimate_under_noise_is_bracketed(tmp_path: Path) -> None:
+    """In float32, as models are: the noise is measured in float64."""
+    file = tmp_path / "c.json"
+    words = ("{mlp: {hidden: [12], activation: sigmoid}}", "--batch", "1", "--shape", "1,4,4")
+    code, text = run(*words, "--noise", "0.01", "--json", str(file))
+    assert code == 0
+    found = json.loads(file.read_text())["under_noise"]
+    assert found["psnr"][0] <= found["psnr"][1]
+    assert "a grey picture 12.0" in text or "too wide" in text
+    assert run(*words, "--noise", "0")[0] == 2
+
+
 def test_full_rank_silent_units_and_open_brackets() -> None:
     assert (
         "fixes the 2 examples to first order (rank 80 of 80)"

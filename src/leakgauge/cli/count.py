@@ -23,6 +23,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS, typed
 from leakgauge.resolve import split
+from leakgauge.risk.bracket import error_bracket, relative_noise
 from leakgauge.risk.counting import needed_rows, paper_applies, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
@@ -41,6 +42,7 @@ def count_command(
     soft_labels: bool = False,
     mode: str = "eval",
     seed: int = 0,
+    noise: float | None = None,
     json_file: Path | None = None,
     console: Console | None = None,
 ) -> None:
@@ -51,6 +53,7 @@ def count_command(
     """
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise InputError("--json", f"no folder '{json_file.parent}'", "make it first")
+    require(not (noise and soft_labels), "--noise", "takes labels as known", "leave --soft-labels out")
     generator = torch.Generator().manual_seed(seed)
     task, examples = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
     counted = count_layers(task, batch, soft_labels=soft_labels)
@@ -58,6 +61,9 @@ def count_command(
     told = replay(task, examples, generator)
     advice = measures(task, examples, generator) if isinstance(told, Replay) and told.read else ()
     result = report(task, counted, rank, batch, soft_labels=soft_labels, exact=_exact(told, advice))
+    if noise is not None:
+        bracket = error_bracket(task, examples, relative_noise(task, examples, noise, generator), generator)
+        result["under_noise"] = {"noise": noise} | asdict(bracket) | {"psnr": bracket.psnr, "says": bracket.says(noise)}
     show(console or Console(), counted, result)
     if json_file is not None:
         write_whole(json_file, json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
@@ -84,6 +90,7 @@ def report(
         "equations": counted.equations,
         "unknowns": counted.unknowns,
         "exact_reads": exact,
+        "under_noise": None,
         "follows": follows(counted, rank, batch),
     }
 
@@ -174,7 +181,8 @@ def show(console: Console, counted: ModelCount, result: dict[str, Any]) -> None:
     total = sum(layer.independent for layer in counted.layers)
     table.add_row("all", "", str(counted.equations), str(total), f"{counted.unknowns} in the batch", style="bold")
     console.print(table)
-    for line in (*_lines(counted, result), *_exact_lines(result["exact_reads"])):
+    noisy = [] if result["under_noise"] is None else result["under_noise"]["says"]
+    for line in (*_lines(counted, result), *_exact_lines(result["exact_reads"]), *noisy):
         console.print(Text(line))
     console.print(Text(result["follows"], style="bold"))
 

@@ -1,5 +1,6 @@
 """What can be said about risk without running an attack."""
 
+from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
 from leakgauge.risk.counting import (
     OneHidden,
     Tally,
@@ -17,12 +18,14 @@ from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import LayerCount, ModelCount, count_layers
 
 __all__ = [
+    "Bracket",
     "LayerCount",
     "ModelCount",
     "OneHidden",
     "Rank",
     "Tally",
     "count_layers",
+    "error_bracket",
     "expected_singletons",
     "hidden_by_averaging",
     "highest_rank",
@@ -32,6 +35,7 @@ __all__ = [
     "paper_tally",
     "random_batch",
     "rank_of",
+    "relative_noise",
     "simple_rows",
     "update_rank",
 ]

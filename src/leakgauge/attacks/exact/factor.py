@@ -18,7 +18,7 @@ MOST = 3
 """Factors that are tried."""
 
 ERRORS = 4.0
-"""A row's factor is off by this many times its relative rounding: that of the entry, of the example and of its share."""
+"""A row's factor is off by this many times its relative rounding: of the entry, of the example and of its share."""
 
 
 def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:

@@ -85,10 +85,13 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
         return sums, first
     named, tests = factors(tail, sums)
     spent = first.tried + tests // len(sums.labels)
+
+    def go_on_from(index: int, state: Residual, tried: int) -> bool:
+        return go_on(index, state, spent + tried)
+
     for factor in named:
         other = replace(sums, scale=factor * sums.scale)
-        before = spent
-        found = peel(tail, other, lambda index, state, tried, before=before: go_on(index, state, before + tried))
+        found = peel(tail, other, go_on_from)
         spent += found.tried
         found = replace(found, tried=spent, certified=certify(found.state, found.found, spent * len(sums.labels)))
         if bool(found.certified.any()) or found.stopped:
@@ -153,7 +156,7 @@ class Peeling:
     Attributes:
         directions: where the peeling stalls, a search for sparse directions (`leakgauge.attacks.exact.finisher`) is
             tried for at most so many examples; 0 for none.
-        groups: of sets of rows that this search tries, each as many as `leakgauge.attacks.exact.finisher.BATCH` numbers.
+        groups: of sets of rows that this search tries, of `leakgauge.attacks.exact.finisher.BATCH` numbers each.
     """
 
     directions: int = 20
@@ -194,7 +197,13 @@ class Peeling:
         sums, result = peel_rescaled(tail, sums, go_on)
         if self.directions:
             result = finished(
-                tail, sums, result, generator, most=self.directions, groups=self.groups, over=lambda: late(budget, began)
+                tail,
+                sums,
+                result,
+                generator,
+                most=self.directions,
+                groups=self.groups,
+                over=lambda: late(budget, began),
             )
         return report(observation, sums, result, spent(result.tried), reason[0] if result.stopped else None)
 

@@ -20,7 +20,7 @@ from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.verdict import Verdict
-from leakgauge.study.pipeline.findings import findings_text, print_findings, sorted_findings
+from leakgauge.study.pipeline.findings import findings_text, print_rules, sorted_findings
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
@@ -43,7 +43,7 @@ def run_audit(
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
     linted = None if not anew and (output / LINT).is_file() else sorted_findings(lint_plan(plan))
     if linted is not None:
-        print_findings(console, linted)
+        print_rules(console, linted, f"{output / LINT}")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

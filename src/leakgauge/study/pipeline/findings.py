@@ -29,10 +29,7 @@ def findings_text(found: Sequence[LintFinding]) -> str:
 
 def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
     """By rule, with the smallest change that helps, and a line that counts."""
-    groups: dict[tuple[Severity, str, str], list[LintFinding]] = {}
-    for f in found:
-        groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
-    for (severity, rule, hint), members in groups.items():
+    for (severity, rule, hint), members in _by_rule(found).items():
         console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is Severity.HIGH else ""))
         for f in members[:SHOWN]:
             residual = "" if f.residual is None else f" (unexplained: {f.residual:.1e})"
@@ -40,5 +37,27 @@ def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
         if len(members) > SHOWN:
             console.print(Text(f"  and {len(members) - SHOWN} more"))
         console.print(Text(f"  what helps: {hint}"))
+    console.print(Text(f"{_counted(found)}. No finding means that these rules saw nothing, no more."))
+
+
+def print_rules(console: Console, found: Sequence[LintFinding], where: str) -> None:
+    """A line a rule, and where the rest is to be read."""
+    for (severity, rule, _), members in _by_rule(found).items():
+        settings = list(dict.fromkeys(f.where for f in members))
+        others = f", and {len(settings) - 1} more" if len(settings) > 1 else ""
+        words = f"{severity.value}: {rule}: {settings[0]}{others}"
+        style = "bold" if severity is Severity.HIGH else ""
+        console.print(Text(words, style=style), no_wrap=True, overflow="ellipsis")
+    console.print(Text(f"lint: {_counted(found)}; evidence and what helps: {where}"))
+
+
+def _by_rule(found: Sequence[LintFinding]) -> dict[tuple[Severity, str, str], list[LintFinding]]:
+    groups: dict[tuple[Severity, str, str], list[LintFinding]] = {}
+    for f in found:
+        groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
+    return groups
+
+
+def _counted(found: Sequence[LintFinding]) -> str:
     counts = ", ".join(f"{sum(f.severity is s for f in found)} {s.value}" for s in Severity)
-    console.print(Text(f"{len(found)} findings: {counts}. No finding means that these rules saw nothing, no more."))
+    return f"{len(found)} findings: {counts}"

@@ -53,45 +53,6 @@ def _too_few(found: Drives, least: int) -> str | None:
     return None
 
 
-@RULES.register("dominated-gradient", needs=f"{NEEDS}: four or more")
-@dataclass(frozen=True)
-class DominatedGradient:
-    """Whether a few examples make the summed gradient of the feature layers, although all err.
-
-    Statistic: max over examples of gain ÷ its median of the examples not in the strongest half, minus 1, with the gain
-    of an example the length of its gradient over all layers but the answering one, for a loss gradient at the answer
-    of length one. That scaling is what lets trained models pass: a hard example among well-fitted ones has a long
-    gradient because it errs, not because others are blocked. The largest ratio reported is 1e6.
-    """
-
-    needs: tuple[Part, ...] = OWN
-    meaning: str = (
-        "When the answering layer lets only one class's (or one example's) errors through, the batch's gradient is "
-        "that example's own and can be inverted like a batch of one (fishing). Honest reasons: a very narrow ReLU "
-        "network, in which some examples activate next to nothing."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found = own_drives(received)
-        reason = _too_few(found, 4)
-        if reason:
-            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
-        gain = gains(found)
-        top = float(gain.max())
-        if top == 0:
-            return Measurement(0.0, (), "No example moves any feature layer.", found.remarks)
-        order = gain.sort(descending=True)
-        typical = float(order.values[len(gain) // 2 :].median())
-        ratio = min(top / typical if typical > 0 else math.inf, 1e6)
-        share = float(gain.square().max() / gain.square().sum())
-        indices = found.erring.nonzero()[:, 0][order.indices[:3]].tolist()
-        evidence = (
-            f"Example {indices[0]} moves the feature layers {ratio:.3g} times as far per unit of error as an example "
-            f"of the weaker half; its share of the batch's squared gradient length is {share:.0%}."
-        )
-        return Measurement(ratio - 1, tuple(f"example {i}" for i in indices), evidence, found.remarks)
-
-
 @RULES.register("silent-examples", needs=f"{NEEDS}: two or more")
 @dataclass(frozen=True)
 class SilentExamples:

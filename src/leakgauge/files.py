@@ -80,15 +80,15 @@ def private_folder(path: Path) -> Path:
     Raises:
         InputError: it cannot be made.
     """
-    missing = [p for p in (path, *path.parents) if not p.exists()]
     try:
+        missing = [p for p in (path, *path.parents) if not p.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            "output", f"{path} cannot be made ({error.strerror})", "give a folder that you may write to"
-        ) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        hint = "give a folder that you may write to"
+        raise InputError("output", f"{path} cannot be made ({reason})", hint) from error
     return path
 
 

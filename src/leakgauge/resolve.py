@@ -180,6 +180,11 @@ def split(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
     if isinstance(spec, dict) and len(spec) == 1:
         (name, arguments), *_ = spec.items()
         if isinstance(name, str) and (arguments is None or isinstance(arguments, dict)):
+            odd = [key for key in arguments or {} if not isinstance(key, str)]
+            said = f"has a parameter called {odd[0]!r}" if odd else ""
+            require(
+                not odd, f"{field}.{name}", said, "put the name in quotes: YAML reads on, off, yes and no as truths"
+            )
             return name, dict(arguments or {})
     raise InputError(field, f"cannot read {spec!r}", "write a name, or {name: {parameter: value}}")
 

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.batch import Batch, DataSpec
-from leakgauge.errors import InputError, require
+from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.tensors import Tensors
 from leakgauge.tensors import cast as cast_tensors
 
@@ -58,6 +58,16 @@ class Penalty(Protocol):
 
 
 __all__ = ["Batch", "DataSpec", "Loss", "Mode", "Penalty", "Task", "cross_entropy", "nll_raw"]
+
+
+def _own_copy(module: nn.Module) -> nn.Module:
+    lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
+    require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
+    try:
+        return copy.deepcopy(module)
+    except FOREIGN as error:
+        hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"
+        raise InputError("model", f"cannot be copied ({said(error)})", hint) from error
 
 
 class Mode(Enum):
@@ -113,7 +123,7 @@ class Task:
         known = {m.value for m in Mode}
         require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
         mode = Mode(mode)
-        module = copy.deepcopy(module)
+        module = _own_copy(module)
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach().clone() for k, v in module.named_parameters()}
         trained = {k for k, v in module.named_parameters() if v.requires_grad}
@@ -150,10 +160,10 @@ class Task:
                 f"does not accept examples of shape {self.data.shape} ({reason})",
                 "set data.size or the model to match",
             ) from error
-        except (TypeError, AttributeError, KeyError) as error:
+        except FOREIGN as error:
             raise InputError(
                 "model",
-                f"does not run on a single tensor ({str(error).splitlines()[0]})",
+                f"does not run on a single tensor ({said(error)})",
                 "wrap it in a module whose forward takes one tensor of inputs",
             ) from error
         require(

@@ -19,7 +19,7 @@ from leakgauge.cli.captured import captured
 from leakgauge.cli.counts import count, privacy
 from leakgauge.cli.evidence import cohort, compare, estimate, lint
 from leakgauge.cli.fit import fit
-from leakgauge.errors import InputError
+from leakgauge.errors import LONGEST, InputError, printable
 from leakgauge.version import __version__
 
 KINDS = (
@@ -44,11 +44,19 @@ KINDS = (
 
 
 class _OneLine(click.Group):
-    """Prints every `InputError`, and click's own usage errors, as one line."""
+    """Prints every `InputError`, click's own usage errors and those of the system as one line."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().main(*args, **{**kwargs, "standalone_mode": False})
+            try:
+                return super().main(*args, **{**kwargs, "standalone_mode": False})
+            finally:
+                sys.stdout.flush()
+        except OSError as error:  # a name that is too long; a full disk behind the standard output
+            if error.filename is None:  # Python would try once more as it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            where = "the standard output" if error.filename is None else printable(str(error.filename))[:LONGEST]
+            click.echo(f"leakgauge: {where}: {error.strerror}; name another place, or free space", err=True)
         except InputError as error:
             click.echo(f"leakgauge: {error}", err=True)
         except click.exceptions.NoArgsIsHelpError as error:

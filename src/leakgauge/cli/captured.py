@@ -44,7 +44,7 @@ def captured(folder: Path, model: str, client: str, mode: str, data: str | None,
 def _parsed(text: str, option: str) -> Any:
     try:
         return yaml.safe_load(text) if text.lstrip().startswith("{") else text
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(option, f"cannot read '{text}'", "write a name, or {name: {parameter: value}}") from error
 
 

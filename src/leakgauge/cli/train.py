@@ -27,7 +27,7 @@ def read_option(text: str, field: str) -> Any:
     """A name or a mapping, written as in a plan."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -95,8 +95,8 @@ class PlanConfig(_Strict):
     attacks: list[Any] = Field(default=["auto"], min_length=1)
     only: list[OnlyRule] | None = None
     budget: BudgetConfig = BudgetConfig()
-    seeds: list[int] = Field(default=[0], min_length=1)
-    gallery: int = Field(default=100, ge=1)
+    seeds: list[Annotated[int, Field(ge=-(2**63), lt=2**63)]] = Field(default=[0], min_length=1)
+    gallery: int = Field(default=100, ge=1, le=1_000_000)
     lpips: str | None = None
     update: str | None = None
     gate: GateConfig | None = None
@@ -131,7 +131,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(
             f"plan {path}", f"cannot be read ({error.strerror})", "give the path of a YAML file"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except InputError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a value that is none of its type; brackets
         raise InputError(
             f"plan {path}", f"is not YAML ({' '.join(str(error).split())})", "see `leakgauge audit --example`"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.registry import MODELS
 from leakgauge.resolve import Named, resolve, split
@@ -48,11 +47,11 @@ class ModelSpec:
             torch.manual_seed(seed)
             try:
                 module = resolve(MODELS, {self.name: self.arguments}, self.field).value
-            except (RuntimeError, MemoryError) as error:
-                reason = str(error).splitlines()[0]
-                raise InputError(
-                    self.field, f"cannot be built ({reason})", "set data.size or the model to match"
-                ) from error
+            except InputError:
+                raise
+            except FOREIGN as error:
+                hint = "set data.size or the model to match"
+                raise InputError(self.field, f"cannot be built ({said(error)})", hint) from error
         require(
             isinstance(module, nn.Module),
             self.field,
@@ -80,7 +79,7 @@ class GivenModel:
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         del seed
-        return Task.of(copy.deepcopy(self.module), data, mode=mode, name=label)
+        return Task.of(self.module, data, mode=mode, name=label)
 
 
 def given_model(spec: Any) -> Named | None:

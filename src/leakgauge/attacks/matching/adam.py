@@ -201,6 +201,7 @@ class InTurn(Minimiser):
                 problem.meter,
                 problem.cost,
                 problem.chunk,
+                problem.capture,
                 ceiling=ceiling,
                 schedule=problem.schedule,
             )

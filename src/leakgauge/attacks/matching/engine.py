@@ -152,7 +152,9 @@ class Matching:
         loss = self._loss(simulator, statistics, None if labels is None else labels.to(like.device))
         schedule = self.prior.schedule if isinstance(self.prior, Scheduled) else None
         cost = simulator.cost(examples)
-        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule)
+        # A model that draws seeds torch's generator in each call, which a record would not.
+        capture = None if simulator.task.stochastic else compute.capture
+        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, capture, schedule=schedule)
 
     def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None) -> Loss:
         """Total and data term of one restart."""

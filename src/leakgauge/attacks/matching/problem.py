@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from leakgauge.attacks.matching.captured import Step as CapturedStep
+from leakgauge.attacks.matching.captured import captured
 from leakgauge.attacks.matching.parts import Bounds, Schedule
 from leakgauge.compute import Budget
 from leakgauge.observation import OnStep, Status, Step
@@ -88,6 +90,7 @@ class Problem:
         bounds: of the variables that have some.
         cost: gradient evaluations that one evaluation of one restart takes.
         chunk: restarts evaluated together; `None` for all.
+        capture: evaluations after which the step is recorded, see `Compute.capture`.
         ceiling: what the meter may show at the end of this problem, its share of a budget.
         schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
         factor: that of the prior in force, see `reach`.
@@ -99,19 +102,18 @@ class Problem:
     meter: Meter
     cost: int = 1
     chunk: int | None = None
+    capture: int | None = None
     ceiling: int | None = None
     schedule: Schedule | None = None
     factor: float = field(init=False, default=1.0)
     _misfit: float = field(init=False, default=float("inf"), repr=False)
-    _batched: Callable[[Tensors], tuple[Tensors, tuple[Tensor, Tensor]]] = field(init=False, repr=False)
+    _evaluated: int = field(init=False, default=0, repr=False)
+    _captured: CapturedStep | None = field(init=False, default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        self._batched = vmap(grad_and_value(self._weighted, has_aux=True), chunk_size=self.chunk, randomness="same")
-
-    def _weighted(self, variables: Tensors) -> tuple[Tensor, Tensor]:
+    def _weighted(self, variables: Tensors, factor: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the prior's factor in force."""
         total, data = self.loss(variables)
-        return (total if self.factor == 1 else data + self.factor * (total - data)), data
+        return (total if self.schedule is None else data + factor * (total - data)), data
 
     def reach(self, step: int, steps: int) -> bool:
         """Minimisers say how far the run is, before they evaluate; whether that changed the prior's factor."""
@@ -133,23 +135,30 @@ class Problem:
         """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
         restarts = int(next(iter(point.values())).shape[0])
         self.meter.spent += self.cost * restarts
-        if restarts == 1:
-            at = self._alone({k: v[0] for k, v in point.items()})
-        else:
-            gradient, (total, data) = self._batched(point)
-            at = Evaluation(total.detach(), data.detach(), gradient, self.factor)
+        factor = torch.as_tensor(self.factor, dtype=next(iter(point.values())).dtype).to(next(iter(point.values())))
+        if self._evaluated == self.capture and restarts == self.restarts:
+            self._captured = captured(self._step, {k: v.detach() for k, v in point.items()}, factor)
+        self._evaluated += 1
+        step = self._captured if self._captured is not None and restarts == self.restarts else self._step
+        total, data, gradient = step(point, factor)
+        at = Evaluation(total, data, gradient, self.factor)
         if self.schedule is not None:
             finite = at.data[torch.isfinite(at.data)]  # one lost restart must not decide for the others
             self._misfit = float(finite.min()) if len(finite) else self._misfit
         return at
 
-    def _alone(self, point: Tensors) -> Evaluation:
-        """One restart by autograd, which has a quarter less overhead than the functional transforms."""
-        leaves = {k: v.detach().requires_grad_() for k, v in point.items()}
-        total, data = self._weighted(leaves)
-        slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        gradient = {k: slope[None] for k, slope in zip(leaves, slopes, strict=True)}
-        return Evaluation(total.detach()[None], data.detach()[None], gradient, self.factor)
+    def _step(self, point: Tensors, factor: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+        """Totals, data terms and gradients; one restart by autograd, which has less overhead than vmap."""
+        if int(next(iter(point.values())).shape[0]) == 1:
+            leaves = {k: v[0].detach().requires_grad_() for k, v in point.items()}
+            total, data = self._weighted(leaves, factor)
+            slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            gradient = {k: slope[None] for k, slope in zip(leaves, slopes, strict=True)}
+            return total.detach()[None], data.detach()[None], gradient
+        both = grad_and_value(self._weighted, has_aux=True)
+        batched = vmap(both, in_dims=(0, None), chunk_size=self.chunk, randomness="same")
+        gradient, (total, data) = batched(point, factor)
+        return total.detach(), data.detach(), gradient
 
     def over(self) -> Status | None:
         """Why another evaluation of all restarts must not be made, or `None`."""
@@ -181,6 +190,7 @@ class Problem:
             self.bounds,
             self.meter,
             self.cost,
+            capture=self.capture,
             ceiling=ceiling,
             schedule=self.schedule,
         )

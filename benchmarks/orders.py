@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from leakgauge.metrics.intervals import mean_interval
 
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.auto import Search

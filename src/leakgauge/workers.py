@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -118,7 +118,7 @@ class _Pool(Generic[Job, Answer, Ground]):
 
 def run_all(
     run: Callable[[Job], Answer],
-    jobs: Sequence[Job],
+    jobs: Iterable[Job],
     on_answer: Callable[[Answer], None],
     *,
     workers: int,
@@ -134,7 +134,7 @@ def run_all(
 
     Args:
         run: of a module that can be imported, as all that crosses over to a process.
-        jobs: at least one.
+        jobs: each is asked for when a process is free for it.
         begin: called with `ground` once in each process, before its first job.
         kept: what the caller keeps of the answers, for the message when a process dies.
         limit: seconds that a job may take; `None` for any time.
@@ -148,11 +148,16 @@ def run_all(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([run.__module__])
     pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
-    left = deque((job, 1) for job in jobs)
+    fresh, again = iter(jobs), deque[tuple[Job, int]]()
+
+    def following() -> tuple[Job, int] | None:
+        if again:
+            return again.popleft()
+        return next(((job, 1) for job in fresh), None)
 
     def lost(turn: _Turn[Job], loss: Loss, reason: str) -> None:
         if turn.attempt < ATTEMPTS:
-            left.appendleft((turn.job, turn.attempt + 1))
+            again.append((turn.job, turn.attempt + 1))
         elif on_lost is not None:
             on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
         else:
@@ -160,9 +165,11 @@ def run_all(
             raise InputError("workers", f"{reason}, in {ATTEMPTS} tries", hint)
 
     try:
-        while left or pool.busy:
-            while left and len(pool.busy) < workers:
-                pool.give(*left.popleft(), limit)
+        while True:
+            while len(pool.busy) < workers and (turn := following()) is not None:
+                pool.give(*turn, limit)
+            if not pool.busy:
+                return
             ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
             for worker in pool.heard(max(0.0, min(ends) - time.monotonic()) if ends else None):
                 try:
@@ -170,15 +177,15 @@ def run_all(
                 except (EOFError, OSError, pickle.UnpicklingError):
                     answer = None
                 if isinstance(answer, _Begun):
-                    turn = pool.busy[worker]
-                    turn.deadline = None if turn.limit is None else time.monotonic() + turn.limit
+                    begun = pool.busy[worker]
+                    begun.deadline = None if begun.limit is None else time.monotonic() + begun.limit
                     continue
-                turn = pool.busy.pop(worker)
+                ended = pool.busy.pop(worker)
                 if answer is None:
                     worker.process.join(1)
                     code = worker.process.exitcode
                     pool.stop(worker)
-                    lost(turn, Loss.DIED, f"a worker process died ({_ending(code)})")
+                    lost(ended, Loss.DIED, f"a worker process died ({_ending(code)})")
                     continue
                 pool.idle.append(worker)
                 (found,) = answer
@@ -187,12 +194,12 @@ def run_all(
                 elif on_lost is None or isinstance(found.error, InputError):
                     raise found.error
                 else:
-                    on_lost(turn.job, Loss.RAISED, found.reason)
+                    on_lost(ended.job, Loss.RAISED, found.reason)
             now = time.monotonic()
             for worker in [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= now]:
-                turn = pool.busy.pop(worker)
+                ended = pool.busy.pop(worker)
                 pool.stop(worker)
-                lost(turn, Loss.LATE, f"no answer within {limit:g} s")
+                lost(ended, Loss.LATE, f"no answer within {limit:g} s")
     finally:
         pool.close()
 

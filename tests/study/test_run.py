@@ -190,11 +190,12 @@ def test_a_full_database_is_one_line(tmp_path: Path) -> None:
     record = store.records()[0]
     store.close()
     small = Store(tmp_path)
+    small.key = store.key
     from sqlalchemy import event
 
     from leakgauge.study.trial import TrialResult
 
-    event.listen(small._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=1"))
+    event.listen(small._base.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=1"))
     with pytest.raises(InputError, match="full"):
         small.add(TrialResult("z", record | {"padding": "x" * 10**6}, ()))
     small.close()

@@ -97,6 +97,8 @@ for command in (captured, fit, count, cohort, compare, estimate, lint, privacy):
     help="Trials at a time, one thread each.",
 )
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
+@click.option("--ray", metavar="ADDRESS", help="Run trials on this Ray cluster instead: host:6379, or auto.")
+@click.option("--store", metavar="URL", help="Keep results in PostgreSQL: postgresql+psycopg://user@host/name.")
 @click.option("--counts-only", is_flag=True, help="Write no image, and hashes for file names.")
 @click.option("--anew", is_flag=True, help="Set older results in the folder aside and start again.")
 @click.option("--fail-on-gate", is_flag=True, help="Exit 1 if the plan's gate does not pass.")
@@ -239,6 +241,7 @@ def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None,
 @click.option(
     "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="At a time."
 )
+@click.option("--ray", metavar="ADDRESS", help="Attack on this Ray cluster instead: host:6379, or auto.")
 @click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
 def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
     """What each defence leaves to an attacker, beside what it costs: accuracy, bytes, time and privacy budget.

@@ -20,6 +20,7 @@ from leakgauge.frontiers.document import write_json
 from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.study.grammar import read_yaml
+from leakgauge.study.session import executor_of
 
 QUICK: Mapping[str, Any] = {
     "data": {"images": 4},
@@ -53,6 +54,7 @@ def frontier_command(
     test: str | None,
     json_file: Path | None,
     workers: int,
+    ray: str | None = None,
     console: Console,
 ) -> None:
     """Everything behind the command. Killed and run again it goes on where it was; a finished run does no work."""
@@ -73,7 +75,8 @@ def frontier_command(
             task = progress.add_task(title, total=None)
             return lambda done, total, _: progress.update(task, completed=done, total=total)
 
-        report = run_frontier(plan, output, workers=workers, compute=compute, progress=bar)
+        pool = executor_of(ray, workers, compute, output)
+        report = run_frontier(plan, output, compute=compute, progress=bar, executor=pool)
     if json_file is not None:
         write_json(report, json_file)
     _summary(console, report)

@@ -14,6 +14,7 @@ from leakgauge.data.lent import Lent
 from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
+from leakgauge.executor import Executor
 from leakgauge.frontiers.folder import Folder
 from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan
 from leakgauge.frontiers.rows import Row
@@ -34,7 +35,7 @@ KEPT = (
 
 
 def run_leakage(
-    plan: FrontierPlan, folder: Folder, *, workers: int, compute: Compute, on_trial: OnTrial | None = None
+    plan: FrontierPlan, folder: Folder, *, pool: Executor, compute: Compute, on_trial: OnTrial | None = None
 ) -> None:
     """Runs all audits that are not finished. Everything is stored trial by trial, without pictures."""
     sizes = {setting: len(audit.trials()) for setting, (audit, _) in plan.audits.items()}
@@ -46,9 +47,7 @@ def run_leakage(
             if on_trial is not None:
                 on_trial(offset + done, sum(sizes.values()), last)
 
-        store = run_audit(
-            audit, folder.audit(setting), workers=workers, compute=compute, counts_only=True, on_trial=say
-        )
+        store = run_audit(audit, folder.audit(setting), executor=pool, compute=compute, counts_only=True, on_trial=say)
         store.close()
         before += sizes[setting]
 

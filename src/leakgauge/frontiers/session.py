@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakgauge.compute import Compute
+from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import write_whole
 from leakgauge.frontiers.accuracy import run_trainings
 from leakgauge.frontiers.costs import measure
@@ -35,11 +36,13 @@ def run_frontier(
     workers: int = 1,
     compute: Compute = Compute(),
     progress: Callable[[str], OnProgress] | None = None,
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Runs what is not yet finished, writes report.html and report.json, and returns what the latter holds.
 
     Args:
         progress: called with each stage's title; what it returns is told how far the stage is.
+        executor: where attacks run; by default so many `workers` on this machine, where trainings always do.
 
     Raises:
         InputError: the folder belongs to another plan or cannot be written, or an input turned out bad.
@@ -49,7 +52,8 @@ def run_frontier(
         return (lambda *_: None) if progress is None else progress(title)
 
     folder = Folder.open(output, digest=plan.digest, raw=plan.config)
-    run_leakage(plan, folder, workers=workers, compute=compute, on_trial=stage("attacks"))
+    pool = LocalPool(workers) if executor is None else executor
+    run_leakage(plan, folder, pool=pool, compute=compute, on_trial=stage("attacks"))
     costs = stage("client time")
     measure(plan, folder, on_row=lambda done, total: costs(done, total, ""))
     if plan.utility is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import torch
 
 from leakgauge.compute import Compute
 from leakgauge.errors import require
+from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.contents import changed
 from leakgauge.study.explaining.explained import Explained
@@ -21,7 +25,10 @@ from leakgauge.study.product import Key
 from leakgauge.study.store import ANEW, Store
 from leakgauge.study.tables import Asked
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
-from leakgauge.workers import Loss, run_all
+from leakgauge.workers import Loss
+
+OTHERS = 5.0
+"""Seconds between two looks at what other drivers of the same audit have finished."""
 
 OnTrial = Callable[[int, int, str], None]
 """(finished, all, id of the last)."""
@@ -33,12 +40,13 @@ OnExplained = Callable[[Explained], None]
 @dataclass(frozen=True)
 class Work:
     """What a worker process needs to run any trial; the plan's classes are pickled by value where a notebook has
-    them."""
+    them. `contents` is what a worker on another machine must find there."""
 
     plan: bytes
     compute: Compute
     counts_only: bool
     explained: Explained | None = None
+    contents: Mapping[str, str] | None = None
 
 
 _work: tuple[Plan, Work] | None = None
@@ -48,7 +56,11 @@ def _begin(work: Work) -> None:
     """Makes the plan once per process."""
     global _work
     work.compute.apply()
-    _work = (cloudpickle.loads(work.plan), work)
+    plan = cloudpickle.loads(work.plan)
+    different = [] if work.contents is None else changed(work.contents, plan.contents())
+    problem = f"the worker on {socket.gethostname()} has other contents of {', '.join(different)}"
+    require(not different, "ray", problem, "give all workers the same files under the same paths")
+    _work = (plan, work)
 
 
 @dataclass(frozen=True)
@@ -90,11 +102,15 @@ def run(
     on_trial: OnTrial | None = None,
     anew: bool = False,
     on_explained: OnExplained | None = None,
+    url: str | None = None,
+    executor: Executor | None = None,
 ) -> Store:
     """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
 
     Args:
         anew: sets results of another plan or other contents aside and begins again.
+        url: of a PostgreSQL database that holds the audits of a team; by default SQLite in the folder.
+        executor: where trials run; by default so many `workers` on this machine.
 
     Raises:
         InputError: the folder belongs to another audit or holds results of other contents, another audit writes into
@@ -112,9 +128,10 @@ def run(
         planned=keys,
         counts_only=counts_only,
     )
-    store = Store.create(folder, asked, anew=anew)
+    store = Store.create(folder, asked, url=url, anew=anew)
     try:
-        _run_left(plan, keys, store, workers, compute, counts_only, on_trial, on_explained)
+        pool = LocalPool(workers) if executor is None else executor
+        _run_left(plan, keys, store, pool, compute, counts_only, on_trial, on_explained, before)
         different = changed(before, plan.contents())
         require(not different, "output", f"{', '.join(different)} changed while the audit ran", ANEW)
     except BaseException:
@@ -127,14 +144,15 @@ def _run_left(
     plan: Plan,
     keys: Mapping[str, Key],
     store: Store,
-    workers: int,
+    pool: Executor,
     compute: Compute,
     counts_only: bool,
     on_trial: OnTrial | None,
     on_explained: OnExplained | None,
+    contents: Mapping[str, str],
 ) -> None:
     done = store.finished() & set(keys)
-    left = {name: key for name, key in keys.items() if name not in done}
+    left = [name for name in keys if name not in done]
     if on_trial is not None:
         on_trial(len(done), len(keys), "")
     if not left:
@@ -142,8 +160,9 @@ def _run_left(
     explained = plan.explained()
     if explained is not None and on_explained is not None:
         on_explained(explained)
+    there = contents if pool.elsewhere else None
     # A folder begun without images stays without, whatever this call says.
-    work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained)
+    work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
         store.add(result)
@@ -157,7 +176,18 @@ def _run_left(
         status = Status.FAILED if loss is Loss.RAISED else Status.DIED
         lost.append(Job(job.key, Reconstruction(None, None, status, f"the trial gave no answer: {reason}")))
 
-    jobs, limit = [Job(key) for key in left.values()], plan.trial_seconds
-    run_all(_run, jobs, keep, workers=workers, begin=_begin, ground=work, kept="trials", limit=limit, on_lost=note)
+    def waiting() -> Iterator[Job]:
+        """In the order of the plan. Where others write too, from anywhere in it, and without what they have done."""
+        first, seen = secrets.randbelow(len(left)) if store.shared else 0, time.monotonic()
+        for name in (*left[first:], *left[:first]):
+            if store.shared and time.monotonic() > seen + OTHERS:
+                done.update(store.finished() & keys.keys())
+                seen = time.monotonic()
+            if name not in done:
+                yield Job(keys[name])
+
+    pool.run_all(
+        _run, waiting(), keep, begin=_begin, ground=work, kept="trials", limit=plan.trial_seconds, on_lost=note
+    )
     if lost:
-        run_all(_run, lost, keep, workers=workers, begin=_begin, ground=work, kept="trials")
+        pool.run_all(_run, lost, keep, begin=_begin, ground=work, kept="trials")

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.compute import Compute
+from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
 from leakgauge.study.deciding.signed import LINT
@@ -34,9 +35,22 @@ MEANT = "The example is meant to fail its gate: some of its clients have no defe
 
 
 def run_audit(
-    path: Path | None, output: Path, *, workers: int, device: str, counts_only: bool, anew: bool = False
+    path: Path | None,
+    output: Path,
+    *,
+    workers: int,
+    device: str,
+    counts_only: bool,
+    anew: bool = False,
+    ray: str | None = None,
+    store: str | None = None,
 ) -> None:
-    """Everything behind `leakgauge audit`."""
+    """Everything behind `leakgauge audit`.
+
+    Args:
+        ray: address of a cluster that runs the trials in place of this machine's `workers`.
+        store: URL of a team's PostgreSQL database.
+    """
     console = Console()
     compute = Compute(device=device)
     compute.apply()
@@ -60,7 +74,7 @@ def run_audit(
         progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
 
     try:
-        store = run(
+        filled = run(
             plan,
             output,
             workers=workers,
@@ -69,19 +83,31 @@ def run_audit(
             on_trial=on_trial,
             anew=anew,
             on_explained=lambda explained: _print_explained(console, explained),
+            url=store,
+            executor=executor_of(ray, workers, compute, output),
         )
     finally:
         progress.stop()
     if linted is not None:
         write_whole(output / LINT, findings_text(linted), FREE_SPACE)
-    judged = verdict_of(store)
-    told = summary(store, judged)
-    html, _ = write_reports(store, told)
+    judged = verdict_of(filled)
+    told = summary(filled, judged)
+    html, _ = write_reports(filled, told)
     _summary(console, plan.name, judged, told["decision"], output)
     if path is None:
         console.print(Text(MEANT))
     console.print(f"report: {html}", soft_wrap=True)
-    store.close()
+    filled.close()
+
+
+def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -> Executor:
+    """This machine's processes, or a cluster's, where a trial declares its threads and a share of its device."""
+    if ray is None:
+        return LocalPool(workers)
+    from leakgauge.cluster import RayCluster
+
+    gpus = 1.0 if compute.device.startswith("cuda") else 0.0
+    return RayCluster(ray, cpus=compute.threads, gpus=gpus, logs=output / "logs")
 
 
 TENSORS = 5

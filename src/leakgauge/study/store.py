@@ -1,55 +1,61 @@
-"""Where finished trials live: one SQLite file per audit, one transaction and one checksum per trial."""
+"""Where finished trials live: a SQLite file an audit, or a team's PostgreSQL. One transaction, one checksum a trial."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, event, func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import PRIVATE_FILE, Lock, private_folder
-from leakgauge.report.picture import Picture
+from leakgauge.files import Lock, private_folder, write_whole
 from leakgauge.study.contents import JUDGING, changed
 from leakgauge.study.database import FILE as FILE
-from leakgauge.study.database import damaged, readable
-from leakgauge.study.tables import Asked, AuditRow, Base, PictureRow, PlannedRow, TrialRow, checksum_of
+from leakgauge.study.database import Database
+from leakgauge.study.pictures import Pictures
+from leakgauge.study.tables import Asked, AuditRow, PictureRow, PlannedRow, TrialRow, checksum_of
 from leakgauge.study.trial import TrialResult
 from leakgauge.version import __version__
 
 LOCK = ".audit.lock"
-RESULTS = (FILE, "report.json", "report.html")
+SHARED = "store.json"
+"""Of a folder whose audit lies in PostgreSQL: where that is. It holds no password."""
+AT_ONCE = 5000
+"""Planned trials entered at a time."""
+RESULTS = (FILE, SHARED, "report.json", "report.html")
 ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
 
 
 class Store:
-    """The finished trials of one audit. Only the main process writes, and only one at a time."""
+    """The finished trials of one audit.
 
-    def __init__(self, folder: Path) -> None:
+    In SQLite one process writes. In PostgreSQL several may, for one audit too: what two of them have run lands once.
+    """
+
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
+        self.key = ""
         self._lock = Lock(folder / LOCK)
-        self._engine = create_engine(f"sqlite:///{folder / FILE}")
-        event.listen(self._engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))
+        self._base = Database.of(folder, url)
 
     @staticmethod
-    def create(folder: Path, asked: Asked, *, anew: bool = False) -> Store:
+    def create(folder: Path, asked: Asked, *, url: str | None = None, anew: bool = False) -> Store:
         """Opens the folder for this plan, new or begun. It is locked until the store is closed.
 
         Args:
+            url: of a PostgreSQL database; by default SQLite in the folder.
             anew: sets results of another plan or other contents aside, in a folder of their own, and begins again.
 
         Raises:
             InputError: the folder belongs to another audit, or to one of other contents, each of which is named; it is
                 in use, is damaged, or cannot be written.
         """
+        store = Store(folder, url)
         private_folder(folder)
-        store = Store(folder)
         try:
             free = store._lock.take()
         except OSError as error:
@@ -61,28 +67,76 @@ class Store:
         try:
             if anew:
                 store._set_aside()
-            store._begin(asked)
+            store._begin(asked, anew)
         except BaseException:
             store.close()
             raise
         return store
 
-    def _begin(self, asked: Asked) -> None:
+    @property
+    def shared(self) -> bool:
+        """Whether others may write into it meanwhile."""
+        return self._base.shared
+
+    def _begin(self, asked: Asked, anew: bool) -> None:
         for left in self.folder.glob(".report.*.part"):  # of a run that was killed while it wrote
             left.unlink(missing_ok=True)
-        with readable(self.folder):
-            if not (self.folder / FILE).exists():
-                os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
-            Base.metadata.create_all(self._engine)
-            self._check()
-            with Session(self._engine) as session, session.begin():
-                row = session.scalars(select(AuditRow)).first()
-                if row is None:
-                    _enter(session, asked)
-                    return
-                _refuse_other(row, asked, self.folder)
-                row.config = json.dumps(asked.config, default=str)  # the gate may be another
-                row.checksum = row.true_checksum
+        other = (self.folder / (FILE if self.shared else SHARED)).exists()
+        require(not other, "output", f"{self.folder} belongs to an audit with another --store", ANEW)
+        with self._base.readable():
+            self._base.begin()
+            with Session(self._base.engine) as session, session.begin():
+                self._base.check(session)
+                self._base.alone(session)
+                row = self._current(session, asked)
+                if row is None or (anew and self.shared):
+                    self.key = f"{asked.identity}-{1 if row is None else int(row.key.rpartition('-')[2]) + 1}"
+                    self._enter(session, asked)
+                else:
+                    self.key = row.key
+                    self._check(session, row)
+                    _refuse_other(row, asked, self.folder)
+                    row.config = json.dumps(asked.config, default=str)  # the gate may be another
+                    row.checksum = row.true_checksum
+        if self.shared:
+            self._note(asked)
+
+    def _current(self, session: Session, asked: Asked) -> AuditRow | None:
+        """The folder's audit; in a database of several the last of this plan and these contents."""
+        if not self.shared:
+            return session.scalars(select(AuditRow)).first()
+        rows = session.scalars(select(AuditRow).where(AuditRow.key.startswith(f"{asked.identity}-"))).all()
+        return max(rows, key=lambda row: int(row.key.rpartition("-")[2]), default=None)
+
+    def _note(self, asked: Asked) -> None:
+        """Says in the folder where its audit is, so that `report` and `gate` need the folder alone."""
+        file = self.folder / SHARED
+        if file.exists():
+            before = _read_note(file)
+            mine = before["audit"].rpartition("-")[0] == asked.identity
+            require(mine, "output", f"{self.folder} belongs to another plan, or to other contents of its data", ANEW)
+        write_whole(file, json.dumps({"store": self._base.address, "audit": self.key}) + "\n")
+
+    def _enter(self, session: Session, asked: Asked) -> None:
+        planned = sorted(asked.planned)
+        row = AuditRow(
+            key=self.key,
+            digest=asked.digest,
+            name=asked.name,
+            config=json.dumps(asked.config, default=str),
+            environment=json.dumps(asked.environment),
+            contents=json.dumps(asked.contents, sort_keys=True),
+            counts_only=asked.counts_only,
+            version=__version__,
+            created_at=_now(),
+            planned=checksum_of(*planned),
+        )
+        row.checksum = row.true_checksum
+        session.add(row)
+        session.flush()
+        for first in range(0, len(planned), AT_ONCE):
+            part = planned[first : first + AT_ONCE]
+            session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": name} for name in part])
 
     def _set_aside(self) -> None:
         there = [name for name in RESULTS if (self.folder / name).exists()]
@@ -104,59 +158,59 @@ class Store:
             InputError: there is none, or it is damaged.
         """
         hint = "run `leakgauge audit -o` into it first"
-        require((folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)
-        store = Store(folder)
-        with readable(folder):
-            store._check()
-            with Session(store._engine) as session:
-                begun = session.scalars(select(AuditRow)).first() is not None
-        require(begun, "folder", f"{folder} holds no audit", "run `leakgauge audit` first")
+        note = _read_note(folder / SHARED) if (folder / SHARED).is_file() else None
+        require(note is not None or (folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)
+        store = Store(folder, None if note is None else note["store"])
+        with store._base.readable(), Session(store._base.engine) as session:
+            store._base.check(session)
+            row = session.scalars(select(AuditRow)).first() if note is None else session.get(AuditRow, note["audit"])
+            require(row is not None, "folder", f"{folder} holds no audit", "run `leakgauge audit` first")
+            assert row is not None
+            store.key = row.key
+            store._check(session, row)
         return store
 
-    def _check(self) -> None:
-        """Raises `InputError` where the file is not whole."""
-        with Session(self._engine) as session:
-            found = session.execute(text("PRAGMA quick_check(1)")).scalar()
-            if found != "ok":
-                raise damaged(self.folder, str(found))
-            row = session.scalars(select(AuditRow)).first()
-            if row is not None and row.checksum != row.true_checksum:
-                raise damaged(self.folder, "the record of the plan")
-            ids = session.scalars(select(PlannedRow.id).order_by(PlannedRow.id)).all()
-            if row is not None and checksum_of(*ids) != row.planned:
-                raise damaged(self.folder, "the list of trials")
+    def _check(self, session: Session, row: AuditRow) -> None:
+        """Raises `InputError` where plan or list of trials are not whole."""
+        if row.checksum != row.true_checksum:
+            raise self._base.damaged("the record of the plan")
+        ids = session.scalars(select(PlannedRow.id).where(PlannedRow.audit == self.key).order_by(PlannedRow.id)).all()
+        if checksum_of(*ids) != row.planned:
+            raise self._base.damaged("the list of trials")
 
     @property
     def audit(self) -> AuditRow:
         """The stored plan."""
-        with readable(self.folder), Session(self._engine) as session:
-            return session.scalars(select(AuditRow)).one()
+        with self._base.readable(), Session(self._base.engine) as session:
+            return session.scalars(select(AuditRow).where(AuditRow.key == self.key)).one()
 
     def finished(self) -> set[str]:
         """Ids of the trials that need no more work."""
-        with readable(self.folder), Session(self._engine) as session:
-            return set(session.scalars(select(TrialRow.id)))
+        with self._base.readable(), Session(self._base.engine) as session:
+            return set(session.scalars(select(TrialRow.id).where(TrialRow.audit == self.key)))
 
     def missing(self) -> int:
         """How many planned trials have not run."""
-        ran = select(TrialRow.id)
-        with readable(self.folder), Session(self._engine) as session:
-            count = session.scalar(select(func.count()).select_from(PlannedRow).where(PlannedRow.id.not_in(ran)))
-            return int(count or 0)
+        ran = select(TrialRow.id).where(TrialRow.audit == self.key)
+        left = select(func.count()).select_from(PlannedRow).where(PlannedRow.audit == self.key)
+        with self._base.readable(), Session(self._base.engine) as session:
+            return int(session.scalar(left.where(PlannedRow.id.not_in(ran))) or 0)
 
     def add(self, result: TrialResult) -> None:
-        """Keeps a trial and its pictures, both or neither."""
+        """Keeps a trial and its pictures, all or nothing; a trial that is there already stays as it is."""
         record = json.dumps(result.record, allow_nan=False)
-        with readable(self.folder), Session(self._engine) as session, session.begin():
-            now = _now()
-            count = len(result.pictures)
-            checksum = checksum_of(result.id, record, str(count), now)
-            session.add(TrialRow(id=result.id, record=record, pictures=count, created_at=now, checksum=checksum))
-            session.flush()
-            for p in result.pictures:
-                kept = {"name": p.name, "original": p.original, "reconstruction": p.reconstruction}
-                checksum = checksum_of(result.id, str(p.slot), *kept.values())
-                session.add(PictureRow(trial=result.id, slot=p.slot, checksum=checksum, **kept))
+        now, count = _now(), len(result.pictures)
+        row = {"id": result.id, "record": record, "pictures": count, "created_at": now}
+        row["checksum"] = checksum_of(result.id, record, str(count), now)
+        pictures: list[dict[str, Any]] = []
+        for p in result.pictures:
+            kept = {"name": p.name, "original": p.original, "reconstruction": p.reconstruction}
+            checksum = checksum_of(result.id, str(p.slot), *kept.values())
+            pictures.append({"audit": self.key, "trial": result.id, "slot": p.slot, "checksum": checksum, **kept})
+        with self._base.readable(), Session(self._base.engine) as session, session.begin():
+            found = session.execute(self._base.insert(TrialRow).values(audit=self.key, **row).returning(TrialRow.id))
+            if found.first() is not None and pictures:
+                session.execute(self._base.insert(PictureRow), pictures)
 
     def each(self) -> Iterator[dict[str, Any]]:
         """Finished trials one by one, by id.
@@ -164,10 +218,11 @@ class Store:
         Raises:
             InputError: one is damaged.
         """
-        with readable(self.folder), Session(self._engine) as session:
-            for row in session.scalars(select(TrialRow).order_by(TrialRow.id).execution_options(yield_per=100)):
+        mine = select(TrialRow).where(TrialRow.audit == self.key).order_by(TrialRow.id).execution_options(yield_per=100)
+        with self._base.readable(), Session(self._base.engine) as session, session.scalars(mine) as rows:
+            for row in rows:
                 if row.checksum != checksum_of(row.id, row.record, str(row.pictures), row.created_at):
-                    raise damaged(self.folder, f"trial {row.id}")
+                    raise self._base.damaged(f"trial {row.id}")
                 session.expunge(row)
                 yield json.loads(row.record)
 
@@ -181,76 +236,23 @@ class Store:
         Raises:
             InputError: one is damaged or missing.
         """
-        kept = select(PictureRow.trial, func.count().label("there")).group_by(PictureRow.trial).subquery()
-        there = func.coalesce(kept.c.there, 0)
-        lost = select(TrialRow.id).outerjoin(kept, kept.c.trial == TrialRow.id).where(there != TrialRow.pictures)
-        with readable(self.folder), Session(self._engine) as session:
-            for row in session.scalars(select(PictureRow).execution_options(yield_per=100)):
-                self._whole(row)
-                session.expunge(row)
-            name = session.scalars(lost.limit(1)).first()
-            if name is not None:
-                raise damaged(self.folder, f"the pictures of trial {name}")
-        return Pictures(self)
-
-    def pictures_of(self, trial: str) -> list[Picture]:
-        """By slot; empty for a trial without. Raises `InputError` where one is damaged."""
-        of = select(PictureRow).where(PictureRow.trial == trial).order_by(PictureRow.slot)
-        with readable(self.folder), Session(self._engine) as session:
-            return [self._whole(row) for row in session.scalars(of)]
-
-    def illustrated(self) -> list[str]:
-        """Ids of the trials with pictures."""
-        of = select(TrialRow.id).where(TrialRow.pictures > 0).order_by(TrialRow.id)
-        with readable(self.folder), Session(self._engine) as session:
-            return list(session.scalars(of))
-
-    def _whole(self, row: PictureRow) -> Picture:
-        if row.checksum != checksum_of(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
-            raise damaged(self.folder, f"a picture of trial {row.trial}")
-        return Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
+        found = Pictures(self._base, self.key)
+        found.check()
+        return found
 
     def close(self) -> None:
         """Lets go of the file and the folder."""
-        self._engine.dispose()
+        self._base.engine.dispose()
         self._lock.release()
 
 
-@dataclass(frozen=True)
-class Pictures(Mapping[str, Sequence[Picture]]):
-    """The pictures of a store, none of which is held."""
-
-    store: Store
-
-    def __getitem__(self, trial: str) -> Sequence[Picture]:
-        found = self.store.pictures_of(trial)
-        if not found:
-            raise KeyError(trial)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.store.illustrated())
-
-    def __len__(self) -> int:
-        return len(self.store.illustrated())
-
-
-def _enter(session: Session, asked: Asked) -> None:
-    planned = sorted(asked.planned)
-    row = AuditRow(
-        digest=asked.digest,
-        name=asked.name,
-        config=json.dumps(asked.config, default=str),
-        environment=json.dumps(asked.environment),
-        contents=json.dumps(asked.contents, sort_keys=True),
-        counts_only=asked.counts_only,
-        version=__version__,
-        created_at=_now(),
-        planned=checksum_of(*planned),
-    )
-    row.checksum = row.true_checksum
-    session.add(row)
-    session.add_all(PlannedRow(id=name) for name in planned)
+def _read_note(file: Path) -> dict[str, str]:
+    """Where a folder's audit is. Raises `InputError` where the file does not say."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {"store": str(found["store"]), "audit": str(found["audit"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError("folder", f"{file} cannot be read", "run the audit again with its --store") from error
 
 
 def _refuse_other(row: AuditRow, asked: Asked, folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ForeignKey, LargeBinary, String
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -21,12 +21,17 @@ def checksum_of(*parts: str | bytes | None) -> str:
 
 class Base(DeclarativeBase):
     # Without a row id a table has no second copy of its keys, which damage could make to differ.
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - as SQLAlchemy wants it
+    __table_args__: Any = {"sqlite_with_rowid": False}  # noqa: RUF012 - as SQLAlchemy wants it
+
+
+TEXT = String().with_variant(String(collation="C"), "postgresql")
+"""Sorted as Python sorts."""
 
 
 class AuditRow(Base):
     __tablename__ = "audits"
-    digest: Mapped[str] = mapped_column(String, primary_key=True)
+    key: Mapped[str] = mapped_column(TEXT, primary_key=True)
+    digest: Mapped[str]
     name: Mapped[str]
     config: Mapped[str]
     environment: Mapped[str]
@@ -40,19 +45,21 @@ class AuditRow(Base):
     @property
     def true_checksum(self) -> str:
         return checksum_of(
-            self.digest, self.name, self.config, self.environment, self.contents, str(bool(self.counts_only)),
+            self.key, self.digest, self.name, self.config, self.environment, self.contents, str(bool(self.counts_only)),
             self.version, self.created_at, self.planned,
         )  # fmt: skip
 
 
 class PlannedRow(Base):
     __tablename__ = "planned"
-    id: Mapped[str] = mapped_column(String, primary_key=True)
+    audit: Mapped[str] = mapped_column(ForeignKey("audits.key"), primary_key=True)
+    id: Mapped[str] = mapped_column(TEXT, primary_key=True)
 
 
 class TrialRow(Base):
     __tablename__ = "trials"
-    id: Mapped[str] = mapped_column(String, primary_key=True)
+    audit: Mapped[str] = mapped_column(ForeignKey("audits.key"), primary_key=True)
+    id: Mapped[str] = mapped_column(TEXT, primary_key=True)
     record: Mapped[str]
     pictures: Mapped[int]
     created_at: Mapped[str]
@@ -61,12 +68,17 @@ class TrialRow(Base):
 
 class PictureRow(Base):
     __tablename__ = "pictures"
-    trial: Mapped[str] = mapped_column(ForeignKey("trials.id"), primary_key=True)
+    audit: Mapped[str] = mapped_column(TEXT, primary_key=True)
+    trial: Mapped[str] = mapped_column(TEXT, primary_key=True)
     slot: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
     original: Mapped[bytes | None] = mapped_column(LargeBinary)
     reconstruction: Mapped[bytes | None] = mapped_column(LargeBinary)
     checksum: Mapped[str]
+    __table_args__ = (
+        ForeignKeyConstraint(["audit", "trial"], ["trials.audit", "trials.id"]),
+        {"sqlite_with_rowid": False},
+    )
 
 
 @dataclass(frozen=True)
@@ -87,3 +99,8 @@ class Asked:
     contents: Mapping[str, str]
     planned: Iterable[str]
     counts_only: bool
+
+    @property
+    def identity(self) -> str:
+        """Of the plan and all that it rests on: equal audits of a team are one."""
+        return checksum_of(self.digest, *(part for item in sorted(self.contents.items()) for part in item))

@@ -23,6 +23,8 @@ FLOORS = (
         "registry",
         "statistics",
         "workers",
+        "executor",
+        "cluster",
     ),
     ("batch", "task", "update", "checkpoint"),
     ("clients", "defenses"),

@@ -76,7 +76,7 @@ def frontier_command(
             return lambda done, total, _: progress.update(task, completed=done, total=total)
 
         pool = executor_of(ray, workers, compute, output)
-        report = run_frontier(plan, output, compute=compute, progress=bar, executor=pool)
+        report = run_frontier(plan, output, workers=workers, compute=compute, progress=bar, executor=pool)
     if json_file is not None:
         write_json(report, json_file)
     _summary(console, report)

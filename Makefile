@@ -64,6 +64,10 @@ bench-peers: .venv-peers/.installed
 	.venv-peers/bin/python benchmarks/peers.py run --kind steps --networks convnet --evaluations 6 --width 16
 	.venv-peers/bin/python benchmarks/peers.py page
 
+# Steps a second, time to 20 dB and memory on a GPU, at most eight minutes. Without one: --device cpu --quick.
+bench-gpu: install
+	$(BIN)/python benchmarks/gpu.py
+
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

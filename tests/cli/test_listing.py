@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakgauge.cli.listing import REGISTRIES, WIDTH, details, lines
+from leakgauge.cli.listing import REGISTRIES, WIDTH, clause, details, lines
 from leakgauge.errors import InputError
 
 
@@ -16,6 +16,15 @@ def test_every_name_has_a_line_that_fits_and_says_what_it_is(kind: str) -> None:
         assert line.startswith(entry.name + " ")
         assert len(line) <= WIDTH
         assert entry.summary, f"{entry.name} has no docstring"
+        assert "…" not in line, f"the first clause of {entry.name} is too long for a line"
+
+
+def test_a_line_ends_with_a_clause_and_leaves_no_bracket_open() -> None:
+    said = "The mean (of one, or two) of all tensors, in dB; never less."
+    assert clause(said, 60) == "The mean (of one, or two) of all tensors, in dB; never less"
+    assert clause(said, 59) == "The mean (of one, or two) of all tensors, in dB"
+    assert clause(said, 45) == "The mean (of one, or two) of all tensors"
+    assert clause("One long clause that nothing ends anywhere", 30) == "One long clause that nothing …"
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRIES))

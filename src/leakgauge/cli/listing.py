@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from enum import Enum
 from typing import Any
@@ -54,6 +55,9 @@ REGISTRIES: dict[str, Registry] = {
     "rules": RULES,
 }
 
+LEAST = 18
+"""Characters that a clause must have to stand for its sentence."""
+
 WIDTH = 80
 """Columns of a terminal that every line fits into."""
 
@@ -76,9 +80,21 @@ def lines(kind: str) -> list[str]:
     """A name and what it is, a line each, at most `WIDTH` wide."""
     entries = list(REGISTRIES[kind])
     width = max(len(entry.name) for entry in entries) + 2
-    return [
-        f"{entry.name:<{width}}" + textwrap.shorten(entry.summary, WIDTH - width, placeholder=" …") for entry in entries
-    ]
+    return [f"{entry.name:<{width}}{clause(entry.summary, WIDTH - width)}" for entry in entries]
+
+
+def clause(summary: str, width: int) -> str:
+    """The sentence, or the most of it that ends with a clause and fits."""
+    if len(summary) <= width:
+        return summary.removesuffix(".")
+    ends = [found.start() for found in re.finditer(r"[:;,.]\s|\s\(|\swith\s|\swhere\s|\swhose\s", summary)]
+    fitting = [end for end in ends if LEAST <= end <= width and _whole(summary[:end])]
+    return summary[: max(fitting)] if fitting else textwrap.shorten(summary, width, placeholder=" …")
+
+
+def _whole(text: str) -> bool:
+    """Whether no bracket is left open."""
+    return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "‖‖"))
 
 
 def details(kind: str, name: str) -> list[str]:

@@ -16,7 +16,7 @@ from leakgauge.update import UpdateKind
 @CLIENTS.register("fedsgd")
 @dataclass(frozen=True)
 class FedSGD:
-    """The client sends the gradient of the mean loss over its batch (McMahan et al., 2017)."""
+    """Sends the gradient of the mean loss over a batch (McMahan et al., 2017)."""
 
     kind: ClassVar[UpdateKind] = UpdateKind.GRADIENT
 

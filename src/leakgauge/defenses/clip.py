@@ -57,7 +57,7 @@ class Clip(Defense):
 @DEFENSES.register("clip-examples", needs="a model whose examples do not mix (no BatchNorm in train mode)")
 @dataclass(frozen=True, kw_only=True)
 class ClipExamples(Defense):
-    """Scales every example's gradient down to norm at most `norm` before they are averaged.
+    """Scales every example's gradient down to `norm`, before they are averaged.
 
     Guarantee: each example moves the mean gradient by at most norm/n. One whose gradient is not finite counts as
     zero, or it would make the whole update not a number, which no noise hides. This is the clipping of DP-SGD;

@@ -22,7 +22,7 @@ from leakgauge.update import Update, UpdateKind
 @DEFENSES.register("dp-sgd", needs="a model whose examples do not mix (no BatchNorm in train mode)")
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(Defense):
-    """(Σᵢ gᵢ·min(1, C/‖gᵢ‖) + N(0, (zC)²I)) / n in place of each gradient, ‖·‖ over all tensors together.
+    """Clipped examples and noise: (Σᵢ gᵢ·min(1, C/‖gᵢ‖) + N(0, (zC)²I)) / n for each gradient, ‖·‖ over all tensors.
 
     Source: Abadi et al., *Deep Learning with Differential Privacy*, CCS 2016, Algorithm 1. The noise is drawn once
     a step, so once a local step under FedAvg. What it guarantees depends on rounds and sampling:

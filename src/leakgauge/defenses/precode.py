@@ -86,7 +86,7 @@ class Bottlenecked(nn.Module):
 @DEFENSES.register("precode", needs="a linear layer")
 @dataclass(frozen=True, kw_only=True)
 class Precode(Defense):
-    """Puts a `VariationalBottleneck` before a linear layer and adds ``beta`` times its KL term to the client's loss.
+    """Puts a `VariationalBottleneck` before a linear layer, and adds ``beta`` times its KL term to the client's loss.
 
     Source: Scheliga, Mäder and Seeland, *PRECODE*, WACV 2022, as ROG evaluates it (Yue et al., 2023): K = 256,
     β = 1e-3, KL in bits. Placement: between feature extractor and classifier. Its parameters train, so

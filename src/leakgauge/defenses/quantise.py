@@ -93,7 +93,7 @@ def unchanged(raw: Tensors) -> Tensors:
 @DEFENSES.register("quantise")
 @dataclass(frozen=True, kw_only=True)
 class Quantise(Defense):
-    """Rounds every entry to the nearest of 2s+1 equally spaced values between −max|g| and max|g|.
+    """Rounds every entry to one of 2s+1 equally spaced values, between −max|g| and max|g|.
 
     s is `levels`. "3-bit" is s = 3: seven values, zero among them, as the ROG paper counts; the `quant_level` of
     its release is s + 1. Ties go to the even code. A zero or empty tensor stays; a tensor with a not-a-number becomes

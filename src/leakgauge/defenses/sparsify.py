@@ -18,7 +18,7 @@ from leakgauge.update import Update
 @DEFENSES.register("topk")
 @dataclass(frozen=True, kw_only=True)
 class TopK(Defense):
-    """Keeps the largest k = ⌈keep·n⌉ entries by magnitude of each tensor and sends zeros for the rest.
+    """Keeps the largest k = ⌈keep·n⌉ entries of each tensor, and sends zeros for the rest.
 
     Guarantee: exactly k entries are kept (ties by position), at their values; fewer are non-zero only
     when the tensor has fewer. No privacy guarantee: the kept entries are exact and their places tell
@@ -118,7 +118,7 @@ class RandomK(Defense):
 @DEFENSES.register("prune")
 @dataclass(frozen=True, kw_only=True)
 class Prune(Defense):
-    """Sends zeros for the ⌊rate·N⌋ smallest of all N entries by magnitude: one threshold for all tensors.
+    """Sends zeros for the ⌊rate·N⌋ smallest of all N entries: one threshold for all tensors.
 
     The gradient pruning of Zhu et al., *Deep Leakage from Gradients*, NeurIPS 2019, §5.2. `topk` keeps a share of each
     tensor; here whole tensors may vanish. Ties: earlier entries are kept, in the order of the tensors. A

@@ -167,7 +167,7 @@ def _same_source(a: fx.Node, b: fx.Node) -> bool:
 @RULES.register("couplings", needs="the task; a model that torch.fx can trace")
 @dataclass(frozen=True)
 class Couplings:
-    """Reversible blocks: additive or affine couplings of two halves.
+    """Reversible blocks: additive or affine couplings of halves.
 
     Statistic: number of couplings between which and the input nothing else has weights, and half of the number of
     others.

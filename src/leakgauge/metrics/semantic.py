@@ -86,7 +86,7 @@ def cifar10_labels(top: int = 3) -> TopLabels:
 @METRICS.register("jaccard", needs="images")
 @dataclass(frozen=True, kw_only=True)
 class Jaccard:
-    """``|A ∩ B| / |A ∪ B|`` of the tags A of the reconstruction and B of the truth, in [0, 1]; 1 where both have none.
+    """Tags in common: ``|A ∩ B| / |A ∪ B|``, A of the reconstruction and B of the truth; 1 where both have none.
 
     Source: ROG's semantic score (Table 2), with a large multi-label tagger. The default here is what a small classifier
     of ten kinds of things believes, so two unrelated images share something by chance: compare with the score of

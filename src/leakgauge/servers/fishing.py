@@ -178,7 +178,7 @@ def single_row(task: Task, target: int) -> tuple[str, str]:
 @SERVERS.register("feature-fishing", needs="a last linear layer with bias; soft-max cross-entropy; one class")
 @dataclass(frozen=True, kw_only=True)
 class FeatureFishing:
-    """The target's probability jumps from 0 to 1 at a cut-off of one feature: only its examples below have a gradient.
+    """The target's probability jumps at one feature's cut-off: only its examples below have a gradient.
 
     Source: Wen et al., ICML 2022, feature fishing (their binary search over rounds is left to the caller). With
     z_target = sharpness·(v·h − cutoff) + log(N−1) and all other logits 0, ∂L/∂z_target of the class's

@@ -87,7 +87,7 @@ class SkipRead:
 @SERVERS.register("input-skip")
 @dataclass(frozen=True)
 class InputSkip:
-    """A new classifier on the honest logits and the input side by side: its rows hold mean inputs per class.
+    """A new classifier on honest logits and input side by side: its rows hold mean inputs per class.
 
     Source: the read of a biased linear layer (Geiping et al., 2020, Proposition 3.1) at a skip connection from the
     input; the decoy class is the remedy that makes a soft-max's rows belong to one class each

@@ -83,7 +83,7 @@ class RoutedRead:
 @SERVERS.register("sub-model-per-example")
 @dataclass(frozen=True, kw_only=True)
 class SubModelPerExample:
-    """Many copies of a small linear layer beside the honest model; a hash of its brightness routes each example to one.
+    """A small linear layer many times beside the model; a hash of its brightness routes each example to one.
 
     Source: the limit of Fowl et al.'s bins, ICLR 2022, in which nothing is shared: a copy's gradient is that of the
     examples routed to it, and its rows ÷ biases are the example that is there alone. The routing has no gradient and no

@@ -48,7 +48,7 @@ class IntoRange:
 @CANVASES.register("generator", needs="images")
 @dataclass(frozen=True, kw_only=True)
 class Generator(Canvas):
-    """The weights of an untrained network that makes all pictures of the batch from fixed random codes.
+    """The weights of an untrained network, which makes the batch from fixed random codes.
 
     Pictures whose sides are not 4·2^k are cut from the middle of the next larger ones.
 

@@ -50,7 +50,7 @@ class Cosine(Objective):
 @OBJECTIVES.register("cosine-on-support")
 @dataclass(frozen=True)
 class CosineOnSupport(Objective):
-    """`Cosine` with the simulated update set to zero wherever the observed one is exactly zero.
+    """`Cosine` on the support, with the simulated update zero where the observed one is.
 
     Source: GIAS's code for compressed gradients. It needs no knowledge of the mechanism. Where the client sent
     everything, exact zeros are dead units; masking them forgets that they are dead.
@@ -131,5 +131,5 @@ class SignTanh(Objective):
 
 @OBJECTIVES.register("sign-tanh", needs="local_training for deltas")
 def sign_tanh(*, gain: float | None = None) -> SignTanh:
-    """tanh of the simulated update against the signs of the observed one; `gain` by each tensor's size unless given."""
+    """tanh of the simulated update against the observed signs; `gain` by each tensor's size unless given."""
     return SignTanh(gain=PerTensorRMS() if gain is None else Fixed(gain))

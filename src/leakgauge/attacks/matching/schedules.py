@@ -89,7 +89,7 @@ def falling(*, prior: Prior, to: float, levels: int = 10, misfit: float = 0.0) -
 
 @PRIORS.register("decaying")
 def decaying(*, prior: Prior, factor: float = 0.9, every: int = 2000) -> Scheduled:
-    """`prior`, whose weight is multiplied by `factor` every so many steps, see `StepDecay`."""
+    """`prior`, weight times `factor` every so many steps, see `StepDecay`."""
     return Scheduled(prior, StepDecay(factor=factor, every=every))
 
 

@@ -26,7 +26,7 @@ def dlg(*, restarts: int = 8, steps: int = 6000) -> Matching:
 
 @ATTACKS.register("idlg", needs="one example; local_training for deltas; a smooth network")
 def idlg(*, restarts: int = 8, steps: int = 6000) -> Matching:
-    """Improved DLG: the label of a single example is read from the last layer, then DLG on the pixels.
+    """Improved DLG: one label read from the last layer, then DLG on the pixels.
 
     Source: Zhao et al., 2020. Differs: restarts, as in `dlg`.
     """

@@ -70,7 +70,7 @@ class Sketch:
 @ATTACKS.register("learned-inversion", needs="labels, example_count, local_training, public_data")
 @dataclass(frozen=True, kw_only=True)
 class LearnedInversion:
-    """Trains update → example on public data passed through the same client and defence, then reads the update.
+    """Trains update → example on public data, passed through the same client and defence, then reads the update.
 
     Pairs: batches of public examples, mirrored in half of the cases where they are images, with the labels of the
     client's batch in turn, through local training and every stage of the defence with draws of its own. Input: a

@@ -33,7 +33,7 @@ def rog(
     polish: tuple[Polish, ...] = (),
     restarts: int = 1,
 ) -> Matching:
-    """ROG: squared distance over a picture of a quarter of the resolution, enlarged; Adam on a cosine, 100 steps.
+    """ROG: a picture of a quarter of the resolution, enlarged, by squared distance; Adam on a cosine, 100 steps.
 
     Source: Reconstruction from Obfuscated Gradients, Eqs. 3 to 5 as its code runs them: FedAvg by unrolling τ steps,
     a compressed update matched as it was dequantised, no total variation, no box. For signSGD give `objective`
@@ -63,7 +63,7 @@ Distance = Callable[[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]], Float[
 @ATTACKS.register("rogs", needs="what its attack needs; labels; a class-conditional generator of such pictures")
 @dataclass(frozen=True, kw_only=True)
 class ROGS:
-    """The picture of a generator that is closest to what `attack` recovered: sharp, plausible, and partly invented.
+    """The generated picture closest to what `attack` recovered: sharp, plausible, and partly invented.
 
     Minimises ‖G(z, y) − x̂‖₂ + weight · distance(G(z, y), x̂) over the code z of each picture, Adam, from the best of
     `tries` random codes; y is the label, x̂ the reconstruction. The gradient is not looked at again, so the answer

@@ -46,7 +46,7 @@ class Span(Canvas):
 )
 @dataclass(frozen=True, kw_only=True)
 class RowSpace:
-    """Matches gradients over combinations of the rows of ∂L/∂W of a linear input layer.
+    """Matches gradients over combinations of the rows of ∂L/∂W.
 
     ∂L/∂W = Σ_k δ_k x_kᵀ, so with at least as many units as examples its rows span the examples: B·B numbers are
     unknown in place of B·d. It turns Qian & Hansen's condition n₁ ≥ B into a search that ends: eight digits of 1 024

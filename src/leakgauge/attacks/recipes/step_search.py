@@ -18,7 +18,7 @@ from leakgauge.update import UpdateKind
 @ATTACKS.register("step-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
 class StepSearch:
-    """`attack` once for every candidate of the client's local training; the lowest data term is the answer.
+    """`attack` for every candidate of local training; the lowest data term is the answer.
 
     All candidates start alike, and a budget is shared in proportion to what a step of each costs, so that objectives
     are compared after equal numbers of steps. Where local training is known, or a gradient is sent, it is `attack`.

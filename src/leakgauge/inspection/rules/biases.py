@@ -81,7 +81,7 @@ SPREAD = 0.28
 @RULES.register("bias-ladder")
 @dataclass(frozen=True)
 class BiasLadder:
-    """Tests whether neighbouring gaps between sorted biases are alike.
+    """Whether neighbouring gaps between sorted biases are alike.
 
     Statistic: max over layers of √(n − 2)·(r − 0.386)/0.28, at least 0, with r the mean over neighbouring gaps
     g, h of the sorted biases of min(g, h)/max(g, h). Independent draws from any smooth distribution have r ≈ 0.386

@@ -24,7 +24,7 @@ EXACT = 4096
 @RULES.register("copies")
 @dataclass(frozen=True)
 class CopiedRows:
-    """Counts rows that are parallel or antiparallel to another row of their layer.
+    """Counts rows that are parallel to another, or antiparallel.
 
     Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
     (trained filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were
@@ -162,7 +162,7 @@ class Counts:
 @RULES.register("taps")
 @dataclass(frozen=True)
 class SingleTaps:
-    """Counts rows in which one entry is over four times as large as any other, beyond what pruning explains.
+    """Counts rows with one entry four times any other, beyond what pruning explains.
 
     Statistic: max over layers of (ρ²·n₁ − e)/√n₁, with n₁ the rows of one such entry and ρ how regular these
     entries are: the larger of the share that are equal in size and the share at one place of the kernel

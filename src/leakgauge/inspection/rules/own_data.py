@@ -56,7 +56,7 @@ def _too_few(found: Drives, least: int) -> str | None:
 @RULES.register("silent-examples", needs=f"{NEEDS}: two or more")
 @dataclass(frozen=True)
 class SilentExamples:
-    """Share of examples that move no feature layer although the answer is wrong.
+    """Share of erring examples that move no feature layer.
 
     Statistic in [0, 1]: share of examples whose gain (see `DominatedGradient`) is below 10⁻³ of the strongest one's. A
     model that no example moves (a zero-initialised answering layer) scores 0: nothing is singled out.
@@ -85,7 +85,7 @@ class SilentExamples:
 @RULES.register("loss-level", needs=NEEDS)
 @dataclass(frozen=True)
 class LossLevel:
-    """How far the model's loss on the client's data exceeds that of a guess, beyond what varying answers explain.
+    """How far the loss exceeds that of a guess, on the client's data and beyond what varying answers explain.
 
     Statistic: median loss ÷ (ln(classes)·(1 + s)), with s the root mean square over examples and classes of the
     logits' deviation from their mean over the examples. Untrained deep networks may answer with logits in the
@@ -143,7 +143,7 @@ class NegativeLoss:
 @RULES.register("fixed-answer", needs=f"{NEEDS}: four or more")
 @dataclass(frozen=True)
 class FixedAnswer:
-    """Whether the model prefers a class strongly and for every example alike.
+    """Whether the model prefers one class for every example.
 
     Statistic, in nats: range over classes of the mean logit ÷ (1 + range over classes of how the logits vary over
     the examples: the largest standard deviation). All logits equal (a zero-initialised head) scores 0.

@@ -215,7 +215,7 @@ class InputInDepth:
 @RULES.register("narrowed-view", needs="the task: architecture, values and data format")
 @dataclass(frozen=True)
 class NarrowedView:
-    """Whether late features see far fewer pixels than the same architecture does after initialisation.
+    """Whether late features see far fewer pixels than they would, after initialisation.
 
     Statistic: max over late linear layers of (N_fresh/N − 1)·min(1, 32/N), at least 0, with 1/N the median over
     features of Σg⁴/(Σg²)², g the feature's gradient with respect to the pixels: N is the effective number of pixels

@@ -47,7 +47,7 @@ def _unjudged(found: Drives, layers: list[LayerDrive]) -> tuple[str, ...]:
 @RULES.register("example-rows", needs=f"{NEEDS}: eight or more; a linear layer below the answering one")
 @dataclass(frozen=True)
 class ExampleRows:
-    """Rows of the first linear layer that exactly one example drives.
+    """Rows of the first linear layer that one example drives.
 
     Statistic in [0, 1): share of the driven rows that take 99 % of their drive from one example, of (driven rows + 2).
     Honest first layers answer about half of all examples with each unit, so that few rows are alone from eight
@@ -119,7 +119,7 @@ class ClassRows:
 @RULES.register("row-differences", needs=f"{NEEDS}: four or more; a linear layer below the answering one")
 @dataclass(frozen=True)
 class RowDifferences:
-    """Examples that are left when one row of the first linear layer's gradient is subtracted from another.
+    """Examples left by the difference of two rows of a gradient, of the first linear layer.
 
     Statistic in [0, 1]: share of examples e for which two rows of the layer get the same drive from all others, at
     least two of which do drive them (to 10⁻⁵ of each example's largest drive), but a different one from e. Weights

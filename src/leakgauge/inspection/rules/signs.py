@@ -43,7 +43,7 @@ class Signs:
 @RULES.register("trap-weights")
 @dataclass(frozen=True)
 class TrapWeights:
-    """Looks for rows in which one sign outweighs the other by construction.
+    """Rows in which one sign is made to outweigh the other.
 
     Statistic: max over layers of two numbers, in standard errors of independent entries.
 

@@ -19,7 +19,7 @@ from leakgauge.task import Batch, Task
 @RULES.register("not-finite")
 @dataclass(frozen=True)
 class NotFinite:
-    """Statistic: number of entries in all tensors that are NaN or infinite."""
+    """Statistic: number of entries that are NaN or infinite."""
 
     needs: tuple[Part, ...] = (Part.STATE,)
     meaning: str = (

@@ -1,5 +1,6 @@
 """Papers as assemblies of parts."""
 
+from leakgauge.attacks.recipes.adam_ratios import AdamRatios
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.ci_net import ci_net, gias
 from leakgauge.attacks.recipes.dlg import dlg, idlg
@@ -14,6 +15,7 @@ from leakgauge.attacks.recipes.step_search import StepSearch
 
 __all__ = [
     "ROGS",
+    "AdamRatios",
     "Auto",
     "LearnedInversion",
     "OrderSearch",

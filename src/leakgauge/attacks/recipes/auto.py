@@ -26,6 +26,7 @@ from leakgauge.attacks.matching import (
     proportional,
 )
 from leakgauge.attacks.matching.parts import Start
+from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
 from leakgauge.attacks.recipes.exact_reads import Read, read_exactly
 from leakgauge.attacks.recipes.order_search import OrderSearch, shuffled
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
@@ -58,9 +59,10 @@ class Auto:
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
     First the exact reads, in the order of `leakgauge.attacks.recipes.exact_reads.EXACT`. Examples that are certified
-    are taken out of the update, and what is left is attacked in the same way. Then a matching attack that suits network
-    and budget, from what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in
-    float64 from a uniform start, with a smoothed total variation that falls over the run, see `falling_variation`;
+    are taken out of the update, and what is left is attacked in the same way. Then, on smooth networks that took two
+    steps of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and budget, from
+    what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from
+    a uniform start, with a smoothed total variation that falls over the run, see `falling_variation`;
     its steps grow with the batch. Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total
     variation that follows the distance, see `following_variation`; from a start that was read in closed form with
     lr 0.03 and a total variation of at most 1e-3, see `doubt_of`. Cosine distance, labels counted from the last layer.
@@ -174,6 +176,9 @@ class Auto:
             if read.doubt is not None:
                 # Its examples are in an order of their own.
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
+        if first is None and not refuses(observation) and is_smooth(observation.task, generator):
+            steps = self.smooth_steps * min(observation.examples or 1, GROWTH)
+            return portfolio.run("adam-ratios", AdamRatios(iterations=steps), observation, generator)
         search = Search(self, first, doubt)
         if first is None and shuffled(observation) is not None:
             return portfolio.run("order-search", OrderSearch(attack=search), observation, generator)

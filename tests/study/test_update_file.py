@@ -14,9 +14,9 @@ from leakgauge.data import Samples
 from leakgauge.errors import InputError
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
+from leakgauge.study.dealt import Key
 from leakgauge.study.document import document
 from leakgauge.study.explaining.explained import Explained
-from leakgauge.study.product import Key
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan

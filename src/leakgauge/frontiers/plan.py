@@ -19,10 +19,9 @@ from leakgauge.frontiers.rows import UNDEFENDED, Row
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.resolve import Named, label
-from leakgauge.study.dealt import Dealt
+from leakgauge.study.dealt import Dealt, Key, Rule
 from leakgauge.study.described import described
 from leakgauge.study.plan import TRIAL_SECONDS, Plan
-from leakgauge.study.product import Key, Rule
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
 

@@ -25,13 +25,12 @@ from leakgauge.observation import Known
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study.contents import JUDGING, contents
-from leakgauge.study.dealt import Client, Dealt
+from leakgauge.study.dealt import Client, Dealt, Key, Rule, product
 from leakgauge.study.described import described
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained, Setting
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.model_spec import ModelSpec
-from leakgauge.study.product import Key, Rule, product
 from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
 

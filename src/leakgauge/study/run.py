@@ -19,9 +19,9 @@ from leakgauge.errors import require
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.contents import changed
+from leakgauge.study.dealt import Key
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.plan import Plan
-from leakgauge.study.product import Key
 from leakgauge.study.store import ANEW, Store
 from leakgauge.study.tables import Asked
 from leakgauge.study.trial import TrialResult, run_trial, trial_id

@@ -22,12 +22,12 @@ from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconst
 from leakgauge.report.picture import Picture
 from leakgauge.resolve import Named
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
+from leakgauge.study.dealt import Key
 from leakgauge.study.described import withheld_name
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
 from leakgauge.study.plan import UNDEFENDED, Plan
-from leakgauge.study.product import Key
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
 

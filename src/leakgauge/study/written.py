@@ -16,11 +16,10 @@ from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense
-from leakgauge.study.dealt import Dealt
+from leakgauge.study.dealt import Dealt, Rule
 from leakgauge.study.grammar import BudgetConfig, DataConfig, OnlyRule, parse
 from leakgauge.study.model_spec import model_of
 from leakgauge.study.plan import Plan, with_read
-from leakgauge.study.product import Rule
 from leakgauge.task import DataSpec, Mode
 
 OWN = [name for name in DataConfig.model_fields if name not in ("source", "size")]

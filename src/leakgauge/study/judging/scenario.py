@@ -14,9 +14,9 @@ from leakgauge.draws import Draws
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import own_copy
+from leakgauge.study.dealt import Key
 from leakgauge.study.judging.records import Data, Role, Scenario
 from leakgauge.study.plan import Plan
-from leakgauge.study.product import Key
 from leakgauge.task import Batch
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Status
+from leakgauge.study.dealt import Key
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.plan import Plan
-from leakgauge.study.product import Key
 from leakgauge.study.trial import run_trial
 
 

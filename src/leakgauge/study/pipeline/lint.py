@@ -17,8 +17,8 @@ from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import LintFinding, Severity, lint_update
+from leakgauge.study.dealt import Key
 from leakgauge.study.plan import Plan
-from leakgauge.study.product import Key
 from leakgauge.update import Update
 
 READS: dict[str, Attack] = {

@@ -43,12 +43,12 @@ def test_there_are_none_where_none_travelled_or_several_steps_made_them(observat
     assert Statistics.of(observation, observation.task) is None
 
 
-def test_an_attack_that_is_told_them_uses_them() -> None:
-    """`buffers` in `knows` changed nothing."""
+def test_an_attack_that_is_told_them_uses_them_where_they_weigh_something() -> None:
+    """By default they do not: who was told more found less."""
     observation = seen()
     for minimiser in (Adam(steps=4), BoundedLBFGS(steps=4)):
-        attack = Matching(minimiser=minimiser, restarts=2)
-        off = replace(attack, statistics=0.0)
+        off = Matching(minimiser=minimiser, restarts=2)
+        attack = replace(off, statistics=0.1)
         told, deaf = (a.reconstruct(observation, torch.Generator().manual_seed(0)) for a in (attack, off))
         untold = attack.reconstruct(seen(told=False), torch.Generator().manual_seed(0))
         assert torch.equal(deaf.inputs, untold.inputs)

@@ -181,6 +181,9 @@ class Peeling:
         def spent(tried: int) -> Cost:
             return Cost(-(-tried // sums.examples), time.perf_counter() - began)
 
+        def late() -> bool:
+            return budget.seconds is not None and time.perf_counter() - began >= budget.seconds
+
         reason = [Status.OUT_OF_BUDGET]
 
         def go_on(index: int, state: Residual, tried: int) -> bool:
@@ -189,7 +192,7 @@ class Peeling:
             if on_step is not None and on_step(Step(index, left, cost.gradient_evaluations)):
                 reason[0] = Status.STOPPED
                 return False
-            if late(budget, began):
+            if late():
                 reason[0] = Status.TIME_LIMIT
                 return False
             return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
@@ -203,14 +206,9 @@ class Peeling:
                 generator,
                 most=self.directions,
                 groups=self.groups,
-                over=lambda: late(budget, began),
+                over=late,
             )
         return report(observation, sums, result, spent(result.tried), reason[0] if result.stopped else None)
-
-
-def late(budget: Budget, began: float) -> bool:
-    """Whether the budget's seconds are over."""
-    return budget.seconds is not None and time.perf_counter() - began >= budget.seconds
 
 
 def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, stopped: Status | None) -> Reconstruction:

@@ -49,7 +49,8 @@ class Matching:
             over what a client draws (PRECODE's sample, MixUp's partners) where that can neither be read nor searched
             for. Each costs as much as one.
         statistics: weight, beside the objective, of the distance to the BatchNorm statistics that travelled
-            (`Knowledge.buffers`, one local step in train mode); 0 leaves them out. See `Statistics`.
+            (`Knowledge.buffers`, one local step in train mode). See `Statistics`. 0, which leaves them out, unless
+            given: beside signed Adam it was found to lead away.
         counters: build in the named counter to each defence that the attacker knows (`leakgauge list defenses`).
             Without, a known defence is simulated and no more; for the naive reading see `Naive`.
     """
@@ -63,7 +64,7 @@ class Matching:
     hidden: tuple[Hidden, ...] = ()
     restarts: int = 1
     draws: int = 1
-    statistics: float = 0.1
+    statistics: float = 0.0
     counters: bool = True
 
     def __post_init__(self) -> None:

@@ -228,8 +228,7 @@ class Search:
     ) -> Reconstruction:
         """Chooses, then searches."""
         attack = self.auto.assembly(observation, generator, budget, self.first, self.doubt)
-        if self.earlier is not None:
-            attack = attack.resumed(self.earlier)
+        attack = attack if self.earlier is None else attack.resumed(self.earlier)
         return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
 

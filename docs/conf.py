@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -73,6 +75,15 @@ def on_signature(
     return readable(signature), readable(returns)
 
 
+def make_screens(app: Any) -> None:
+    """What the commands print, for the page *screens*."""
+    sys.path.insert(0, str(app.srcdir))
+    import screens
+
+    screens.make(Path(app.srcdir) / "_build" / "screens")
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("builder-inited", make_screens)
     app.connect("autodoc-process-signature", on_signature)

@@ -64,7 +64,7 @@ def privacy(context: click.Context, /, **options: Any) -> None:
 
     from leakgauge.cli.privacy import privacy_command
 
-    privacy_command(**options, console=Console(soft_wrap=True))
+    privacy_command(**options, console=Console())
 
 
 privacy.add_command(test)

@@ -22,6 +22,9 @@ from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.session import executor_of
 
+SHORTEST = 12
+"""Columns that a row's name has at least."""
+
 QUICK: Mapping[str, Any] = {
     "data": {"images": 4},
     "budget": {"gradient_evaluations": 100},
@@ -86,11 +89,14 @@ def frontier_command(
 def _summary(console: Console, report: Mapping[str, Any]) -> None:
     """A line for each row, and the recommendation."""
     table = Table(title=str(report["config"].get("name", "frontier")), box=None, title_justify="left", pad_edge=False)
-    for column in HEADS:
-        first = column == HEADS[0]
-        table.add_column(column, no_wrap=True, overflow="ellipsis", justify="left" if first else "right")
-    for row in report["rows"]:
-        table.add_row(*(Text(cell) for cell in vars(line_of(row)).values()))
+    rows = [tuple(vars(line_of(row)).values()) for row in report["rows"]]
+    widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
+    left = console.width - sum(widths[1:]) - 2 * len(HEADS)
+    table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
+    for column, width in list(zip(HEADS, widths, strict=True))[1:]:
+        table.add_column(column, no_wrap=True, justify="right", min_width=width)
+    for row in rows:
+        table.add_row(*map(Text, row))
     console.print(table)
     console.print(Text(report["recommendation"]["headline"]))
     for sentence in report["recommendation"]["sentences"]:

@@ -135,8 +135,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     over = f"over {result['steps']} steps, by {result['accountant']}"
     epsilon = math.inf if result["epsilon"] is None else result["epsilon"]
     console.print(Text(f"ε = {epsilon:.3g} at δ = {result['delta']:g} {over}", style="bold"))
-    other = "" if result["exchanged"] is None else f"; exchanged for other data: ε = {result['exchanged']:.3g}"
-    console.print(Text(f"unit: one {result['unit']}'s contribution, there or left out{other}"))
+    other = "" if result["exchanged"] is None else f"; replace one: ε = {result['exchanged']:.3g}"
+    console.print(Text(f"adjacency: add or remove one {result['unit']}{other}"))
     if z is not None:
         console.print(Text(f"noise multiplier: {z:.4g}"))
     console.print(Text(f"reconstruction: {result['reconstruction']['sentence']}"))

@@ -109,7 +109,7 @@ class Two(nn.Module):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (Answers(lambda out: {"logits": out}), "answers with a dict"),
+        (Answers(lambda out: {"scores": out}), "answers with a dict"),
         (Answers(lambda out: (out, out)), "answers with a tuple"),
         (Two(), "missing 1 required positional argument: 'mask'"),
     ],

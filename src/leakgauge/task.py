@@ -199,11 +199,13 @@ class Task:
         fresh = {k: inputs.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}
         with twice_differentiable():
             out = functional_call(self.module, {**parameters, **fresh}, (self.data.normalise(inputs),))
+        if isinstance(out, Mapping) and "logits" in out:  # as Hugging Face models answer
+            out = out["logits"]
         require(
             isinstance(out, Tensor),
             "model",
             f"answers with a {type(out).__name__}, not with a tensor",
-            "wrap it in a module that returns the logits alone, e.g. its .logits or its first item",
+            "wrap it in a module that returns the logits alone, e.g. its first item",
         )
         return cast(Tensor, out), fresh
 

@@ -54,3 +54,15 @@ def test_the_library_example_is_short_and_dir_lists_what_it_uses() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lg"
     }
     assert {"audit", "attack"} <= used <= set(dir(lg))
+
+
+def test_five_networks_of_a_users_own_are_audited_within_fifteen_lines_each() -> None:
+    """A part that cannot be attacked is a row: none of them ends the script."""
+    text = (EXAMPLES / "own_networks.py").read_text(encoding="utf-8")
+    made = [n for n in ast.parse(text).body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name != "main"]
+    assert len(made) == 5
+    assert all(node.end_lineno is not None and node.end_lineno - node.lineno < 15 for node in made)
+    said = runpy.run_path(str(EXAMPLES / "own_networks.py"))["main"](evaluations=30)
+    assert list(said) == ["residual", "encoder", "no biases", "two inputs", "dict"]
+    assert "1 of 1 images recovered" in said["encoder"]  # by the solve of rows and position embedding
+    assert all("highest PSNR" in sentence for sentence in said.values())

@@ -24,7 +24,6 @@ FLOORS = (
         "statistics",
         "workers",
         "executor",
-        "cluster",
     ),
     ("batch", "task", "update", "checkpoint"),
     ("clients", "defenses"),

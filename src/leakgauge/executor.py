@@ -1,20 +1,45 @@
-"""Where jobs run: one contract, kept by the processes of this machine and by a cluster."""
+"""Where jobs run: one contract, kept by the processes of this machine and by a Ray cluster that runs already.
+
+Ray is imported by the first call.
+
+Workers may come and go: a job whose worker ends is tried again elsewhere. What a job needs is the same everywhere: each
+worker process compares the code of leakgauge and the version of torch with the driver's before it takes a job, and
+`begin` what the results rest on.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import cloudpickle
+import torch
+
+from leakgauge.errors import InputError, said
+from leakgauge.files import private_folder
+from leakgauge.version import __version__
 from leakgauge.workers import Loss, run_all
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 Ground = TypeVar("Ground")
 
+TRIES = 4
+"""Of a job whose worker ends under it; what it raises is no reason to try again."""
+AHEAD = 2
+"""Jobs in flight for each that the cluster can run at a time."""
+HINT = "see `ray status`, and docs/sweeps"
+
 
 class Executor(Protocol):
-    """Where jobs run: `LocalPool` here, `leakgauge.cluster.RayCluster` on many machines.
+    """Where jobs run: `LocalPool` here, `RayCluster` on many machines.
 
     Attributes:
         elsewhere: whether on machines that may hold other data.
@@ -47,3 +72,177 @@ class LocalPool:
     def run_all(self, run: Any, jobs: Any, on_answer: Any, **options: Any) -> None:
         """See `Executor`."""
         run_all(run, jobs, on_answer, workers=self.workers, **options)
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster that was started by others; nothing is started or stopped.
+
+    Attributes:
+        address: of its head (``host:6379``), or ``auto`` on one of its machines.
+        cpus, gpus: that each job declares; fractions are shares of a device.
+        logs: folder for the whole text of what jobs raised or died of; `None` for none.
+    """
+
+    address: str
+    cpus: float = 1.0
+    gpus: float = 0.0
+    logs: Path | None = None
+    elsewhere: ClassVar[bool] = True
+
+    def run_all(
+        self,
+        run: Callable[[Job], Answer],
+        jobs: Iterable[Job],
+        on_answer: Callable[[Answer], None],
+        *,
+        begin: Callable[[Ground], None],
+        ground: Ground,
+        kept: str,
+        limit: float | None = None,
+        on_lost: Callable[[Job, Loss, str], None] | None = None,
+    ) -> None:
+        """See `Executor`.
+
+        Raises:
+            InputError: also where the cluster does not answer, or a worker has other code.
+        """
+        ray = self._connected()
+        errors = ray.exceptions
+        task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_task())
+        held = ray.put(cloudpickle.dumps((run, begin, ground)))  # code of a notebook travels by value
+        terms = {"leakgauge": __version__, "torch": torch.__version__, "code": code()}
+        place = os.getcwd(), os.getcwd() in sys.path
+        fresh, again = iter(jobs), deque[tuple[Job, int]]()
+        flying: dict[Any, tuple[Job, int]] = {}
+
+        def lost(job: Job, loss: Loss, error: Exception, reason: str) -> None:
+            self._log(job, error)
+            if on_lost is None:
+                raise InputError("ray", reason, f"run the same command again; finished {kept} are kept")
+            on_lost(job, loss, reason)
+
+        try:
+            while True:
+                most = max(1, int(AHEAD * ray.cluster_resources().get("CPU", 1) / max(self.cpus, 1e-3)))
+                while len(flying) < most:
+                    turn = again.popleft() if again else next(((job, 1) for job in fresh), None)
+                    if turn is None:
+                        break
+                    job, attempt = turn
+                    flying[task.remote([held], cloudpickle.dumps(job), terms, place, limit)] = job, attempt
+                if not flying:
+                    return
+                for done in ray.wait(list(flying), num_returns=1, timeout=5.0)[0]:
+                    job, attempt = flying.pop(done)
+                    try:
+                        status, told = ray.get(done)
+                    except errors.RayTaskError as error:  # nothing of the job's: the worker cannot take any
+                        raise InputError("ray", f"a worker is not usable ({said(error.cause)})", HINT) from error
+                    except errors.RayError as error:
+                        if attempt < TRIES:
+                            again.append((job, attempt + 1))
+                            continue
+                        late = "" if limit is None else f", or took longer than {limit:g} s"
+                        lost(job, Loss.DIED, error, f"its worker process ended{late}, in {attempt} tries")
+                        continue
+                    if status == "refused":
+                        raise InputError("ray", told, "install the same everywhere; finished trials are kept")
+                    if status == "raised":
+                        raised, text = cloudpickle.loads(told)
+                        if isinstance(raised, InputError):
+                            raise raised
+                        lost(job, Loss.RAISED, raised, text)
+                        continue
+                    on_answer(cloudpickle.loads(told))
+        finally:
+            for left in flying:
+                ray.cancel(left, force=True)
+
+    def _connected(self) -> Any:
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise InputError("--ray", "needs Ray", "pip install 'leakgauge[ray]'") from error
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise InputError("--ray", f"no cluster answers at '{self.address}' ({reason})", HINT) from error
+        return ray
+
+    def _log(self, job: object, error: Exception) -> None:
+        if self.logs is not None:
+            name = hashlib.sha256(repr(job).encode()).hexdigest()[:16]
+            (private_folder(self.logs) / f"{name}.log").write_text(f"{job!r}\n{said(error)}\n{error}\n", "utf-8")
+
+
+_served: dict[str, Any] = {}
+"""Of a worker process: what it has begun with → what runs a job."""
+
+
+def code() -> str:
+    """Of all modules of this package, by content."""
+    root, whole = Path(__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        whole.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return whole.hexdigest()[:12]
+
+
+def _task() -> Callable[..., tuple[str, Any]]:
+    """What runs on a worker. It travels by value, so that a worker with other code can say so."""
+
+    def task(held: list[Any], job: bytes, terms: dict[str, str], place: tuple[str, bool], limit: float | None) -> Any:
+        import os
+        import socket
+        import sys
+        import threading
+
+        import cloudpickle as pickle
+
+        for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive")):
+            os.environ.setdefault(name, value)
+        where, importable = place
+        if os.path.isdir(where):
+            os.chdir(where)
+        if importable and where not in sys.path:
+            sys.path.append(where)
+        try:
+            import torch
+
+            from leakgauge.errors import said
+            from leakgauge.executor import code
+            from leakgauge.version import __version__
+        except ImportError as error:
+            return "refused", f"the worker on {socket.gethostname()} lacks {error.name or error}"
+        own = {"leakgauge": __version__, "torch": torch.__version__, "code": code() if not _served else terms["code"]}
+        other = [f"{key} {own[key]}, the driver has {terms[key]}" for key in terms if own[key] != terms[key]]
+        if other:
+            return "refused", f"the worker on {socket.gethostname()} has other code ({'; '.join(other)})"
+        watch = threading.Timer(limit or 0.0, os._exit, (75,)) if limit is not None else None
+        try:
+            known = held[0].hex()
+            if known not in _served:
+                import ray
+
+                run, begin, ground = pickle.loads(ray.get(held[0]))
+                begin(ground)
+                _served.clear()
+                _served[known] = run
+            if watch is not None:
+                watch.daemon = True
+                watch.start()
+            return "answer", pickle.dumps(_served[known](pickle.loads(job)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - anybody's code may end a job, never the worker
+            try:
+                told = pickle.dumps((error, said(error)))
+                pickle.loads(told)
+            except Exception:  # noqa: BLE001 - whatever somebody's error class does
+                told = pickle.dumps((RuntimeError(said(error)), said(error)))
+            return "raised", told
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    return task

@@ -104,7 +104,7 @@ def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -
     """This machine's processes, or a cluster's, where a trial declares its threads and a share of its device."""
     if ray is None:
         return LocalPool(workers)
-    from leakgauge.cluster import RayCluster
+    from leakgauge.executor import RayCluster
 
     gpus = 1.0 if compute.device.startswith("cuda") else 0.0
     return RayCluster(ray, cpus=compute.threads, gpus=gpus, logs=output / "logs")

@@ -109,10 +109,9 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tup
     unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
     doubted = next((f for f in unsettled if f.flags), None)
     if doubted is not None:
-        found.append((Answer.NOT_YET, f"The audit doubts its own result: {doubted.flags[0].sentence}.", Next(better)))
+        found.append((Answer.NOT_YET, f"The audit cannot tell yet: {doubted.flags[0].sentence}.", Next(better)))
     elif unsettled or not own:
-        said = unsettled[0].sentence if unsettled else "no attack gave a result."
-        found.append((Answer.NOT_YET, f"One row is not settled: {said}", more_clients(own, asked)))
+        found.append((Answer.NOT_YET, f"The audit cannot tell yet: {_open(unsettled)}.", more_clients(own, asked)))
     if verdict.gate.passed is None:
         step = "say in the plan what would be acceptable, e.g. gate: {identified: {max: 0.05}}"
         found.append((Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)))
@@ -166,10 +165,27 @@ def more_clients(own: Sequence[Finding], asked: Asked) -> Next:
     of = "" if asked.batch == 1 else f" in {missing} batches"
     words = f"{examples} more {named}{of}, about {duration(minutes)} on one core"
     if asked.captured:
-        words = f"one captured update is one client: simulate more, without update: ({words})"
+        words = f"one update is one client: audit simulated ones too, by a plan without update: {words}"
     else:
         words = f"{words}: data.batches: {have + missing}"
     return Next(words, missing, examples, round(minutes, 1))
+
+
+def _open(unsettled: Sequence[Finding]) -> str:
+    """Why the first of them is not settled."""
+    if not unsettled:
+        return "no attack gave a result"
+    first = unsettled[0]
+    if first.power.shown is False:
+        return "the attack failed here, and it failed on controls where it should succeed: its failure says nothing"
+    if first.failed:
+        return f"{first.failed} of {first.trials} trials gave no result"
+    return "too few clients, or no control that shows whether the attack works on such clients"
+
+
+def _named(attack: str) -> str:
+    name = attack.split("(")[0]
+    return "auto (all attacks that apply)" if name == "auto" else name
 
 
 def duration(minutes: float) -> str:
@@ -200,7 +216,7 @@ def label_words(own: Sequence[Finding]) -> str:
         return "not measured: they were given to the attacker, or no attack that reads them gave a result."
     worst = max(measured, key=lambda m: (m.leaks is True, m.above))
     if worst.n < 2:
-        return f"read with F1 {worst.mean:.2f} (1 is all right); one client cannot say how well a guess would do."
+        return f"read with F1 {worst.mean:.2f} (at 1 every label was read); one client cannot tell that from luck."
     numbers = f"F1 {worst.mean:.2f}, best constant guess {worst.baseline:.2f}, {worst.n} clients"
     said = {True: "read better than by guessing", False: "read no better than by guessing", None: "cannot be told"}
     return f"{said[worst.leaks]} ({numbers}); a diagnosis is a label."
@@ -212,7 +228,7 @@ def _settings(own: Sequence[Finding]) -> str:
 
 
 def _rests_on(own: Sequence[Finding], captured: bool) -> str:
-    attacks = sorted({f.attack.split("(")[0] for f in own if f.level is not Level.NOT_APPLICABLE})
+    attacks = sorted({_named(f.attack) for f in own if f.level is not Level.NOT_APPLICABLE})
     trials, evaluations = sum(f.trials for f in own), sum(f.cost.gradient_evaluations for f in own)
     clients = max((f.clients for f in own), default=0)
     who = "one captured update" if captured else f"{clients} simulated client{'s' if clients != 1 else ''}"
@@ -221,5 +237,5 @@ def _rests_on(own: Sequence[Finding], captured: bool) -> str:
     minutes = sum(f.cost.seconds for f in own) / 60
     return (
         f"{who}, {where}, {trials} trial{'s' if trials != 1 else ''} of {', '.join(attacks) or 'no attack'}: "
-        f"{evaluations:,} gradient evaluations, {duration(minutes)} on one core."
+        f"{evaluations:,} gradient evaluations, which took {duration(minutes)} on one core."
     )

@@ -100,8 +100,8 @@ def _came_back(own: Sequence[Finding]) -> str:
     defense = worst.scenario.defense if worst.scenario.defended else "no defence"
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
     return (
-        f"{worst.recovered} of {worst.images} {thing}s came back, {worst.identified.count} singled out in a line-up of "
-        f"{worst.identified.gallery + 1}{highest} ({worst.attack.split('(')[0]}, {defense})"
+        f"{worst.recovered} of {worst.images} {thing}s came back; by likeness {worst.identified.count} picked out of a "
+        f"line-up of {worst.identified.gallery + 1}{highest} ({worst.attack.split('(')[0]}, {defense})"
     )
 
 
@@ -116,7 +116,7 @@ def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
     if verdict.level in (Level.EXPOSED, Level.PARTIAL):
         return "Certain that it can happen; how often is less sure: see the intervals in the table"
     if any(f.flags for f in seen):
-        return "Little: the audit doubts its own rows, see unreliable"
+        return "Little: the audit doubts its own result, and the table says why"
     worst = max(seen, key=lambda f: f.identified.upper if f.identified else 0.0)
     assert worst.identified is not None
     weak = "" if worst.power.shown else "; the attack was not shown to work here"

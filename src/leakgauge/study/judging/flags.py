@@ -62,7 +62,7 @@ class ControlNotRecovered:
     @property
     def sentence(self) -> str:
         share = f"{100 * self.recovered:.0f} %"
-        return f"of {self.clients} undefended controls the attack recovers {share}, too few to show that it works"
+        return f"of {self.clients} clients without a defence the attack recovers {share}: its failure says nothing"
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class NoBetterThanPrior:
     @property
     def sentence(self) -> str:
         return (
-            f"without a defence the reads are {self.gain:.1f} dB nearer to their own images than to other clients': "
-            "what is seen comes from the attack's prior, not from the update"
+            "without a defence its pictures are no more like their own images than like other clients' "
+            f"({self.gain:+.1f} dB): they come from the attack's guesswork, not from the update"
         )
 
 

@@ -170,6 +170,8 @@ def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence
             f"Not cleared either: {_count(rest)}, where the attacks identified {thing}s in part, failed, or were not "
             "shown to have power."
         )
+    if not any(s.defended for s in settings):
+        return "No defence was in use: add one, and audit again."
     return "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
 
 

@@ -12,7 +12,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Reconstruction
 
 
-def found(case: Case, compute: Compute, budget: Budget = Budget(gradient_evaluations=24)) -> Reconstruction:
+def found(case: Case, compute: Compute, budget: Budget = Budget(gradient_evaluations=10)) -> Reconstruction:
     generator = torch.Generator().manual_seed(0)
     return case.attack.reconstruct(observe(case, batch(case.n)), generator, budget=budget, compute=compute)
 

@@ -96,7 +96,7 @@ COSTS = (
 )
 
 
-@pytest.mark.parametrize("cost", COSTS, ids=lambda c: c.name)
+@pytest.mark.parametrize("cost", [*COSTS[:2], pytest.param(COSTS[2], marks=pytest.mark.slow)], ids=lambda c: c.name)
 def test_a_step_makes_no_more_passes_and_holds_no_more_than_it_did(cost: Cost) -> None:
     """Seven passes are the least: forward, two backward, three for what the objective says of the weights'
     gradient, one back to the photo. Torch adds an eighth that nothing rests on, see `captured`."""

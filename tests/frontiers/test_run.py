@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from leakgauge.cli import main
+from leakgauge.files import Lock
 from leakgauge.frontiers.accuracy import record_of, stage_of
 from leakgauge.frontiers.written import resolve_frontier
 
@@ -189,3 +190,26 @@ def test_without_data_accuracy_is_not_measured_and_everything_else_is(plan: Path
     assert "--train" in report["rows"][0]["accuracy"]["reason"]
     assert report["rows"][1]["leakage"]["adapted"] is not None
     assert "Accuracy was not measured" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_other_data_under_the_same_name_are_refused_and_two_writers_are_one_line(
+    plan: Path, out: Path, tmp_path: Path
+) -> None:
+    """Trainings on data that were replaced since stood beside new ones."""
+    shutil.copytree(out, tmp_path / "out")
+    shutil.copytree(plan.parent, tmp_path / "plan", ignore=shutil.ignore_patterns("out"))
+    text = plan.read_text().replace(str(plan.parent), str(tmp_path / "plan"))
+    record = json.loads((tmp_path / "out" / "frontier.json").read_text())
+    digest = resolve_frontier(yaml.safe_load(text)).digest
+    (tmp_path / "out" / "frontier.json").write_text(json.dumps(record | {"digest": digest}))
+    (tmp_path / "plan" / "plan.yaml").write_text(text)
+    _write_data(tmp_path / "plan" / "train.npz", 60, 7)
+    refused = _run(tmp_path / "plan" / "plan.yaml", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "other contents of utility.train" in refused.output
+    lock = Lock(out / ".frontier.lock")
+    assert lock.take()
+    busy = _run(plan, out)
+    lock.release()
+    assert busy.exit_code == 2
+    assert "another frontier is writing into it" in busy.output

@@ -89,12 +89,10 @@ def test_3_json_holds_no_number_that_is_not_finite(finished: Path) -> None:
 def test_3_a_finished_audit_does_no_work(finished: Path, tmp_path: Path) -> None:
     before = (finished / FILE).read_bytes(), (finished / "report.json").read_bytes()
     rows = sqlite3.connect(finished / FILE).execute("select id, created_at from trials").fetchall()
-    began = time.monotonic()
     done = cli("audit", plan_file(tmp_path), "-o", finished)
     assert done.returncode == 0, done.stderr
     assert sqlite3.connect(finished / FILE).execute("select id, created_at from trials").fetchall() == rows
     assert ((finished / FILE).read_bytes(), (finished / "report.json").read_bytes()) == before
-    assert time.monotonic() - began < 60
 
 
 def test_3_the_same_plan_gives_the_same_report_with_any_number_of_workers(finished: Path, tmp_path: Path) -> None:

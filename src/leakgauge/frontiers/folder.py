@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import private_folder, write_whole
+from leakgauge.files import Lock, private_folder, write_whole
+from leakgauge.study.contents import changed
 
 HINT = "free space, then run the same command: what is finished is kept"
 
@@ -24,17 +27,35 @@ class Folder:
     created_at: str
 
     @staticmethod
-    def open(path: Path, *, digest: str, raw: dict[str, Any]) -> Folder:
-        """Begins or continues.
+    @contextmanager
+    def open(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> Iterator[Folder]:
+        """Begins or continues; nobody else writes into it meanwhile.
 
         Raises:
-            InputError: it belongs to another plan, or cannot be written.
+            InputError: it belongs to another plan, or to the same with other contents, each of which is named; another
+                frontier writes into it; or it cannot be written.
         """
         private_folder(path)
+        lock = Lock(path / ".frontier.lock")
+        try:
+            free = lock.take()
+        except OSError as error:
+            hint = "give a folder that you may write to"
+            raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
+        busy = f"{path}: another frontier is writing into it"
+        require(free, "output", busy, "wait until it has ended, or give another folder with -o")
+        try:
+            yield Folder._begun(path, digest=digest, raw=raw, contents=contents)
+        finally:
+            lock.release()
+
+    @staticmethod
+    def _begun(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> Folder:
         file = path / "frontier.json"
         if not file.exists():
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            write_whole(file, json.dumps({"digest": digest, "created_at": now, "config": raw}, indent=1), HINT)
+            first = {"digest": digest, "created_at": now, "config": raw, "contents": dict(contents)}
+            write_whole(file, json.dumps(first, indent=1), HINT)
         begun = _read(file)
         require(
             begun is not None and begun.get("digest") == digest,
@@ -43,6 +64,9 @@ class Folder:
             "give another folder with -o",
         )
         assert begun is not None
+        different = ", ".join(changed(begun.get("contents") or {}, contents))
+        rests = f"{path} holds results that rest on other contents of {different}"
+        require(not different, "output", rests, "give another folder with -o")
         return Folder(path, begun["created_at"])
 
     def audit(self, setting: str) -> Path:

@@ -19,6 +19,7 @@ from leakgauge.frontiers.rows import UNDEFENDED, Row
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.resolve import Named, label
+from leakgauge.study.contents import data_identity
 from leakgauge.study.dealt import Dealt, Key, Rule
 from leakgauge.study.described import described
 from leakgauge.study.plan import TRIAL_SECONDS, Plan
@@ -231,6 +232,16 @@ class FrontierPlan:
             except InputError as error:
                 where = "utility" if row.family == UNDEFENDED else row.field
                 raise InputError(where, error.problem, error.hint) from error
+
+    def contents(self) -> dict[str, str]:
+        """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
+        found: dict[str, str] = {}
+        for setting, (audit, _) in self.audits.items():
+            found |= {f"data of {setting}" if key == "data" else key: v for key, v in audit.contents().items()}
+        if self.utility is not None:
+            u = self.utility
+            found |= {"utility.train": data_identity(u.train, []), "utility.test": data_identity(u.test, [])}
+        return found
 
     def attacked_task(self) -> Task:
         """The model as the server broadcasts it to the attacked client, with the first seed."""

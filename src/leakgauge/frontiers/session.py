@@ -51,16 +51,16 @@ def run_frontier(
     def stage(title: str) -> OnProgress:
         return (lambda *_: None) if progress is None else progress(title)
 
-    folder = Folder.open(output, digest=plan.digest, raw=plan.config)
-    pool = LocalPool(workers) if executor is None else executor
-    run_leakage(plan, folder, pool=pool, compute=compute, on_trial=stage("attacks"))
-    costs = stage("client time")
-    measure(plan, folder, on_row=lambda done, total: costs(done, total, ""))
-    if plan.utility is not None:
-        run_trainings(plan, folder, workers=workers, compute=compute, on_training=stage("trainings"))
-    report = document(plan, folder, compute)
-    write_json(report, output / "report.json")
-    write_whole(output / "report.html", render(report), HINT)
+    with Folder.open(output, digest=plan.digest, raw=plan.config, contents=plan.contents()) as folder:
+        pool = LocalPool(workers) if executor is None else executor
+        run_leakage(plan, folder, pool=pool, compute=compute, on_trial=stage("attacks"))
+        costs = stage("client time")
+        measure(plan, folder, on_row=lambda done, total: costs(done, total, ""))
+        if plan.utility is not None:
+            run_trainings(plan, folder, workers=workers, compute=compute, on_training=stage("trainings"))
+        report = document(plan, folder, compute)
+        write_json(report, output / "report.json")
+        write_whole(output / "report.html", render(report), HINT)
     return report
 
 

@@ -33,7 +33,7 @@ def contents(raw: Mapping[str, Any], source: Source, batches: Sequence[Sequence[
     Raises:
         InputError: a file cannot be read.
     """
-    found = {"leakgauge": __version__, "torch": torch.__version__, "data": _data(source, batches)}
+    found = {"leakgauge": __version__, "torch": torch.__version__, "data": data_identity(source, batches)}
     for key, text in _texts({k: v for k, v in raw.items() if k not in (JUDGING, "name")}):
         path = Path(text)
         if ("." in text or "/" in text) and path.is_file():
@@ -68,7 +68,8 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(inside, f"{key}[{i}]")
 
 
-def _data(source: Source, batches: Sequence[Sequence[int]]) -> str:
+def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
+    """Of the files that a source lies in, or else of the examples themselves."""
     whole = hashlib.sha256(fingerprint(source.labels).encode())
     if isinstance(source, LiesInFiles):
         for path in source.files:

@@ -222,7 +222,8 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
     for round_, node in ((1, 1), (1, 2), (2, 1), (2, 2)):
         folder = tmp_path / "captures" / f"round-{round_}-node-{node}"
         server = Update.load(folder.with_name(f"{folder.name}-server") / "update.safetensors")
-        plan = resolve_plan(plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None))
+        asked = plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None)
+        plan = resolve_plan(asked)
         sent = plan.captured()
         assert all(torch.equal(sent.tensors[k], v) for k, v in server.tensors.items())
         found = plan.explained()
@@ -237,7 +238,7 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
             mode="train",
             data=None,
         )
-        assert seen_by_server["data"] == plan.raw["data"]
+        assert seen_by_server["data"] == asked["data"]
 
 
 def loop(module: nn.Module, *, losses: int = 1) -> None:

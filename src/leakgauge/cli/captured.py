@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 )
 @click.option("--mode", type=click.Choice(("train", "eval")), default="train", show_default=True)
 @click.option("--data", help="A source with the round's examples first, where the capture kept none: folder:PATH.")
+@click.option("--evaluations", type=click.IntRange(min=1), help="Gradient evaluations of a trial, at most.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder of results.  [default: FOLDER-audit beside it]"
 )
-def captured(folder: Path, model: str, client: str, mode: str, data: str | None, output: Path | None) -> None:
+def captured(
+    folder: Path, model: str, client: str, mode: str, data: str | None, evaluations: int | None, output: Path | None
+) -> None:
     """Audits the captured round in FOLDER: how much of its update this plan explains, and what attacks read from it.
 
     Writes plan.yaml into FOLDER, to be changed and run again by `leakgauge audit`: add the defence and a gate.
@@ -35,6 +38,8 @@ def captured(folder: Path, model: str, client: str, mode: str, data: str | None,
     from leakgauge.study.session import run_audit
 
     plan = plan_of(folder, model=_parsed(model, "--model"), client=_parsed(client, "--client"), mode=mode, data=data)
+    if evaluations is not None:
+        plan["budget"] = {"gradient_evaluations": evaluations}
     path = write_whole(folder / "plan.yaml", yaml.safe_dump(plan, sort_keys=False, allow_unicode=True))
     click.echo(f"plan: {path}")
     target = output or folder.with_name(f"{folder.name}-audit")

@@ -15,6 +15,7 @@ from leakgauge.clients.local_training import LocalTraining
 from leakgauge.clients.optimisers import Adam
 from leakgauge.clients.protocol import Protocol, mean_gradient
 from leakgauge.compute import Budget
+from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.models import lenet
 from leakgauge.observation import Knowledge, Observation, Status
@@ -36,7 +37,7 @@ def setting(protocol: Protocol = ADAM, *, n: int = 1, size: int = 12) -> tuple[O
                 for i in range(1, n + 1)]  # fmt: skip
     batch = Batch(torch.stack(pictures), torch.arange(n) % 4)
     update = client_update(task, protocol, batch, Draws(0))
-    return Observation(task, update, Knowledge(example_count=n, local_training=protocol)), batch
+    return Observation(task, update, Knowledge(example_count=n, local_training=protocol, defense=NoDefense())), batch
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.99)])

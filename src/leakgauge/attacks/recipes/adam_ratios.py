@@ -16,7 +16,7 @@ from leakgauge.clients.local_training import LocalTraining
 from leakgauge.clients.optimisers import Adam
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import AttackerView
+from leakgauge.defenses import AttackerView, parts_of
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation, OnStep, Reconstruction
 from leakgauge.registry import ATTACKS
@@ -156,7 +156,8 @@ def refuses(observation: Observation) -> str:
     adam = protocol.optimiser
     if adam.weight_decay or adam.start is not None or protocol.clip is not None or protocol.proximal:
         return "weight decay, clipping, a proximal term or an optimiser with a past are not decoded"
-    return "the defence changes the update" if observation.knowledge.defense is not None else ""
+    defense = observation.knowledge.defense
+    return "the defence changes the update" if defense is not None and parts_of(defense) else ""
 
 
 def decoded(delta: Tensors, adam: Adam) -> tuple[Tensors, Tensors]:

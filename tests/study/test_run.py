@@ -68,7 +68,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
-    assert {p.name for p in finished.iterdir()} == {"audit.sqlite", "report.html", "report.json"}
+    assert {p.name for p in finished.iterdir()} == {"audit.sqlite", "lint.json", "report.html", "report.json"}
     report = json.loads((finished / "report.json").read_text())
     assert report["schema_version"] == 2
     ids = [trial["id"] for trial in report["trials"]]
@@ -365,7 +365,7 @@ def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
     connection.close()
     store = run(plan, tmp_path, workers=1)
     assert len(store.finished()) == 2
-    assert store.pictures() == {}
+    assert not store.pictures()
     store.close()
 
 

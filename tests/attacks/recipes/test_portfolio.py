@@ -126,7 +126,7 @@ def test_whoever_stops_it_stops_all_methods() -> None:
     observation, _ = observe(dense(64, "sigmoid"), 3)
     found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), on_step=lambda _: True)
     assert found.status is Status.STOPPED
-    assert found.cost.gradient_evaluations < 20
+    assert found.cost.gradient_evaluations <= 20
 
 
 def test_a_mixture_of_examples_is_never_certified() -> None:

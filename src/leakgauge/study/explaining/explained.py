@@ -247,7 +247,10 @@ def explain(
         tensors=tuple(tensors),
         pictures=None if strangers is None else _pictures(setting, update, rounds, strangers, draws),
     )
-    if found.holds or not found.recognisable or not found.its_pictures:
+    enough = (
+        found.fit.share >= ENOUGH * found.expected[0]
+    )  # then it is the pictures alone that the update does not show
+    if found.holds or not found.recognisable or (enough and not found.its_pictures):
         return found
     return replace(found, causes=find_causes(setting, update, draws))
 

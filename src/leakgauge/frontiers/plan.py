@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ from leakgauge.observation import Known
 from leakgauge.resolve import Named, label
 from leakgauge.study.contents import data_identity
 from leakgauge.study.dealt import Dealt, Key, Rule
-from leakgauge.study.described import described
+from leakgauge.study.described import plan_in_words
 from leakgauge.study.plan import TRIAL_SECONDS, Plan
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
@@ -142,10 +142,7 @@ class FrontierPlan:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The plan in words that a file can hold."""
-        if self.written is not None:
-            return dict(described(self.written))
-        told = (f.name for f in fields(self) if f.init and f.name not in ("written", "again"))
-        return {name: described(getattr(self, name)) for name in told}
+        return plan_in_words(self)
 
     @cached_property
     def digest(self) -> str:

@@ -30,6 +30,14 @@ def described(value: Any) -> Any:
     return kind if isinstance(value, type) or not vars_of(value) else {kind: described(vars_of(value))}
 
 
+def plan_in_words(plan: Any) -> dict[str, Any]:
+    """A plan's own words where it was read from a file (`written`), else its fields, described."""
+    if plan.written is not None:
+        return dict(described(plan.written))
+    told = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
+    return {name: described(getattr(plan, name)) for name in told}
+
+
 def vars_of(value: Any) -> dict[str, Any]:
     """What an object of no dataclass holds; private members left out."""
     return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}

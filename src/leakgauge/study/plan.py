@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study.contents import JUDGING, contents
 from leakgauge.study.dealt import Client, Dealt, Key, Rule, product
-from leakgauge.study.described import described
+from leakgauge.study.described import plan_in_words
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained, Setting
 from leakgauge.study.grammar import GateConfig
@@ -128,10 +128,7 @@ class Plan:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The plan in words that a file can hold."""
-        if self.written is not None:
-            return dict(described(self.written))
-        told = (f.name for f in fields(self) if f.init and f.name not in ("written", "again"))
-        return {name: described(getattr(self, name)) for name in told}
+        return plan_in_words(self)
 
     @cached_property
     def digest(self) -> str:

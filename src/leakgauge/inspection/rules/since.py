@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,37 +22,43 @@ KNOWN = {Part.REFERENCE: "the reference", Part.PREVIOUS: "the previous round"}
 
 
 @dataclass(frozen=True)
-class Replaced:
-    """Units whose rows have turned by 60° or more. Statistic: see `_replaced`; rows that were zero (a fresh head) are
-    left out."""
+class Since:
+    """What changed against another model. Statistic: see `compare`.
+
+    Attributes:
+        since: the other model.
+        meaning: of an alarm, with its honest reasons.
+        compare: the received state, the other and its name give the measurement.
+    """
 
     since: Part
+    meaning: str
+    compare: Callable[[Mapping[str, Tensor], Mapping[str, Tensor], str], Measurement]
 
     @property
     def needs(self) -> tuple[Part, ...]:
         return (Part.STATE, self.since)
 
-    @property
-    def meaning(self) -> str:
-        return (
-            "Fine-tuning and averaging move every row a little; crafted units replace whole rows and leave the others. "
-            "Honest reasons: another architecture variant, a layer that was started afresh, very large first steps."
-        )
-
     def measure(self, received: Received) -> Measurement:
-        return _replaced(received.state, received.known(self.since), KNOWN[self.since])
+        return self.compare(received.state, received.known(self.since), KNOWN[self.since])
+
+
+TURNED = (
+    "Fine-tuning and averaging move every row a little; crafted units replace whole rows and leave the others. "
+    "Honest reasons: another architecture variant, a layer that was started afresh, very large first steps."
+)
 
 
 @RULES.register("replaced-reference")
-def replaced_reference() -> Replaced:
+def replaced_reference() -> Since:
     """Units whose rows have turned by 60° against the reference."""
-    return Replaced(Part.REFERENCE)
+    return Since(Part.REFERENCE, TURNED, _replaced)
 
 
 @RULES.register("replaced-previous")
-def replaced_previous() -> Replaced:
+def replaced_previous() -> Since:
     """Units whose rows have turned by 60° since the last round."""
-    return Replaced(Part.PREVIOUS)
+    return Since(Part.PREVIOUS, TURNED, _replaced)
 
 
 def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:
@@ -103,37 +109,22 @@ def _turns(layer: Layer, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, fl
 MOST = 4096
 
 
-@dataclass(frozen=True)
-class Relabelled:
-    """Rows of the last layer that are another class's old row. Statistic: see `_relabelled`."""
-
-    since: Part
-
-    @property
-    def needs(self) -> tuple[Part, ...]:
-        return (Part.STATE, self.since)
-
-    @property
-    def meaning(self) -> str:
-        return (
-            "With classes swapped every example is wrong, so the update is large and of features rather than of "
-            "mistakes (label flipping). Honest reasons: the classes were put in another order."
-        )
-
-    def measure(self, received: Received) -> Measurement:
-        return _relabelled(received.state, received.known(self.since), KNOWN[self.since])
+SWAPPED = (
+    "With classes swapped every example is wrong, so the update is large and of features rather than of "
+    "mistakes (label flipping). Honest reasons: the classes were put in another order."
+)
 
 
 @RULES.register("relabelled-reference")
-def relabelled_reference() -> Relabelled:
+def relabelled_reference() -> Since:
     """Classes that carry another class's row of the reference."""
-    return Relabelled(Part.REFERENCE)
+    return Since(Part.REFERENCE, SWAPPED, _relabelled)
 
 
 @RULES.register("relabelled-previous")
-def relabelled_previous() -> Relabelled:
+def relabelled_previous() -> Since:
     """Classes that carry another class's row of the last round."""
-    return Relabelled(Part.PREVIOUS)
+    return Since(Part.PREVIOUS, SWAPPED, _relabelled)
 
 
 def _relabelled(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:

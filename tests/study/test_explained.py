@@ -15,7 +15,8 @@ from leakgauge.data.source import Part, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import causes_from
-from leakgauge.study.explaining.explained import Cause, Explained, Fit, Setting, TensorFit, explain
+from leakgauge.study.explaining.explained import Cause, Explained, Setting, explain
+from leakgauge.study.explaining.fit import Fit, TensorFit
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Explanation
 from leakgauge.study.judging.results import Level

@@ -18,7 +18,8 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.explained import ENOUGH, Cause, FindCauses, Fit, Setting
+from leakgauge.study.explaining.explained import ENOUGH, Cause, FindCauses, Setting
+from leakgauge.study.explaining.fit import Fit
 from leakgauge.study.explaining.mistakes import Mistake, mistakes
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors

@@ -22,6 +22,7 @@ from leakgauge.defenses import Defense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
+from leakgauge.study.explaining.fit import Fit, TensorFit
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
@@ -41,43 +42,6 @@ OTHERS = 6
 
 CERTAIN = 5.0
 """Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """One comparison.
-
-    Attributes:
-        cosine: between simulated and captured, −1 to 1.
-        norm: ‖simulated‖ / ‖captured‖.
-    """
-
-    cosine: float
-    norm: float
-
-    @property
-    def share(self) -> float:
-        """The cosine, times the smaller norm over the larger: 1 where both are equal."""
-        larger = max(self.norm, 1 / self.norm) if self.norm > 0 else math.inf
-        return self.cosine / larger if math.isfinite(larger) else 0.0
-
-    @staticmethod
-    def between(simulated: Tensors, captured: Tensors) -> Fit:
-        """Over all tensors together, in float64. One that is not finite fits nothing."""
-        a, b = (torch.cat([t[k].detach().double().flatten() for k in captured]) for t in (simulated, captured))
-        size, other = float(a.norm()), float(b.norm())
-        if not math.isfinite(size) or not size or not other:
-            return Fit(0.0, math.inf if not math.isfinite(size) else 0.0)
-        return Fit(float(a @ b) / size / other, size / other)
-
-
-@dataclass(frozen=True)
-class TensorFit:
-    """The fit of one tensor, and its share of the captured update's squared norm."""
-
-    name: str
-    energy: float
-    fit: Fit
 
 
 @dataclass(frozen=True)
@@ -124,6 +88,11 @@ class Explained:
         return self.pictures is None or self.pictures[0] >= self.pictures[1] > LEAST
 
     @property
+    def enough(self) -> bool:
+        """As much as the right plan would explain."""
+        return self.fit.share >= ENOUGH * self.expected[0]
+
+    @property
     def too_well(self) -> bool:
         """Whether the update holds clearly less noise than the plan says."""
         return self.expected[1] < ENOUGH and self.fit.share > (1 + self.expected[1]) / 2
@@ -131,8 +100,7 @@ class Explained:
     @property
     def holds(self) -> bool:
         """Whether results on this update mean what the plan says."""
-        enough = self.fit.share >= ENOUGH * self.expected[0]
-        return self.recognisable and enough and not self.too_well and self.its_pictures
+        return self.recognisable and self.enough and not self.too_well and self.its_pictures
 
     @property
     def record(self) -> dict[str, Any]:
@@ -165,7 +133,7 @@ class Explained:
             return f"{share} {read}: under so much noise no plan could be told from another, so nothing is concluded."
         if self.too_well:
             return f"{share} {read}: more than its defence allows. First look at defenses: the update holds less noise."
-        if self.fit.share >= ENOUGH * self.expected[0]:
+        if self.enough:
             any_others = "but other pictures with the same labels explain as much, so nothing is concluded"
             return f"{share} {read}, {any_others}. First look at data: the round's own examples (source, start, batch)."
         first = "; then at ".join(f"{c.key}: {c.change}{_percent(c.share)}" for c in self.causes[:3])

@@ -43,6 +43,24 @@ COARSE = (torch.bfloat16, torch.float16, torch.float32)
 """What none of them holds without loss went through float64."""
 
 
+BLOCK = 1 << 20
+"""Entries that are looked at together: a tensor may fill half of the memory."""
+
+
+def _every(tensor: Tensor, test: Callable[[Tensor], Tensor]) -> bool:
+    return all(bool(test(part).all()) for part in tensor.detach().flatten().split(BLOCK))
+
+
+def _held_by(kind: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return lambda part: part.to(kind).to(part.dtype) == part
+
+
+def _short(part: Tensor) -> Tensor:
+    """Numbers of at most four binary digits."""
+    digits = part.double().frexp().mantissa * 2**4
+    return digits == digits.round()
+
+
 @dataclass(frozen=True)
 class Wire:
     """A bound on what rounding did to a tensor: ``|sent − meant| ≤ unit · |sent| + least``, entry by entry.
@@ -80,11 +98,9 @@ class Wire:
         """
         units, leasts, exact = [], [0.0], []
         for sent in tensors:
-            digits = sent.detach().double().frexp().mantissa * 2**4
-            told = sent[digits != digits.round()]
-            fits = [torch.finfo(kind) for kind in COARSE if bool((sent.to(kind).to(sent.dtype) == sent).all())]
+            fits = [torch.finfo(kind) for kind in COARSE if _every(sent, _held_by(kind))]
             leasts += [info.smallest_normal * info.eps / 2 for info in fits]
-            if len(told):
+            if not _every(sent, _short):
                 units += [info.eps / 2 for info in fits or [torch.finfo(torch.float64)]]
                 exact.append(not fits)
         return Wire(

@@ -1,0 +1,22 @@
+"""What a worker of a cluster checks before it takes a job; sweeps on a real one are in `test_cluster`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from leakgauge import executor
+from leakgauge.version import __version__
+
+
+@pytest.mark.parametrize("key", ["leakgauge", "torch", "code"])
+def test_a_worker_with_other_code_refuses_by_name(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    terms = {"leakgauge": __version__, "torch": torch.__version__, "code": executor.code()} | {key: "another"}
+    status, words = executor._task()([], b"", terms, (str(tmp_path), False), None)
+    assert status == "refused"
+    assert "has other code" in words
+    assert f"{key} " in words
+    assert "the driver has another" in words

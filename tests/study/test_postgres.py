@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from leakgauge.errors import InputError
 from leakgauge.executor import LocalPool
@@ -20,9 +20,6 @@ from leakgauge.study.trial import TrialResult
 from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 from study.postgres import cluster
-
-# psycopg warns of a server's cursor that a read broken off leaves to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +77,14 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path) -> None:
     apart.close()
     anew = run(plan, tmp_path / "other", url=url, anew=True)
     assert anew.key.endswith("-2")
-    with create_engine(url).connect() as connection:
+    with create_engine(url, poolclass=NullPool).connect() as connection:
         counts = connection.execute(text("select audit, count(*) from trials group by audit")).all()
     assert sorted(count for _, count in counts) == [2, 2, 2]
     with pytest.raises(InputError, match="belongs to another plan"):
         run(resolve_plan(small(seeds=[1])), tmp_path / "shared", url=url)
 
     # Damage is seen here too.
-    with create_engine(url).begin() as connection:
+    with create_engine(url, poolclass=NullPool).begin() as connection:
         connection.execute(text("update trials set record = replace(record, '\"seed\": 0', '\"seed\": 7')"))
     with pytest.raises(InputError, match="is damaged"):
         anew.records()

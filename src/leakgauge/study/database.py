@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
@@ -50,7 +50,8 @@ class Database:
         try:
             named = make_url(url)
             require(named.get_backend_name() == "postgresql", "--store", "is no PostgreSQL database", hint)
-            return Database(folder, create_engine(named, pool_pre_ping=True), shared=True)
+            # A connection a read or write: a pool's would be left open by whoever breaks off, and go stale meanwhile.
+            return Database(folder, create_engine(named, poolclass=NullPool), shared=True)
         except ArgumentError as error:
             raise InputError("--store", "is no URL of a database", hint) from error
         except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import cloudpickle
 import torch
@@ -38,6 +38,7 @@ AHEAD = 2
 HINT = "see `ray status`, and docs/sweeps"
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Where jobs run: `LocalPool` here, `RayCluster` on many machines.
 

@@ -15,7 +15,7 @@ from torch import nn
 from cases import batch, task
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
-from leakgauge.attacks.closed_form.server_read import ServerRead
+from leakgauge.attacks.closed_form.linear import ServerRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching import (
     Adam,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import vmap
 
 from cases import batch, task
-from leakgauge.attacks.labels.classifier import without_dropout
+from leakgauge.attacks.labels.strategy import without_dropout
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import ClipExamples, Compose, Precode
 from leakgauge.defenses.precode import BitsToStandardNormal, VariationalBottleneck, bottlenecks

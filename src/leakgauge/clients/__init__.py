@@ -1,9 +1,7 @@
 """How clients turn data into updates."""
 
 from leakgauge.clients.client import client_update, raw_update, rescales_entries, sent_update
-from leakgauge.clients.fedavg import FedAvg
-from leakgauge.clients.fedsgd import FedSGD
-from leakgauge.clients.local_training import LocalTraining
+from leakgauge.clients.local_training import FedAvg, FedSGD, LocalTraining
 from leakgauge.clients.optimisers import SGD, Adam, Optimiser, adamw
 from leakgauge.clients.protocol import Protocol, example_gradients, mean_gradient
 from leakgauge.clients.secure_aggregation import SecureAggregation

@@ -1,4 +1,4 @@
-"""Local training as people write it: an optimiser, minibatches, accumulation, clipping, a proximal term."""
+"""Local training: one gradient of the batch (FedSGD), SGD (FedAvg), or any loop that people write."""
 
 from __future__ import annotations
 
@@ -106,3 +106,72 @@ def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
     length = torch.where(zero, torch.zeros_like(square), torch.where(zero, torch.ones_like(square), square).sqrt())
     factor = (norm / (length + 1e-6)).clamp(max=1.0)  # torch's own 1e-6
     return map_tensors(lambda g: factor * g, gradient)
+
+
+@CLIENTS.register("fedsgd")
+@dataclass(frozen=True)
+class FedSGD:
+    """Sends the gradient of the mean loss over a batch (McMahan et al., 2017)."""
+
+    kind: ClassVar[UpdateKind] = UpdateKind.GRADIENT
+
+    def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
+        model = draws.generator("model") if task.stochastic else None
+        return gradient(task, task.parameters, task.buffers, batch, model, draws.generator("example"))
+
+    def steps(self, examples: int) -> int:
+        return 1
+
+
+@CLIENTS.register("fedavg")
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Local SGD from the broadcast θ₀; the update is the delta θ_τ − θ₀, unrolled differentiably.
+
+    Momentum and weight decay follow ``torch.optim.SGD``. Buffers are carried from step to step.
+
+    Attributes:
+        epochs: passes over the client's batch.
+        batch_size: of a local step; the last one of an epoch may be smaller. `None`: all examples.
+        lr: local learning rate.
+        momentum, dampening, nesterov, weight_decay: as in ``torch.optim.SGD``.
+        shuffle: draw a new order every epoch. Sequential otherwise, as in Inverting Gradients' experiments.
+
+    Differs from the ROG release, which unrolls from θ_τ; see *known defects* in the docs.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = None
+    lr: float = 0.01
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    shuffle: bool = False
+
+    kind: ClassVar[UpdateKind] = UpdateKind.DELTA
+
+    def __post_init__(self) -> None:
+        _ = self.training
+
+    @property
+    def training(self) -> LocalTraining:
+        """The same as local training of `SGD`."""
+        sgd = SGD(
+            lr=self.lr,
+            momentum=self.momentum,
+            dampening=self.dampening,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
+        return LocalTraining(optimiser=sgd, epochs=self.epochs, batch_size=self.batch_size, shuffle=self.shuffle)
+
+    def steps(self, examples: int) -> int:
+        return self.training.steps(examples)
+
+    def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
+        """Indices of the examples of each local step."""
+        return self.training.order(examples, draws)
+
+    def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
+        return self.training.local_training(task, batch, draws, gradient)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from leakgauge.clients.fedsgd import FedSGD
+from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import GradientRule, Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require

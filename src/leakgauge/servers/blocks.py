@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.attacks.labels.classifier import Classifier, find_classifier
-from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Task

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.clients.fedavg import FedAvg
+from leakgauge.clients.local_training import FedAvg
 from leakgauge.defenses import NoDefense
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import DataSpec, Task

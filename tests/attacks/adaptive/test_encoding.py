@@ -10,11 +10,10 @@ from torch import nn
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive import Adapted, Counter, Naive, NoneKnown, counter_to
-from leakgauge.attacks.adaptive.encoding import know_the_draw, unmix
-from leakgauge.attacks.adaptive.mixup import Mixing, read_mixing
-from leakgauge.attacks.adaptive.precode import BottleneckDraw, read_codes, read_draw, read_draws
+from leakgauge.attacks.adaptive.mixup import Mixing, read_mixing, unmix
+from leakgauge.attacks.adaptive.precode import BottleneckDraw, know_the_draw, read_codes, read_draw, read_draws
 from leakgauge.attacks.matching import BoundedLBFGS, Cosine, Matching, Pixels, SquaredL2, Uniform
-from leakgauge.attacks.matching.per_tensor import CosinePerTensor
+from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget

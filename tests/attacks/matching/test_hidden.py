@@ -19,7 +19,7 @@ from leakgauge.attacks.matching import (
     Simulator,
     SquaredL2,
 )
-from leakgauge.attacks.matching.hidden import buffers_in
+from leakgauge.attacks.matching.parts import buffers_in
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation

@@ -9,7 +9,7 @@ import torch
 
 from cases import batch, task
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Matching
-from leakgauge.attacks.matching.statistics import Statistics
+from leakgauge.attacks.matching.priors import Statistics
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation

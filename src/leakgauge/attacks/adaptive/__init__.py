@@ -1,10 +1,11 @@
 """Attackers who know the defence."""
 
-from leakgauge.attacks.adaptive import encoding, noise, rounding, support  # noqa: F401 - they register their counters
-from leakgauge.attacks.adaptive.adapted import Adapted, Naive
+from leakgauge.attacks.adaptive import mixup, noise, precode, rounding  # noqa: F401 - they register their counters
 from leakgauge.attacks.adaptive.counter import (
     COUNTERS,
+    Adapted,
     Counter,
+    Naive,
     NoneKnown,
     counter_to,
     counter_to_kind,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from leakgauge.defenses import Defense, parts_of
-from leakgauge.observation import Observation
+import torch
 
-if TYPE_CHECKING:
-    from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching import Matching
+from leakgauge.attacks.matching.simulator import cohort_view
+from leakgauge.clients import FedSGD
+from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import Defense, Prune, RandomK, Soteria, TopK, parts_of
+from leakgauge.observation import Attack, Observation, OnStep, Reconstruction
+from leakgauge.registry import ATTACKS
 
-Adapt = Callable[["Matching", Any, Observation], "Matching"]
+Adapt = Callable[[Matching, Any, Observation], Matching]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
 
@@ -91,3 +95,82 @@ def built_in(attack: Matching, observation: Observation) -> tuple[Matching, str]
         else:
             said.append(f"no counter to {type(part).__name__} is known ({counter.reason}), so this may flatter it")
     return replace(attack, counters=False), "; ".join(said)
+
+
+@ATTACKS.register("naive", needs="what its attack needs")
+@dataclass(frozen=True, kw_only=True)
+class Naive:
+    """`attack` by one who takes the update for an undefended one: the reading that flatters a defence.
+
+    Architecture changes (PRECODE) are in the model that the server broadcasts, so even this attacker has them.
+    """
+
+    attack: Attack
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """As the attack does, without `Knowledge.defense`."""
+        forgetful = replace(observation, knowledge=replace(observation.knowledge, defense=None, draws=None))
+        return self.attack.reconstruct(forgetful, generator, budget=budget, compute=compute, on_step=on_step)
+
+
+@ATTACKS.register("adapted", needs="defense, and what its attack needs")
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """`attack` by one who knows the defence: not applicable to one who does not.
+
+    An attack that is given the defence uses it by itself (see `Matching.counters`), so where `knows` holds the defence
+    this is `attack`; the name says so in a comparison with `Naive`.
+    """
+
+    attack: Attack
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """As the attack does."""
+        if observation.knowledge.defense is None:
+            return Reconstruction.not_applicable("needs the client's defence (knows: defense)")
+        return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+
+
+def _for_the_zeros(defense: Defense, observation: Observation) -> str:
+    known = observation.knowledge
+    view = cohort_view(known.local_training or FedSGD(), known.defense or defense, observation.update, known.draws)
+    return "" if view.support is not None else "zeros on the wire, which averaging or a later stage has filled"
+
+
+@counters(
+    TopK,
+    RandomK,
+    Prune,
+    Soteria,
+    name="support-mask",
+    because="which entries were left out is plain to see, and what was sent is exact: only that is compared",
+    missing=_for_the_zeros,
+)
+def against_omission(attack: Matching, defense: TopK | RandomK | Prune | Soteria, observation: Observation) -> Matching:
+    """The attack as it is: the support is part of every simulation by one who knows the defence.
+
+    Where secure aggregation or a later stage has filled the zeros, every simulation still leaves entries out, by its
+    own sizes, and the support is not known.
+
+    That entries left out by top-k are no larger than the smallest that was sent adds nothing: as a hinge beside the
+    squared distance, 17.9 dB against 17.8 without it and 10.2 of the naive attack (keep 1 %, untrained LeNet, two
+    CIFAR-10 pictures, one seed, 300 evaluations of bounded L-BFGS).
+    """
+    del defense, observation
+    return attack

@@ -1,10 +1,10 @@
-"""MixUp's weights: read from the classifier's gradient, and undone."""
+"""MixUp's weights, read from the classifier's gradient and undone; why nothing undoes InstaHide."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -13,10 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import jacfwd
 
-from leakgauge.attacks.labels.classifier import Classifier, find_classifier
-from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
+from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
+from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.parts import Hidden
 from leakgauge.clients import FedAvg
+from leakgauge.defenses import InstaHide, MixUp, Transform
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -182,3 +184,56 @@ def levenberg_marquardt(
         if not moved or float(r @ r) < 1e-20:
             break
     return v, float(r @ r)
+
+
+UNEXPLAINED = 1e-3
+"""Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
+
+
+def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
+    del defense
+    if observation.knowledge.labels is None:
+        return "the labels"
+    if single_gradient(observation) is None:
+        return "a single gradient"
+    if not 1 < len(observation.knowledge.labels) <= MOST_EXAMPLES:
+        return f"a batch of two to {MOST_EXAMPLES} examples"
+    return ""
+
+
+@counters(
+    MixUp,
+    name="unmixing",
+    because="who mixed with whom, and how much, is written in the classifier's gradient, labels known",
+    missing=_for_the_mixture,
+)
+def unmix(attack: Matching, defense: MixUp, observation: Observation) -> Matching:
+    """The mixing matrix is read first (`read_mixing`), and the examples are searched for through it.
+
+    Needs the labels and a single gradient; without them, or where the read does not explain the classifier's gradient,
+    the attack stays as it is and finds mixed images. Undoing the mixture of two costs 1/(2λ − 1) in precision:
+    near λ = ½ nothing is gained, at exactly ½ nothing can be.
+
+    Measured on an untrained LeNet, bounded L-BFGS, two CIFAR-10 images each: λ = 0.74, 600 evaluations, undefended 29.6
+    and 32.1 dB, naive 17.8 and 16.3, this 25.4 and 25.8; λ = 0.41, 300 evaluations, undefended 24.3 and 24.5, naive
+    17.2 and 17.2, this 17.2 and 17.6.
+    """
+    del defense
+    labels = observation.knowledge.labels
+    if labels is None or observation.knowledge.draws is not None:
+        return attack
+    read = read_mixing(observation, labels, torch.Generator().manual_seed(0))
+    if read is None or not read.misfit < UNEXPLAINED:
+        return attack
+    repeated = len(labels.unique()) < len(labels)
+    return replace(attack, hidden=(*attack.hidden, Mixing(matrix=read.matrix, free=repeated)))
+
+
+COUNTERS[InstaHide] = NoneKnown(
+    "one update holds one encoding of each picture; Carlini et al. (2021) needed the encodings of many epochs, to find "
+    "which share a picture and to solve for it from |encoding|, with the signs lost"
+)
+COUNTERS[Transform] = NoneKnown(
+    "there is nothing to undo: an attack recovers the transformed picture, which shows the same thing, and only "
+    "scores that compare pixel by pixel fall"
+)

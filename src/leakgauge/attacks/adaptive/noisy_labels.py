@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.head import stand_ins
-from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown
-from leakgauge.attacks.matching.hidden import JointSoftLabels
+from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown, find_classifier
+from leakgauge.attacks.matching.parts import JointSoftLabels
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind

@@ -1,20 +1,27 @@
-"""PRECODE's ε: read where one example makes the update, a variable elsewhere."""
+"""PRECODE: its draw ε is read where one example makes the update, and is a variable of the search elsewhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.mixup import Span, levenberg_marquardt, single_gradient
-from leakgauge.attacks.labels.classifier import find_classifier
-from leakgauge.attacks.labels.strategy import Unknown
-from leakgauge.attacks.matching.hidden import BUFFER
-from leakgauge.attacks.matching.parts import Hidden
-from leakgauge.defenses.precode import DRAW, moments
+from leakgauge.attacks.adaptive.counter import counters
+from leakgauge.attacks.adaptive.mixup import (
+    Span,
+    levenberg_marquardt,
+    single_gradient,
+)
+from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.attacks.matching import Cosine, Matching
+from leakgauge.attacks.matching.objectives import CosinePerTensor
+from leakgauge.attacks.matching.parts import BUFFER, Hidden
+from leakgauge.clients import FedAvg, FedSGD, Protocol
+from leakgauge.defenses import Precode
+from leakgauge.defenses.precode import DRAW, bottlenecks, moments
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
@@ -147,3 +154,66 @@ def _layer_input(tensors: Tensors, layer: str) -> Float[Tensor, " features"] | N
     weight, bias = sent
     evidence = bias.square().sum()
     return (bias @ weight) / evidence if float(evidence) > 0 else None
+
+
+def _first_draw(observation: Observation, name: str, examples: int) -> Tensor | None:
+    labels = observation.knowledge.labels
+    if examples == 1:
+        return read_draw(observation, name)
+    return None if labels is None else read_draws(observation, name, labels, torch.Generator().manual_seed(0))
+
+
+def _whole_batches(protocol: Protocol | None, examples: int) -> bool:
+    """Whether every local step sees all examples, in one order."""
+    if isinstance(protocol, FedAvg):
+        ordered = not protocol.shuffle or examples == 1
+        return ordered and (protocol.batch_size is None or protocol.batch_size >= examples)
+    return protocol is None or isinstance(protocol, FedSGD)
+
+
+def _for_the_draw(defense: Precode, observation: Observation) -> str:
+    del defense
+    examples = observation.examples
+    if examples is None:
+        return "the number of examples"
+    if not _whole_batches(observation.knowledge.local_training, examples):
+        return "local steps that see the whole batch in one order"
+    return ""
+
+
+@counters(
+    Precode,
+    name="sampled-bottleneck",
+    because="the bottleneck's own gradient fixes what was sampled, and the layers below it are sent as they are",
+    missing=_for_the_draw,
+)
+def know_the_draw(attack: Matching, defense: Precode, observation: Observation) -> Matching:
+    """ε joins the variables, starting from what the gradient tells of it; every tensor counts alike.
+
+    The start is exact for one example (`read_draw`), near for several of known labels (`read_draws`), else zero.
+
+    The second matters as much: encoder and decoder have 20 to 50 times the norm of a convolution of LeNet, which
+    the global cosine then hardly sees. Other objectives than the cosine are left as they are. ε is one
+    variable an example, so it is shared by the steps of a FedAvg client, and left to a draw of the attacker's own
+    where steps see parts of the batch.
+
+    Measured on an untrained LeNet, bounded L-BFGS, 300 evaluations, one CIFAR-10 image (the mean image: 12.5 dB):
+    undefended 34.8 dB, naive 9.8, this 28.5. ε alone, from zero and with the global cosine, 19.6; each tensor alike
+    alone 14.0. Two images, as many evaluations: undefended 26.4 and 27.7, this 18.9 and 17.6, not converged; from zero
+    17.4 and 15.0. Where ε cannot be a variable (two images in batches of one, shuffled), matching the mean of 2 or 4
+    simulations with draws of the attacker's own (`Matching.draws`) recovers no more than one draw does: 9 to 12 dB.
+    """
+    if isinstance(attack.objective, Cosine):
+        attack = replace(attack, objective=CosinePerTensor())
+    examples = observation.examples
+    if observation.knowledge.draws is not None or examples is None or _for_the_draw(defense, observation):
+        return attack
+    hidden = tuple(
+        BottleneckDraw(
+            buffer=draw_buffer(name),
+            size=part.decoder.in_features,
+            first=_first_draw(observation, name, examples),
+        )
+        for name, part in bottlenecks(observation.task).items()
+    )
+    return replace(attack, hidden=(*attack.hidden, *hidden))

@@ -1,4 +1,4 @@
-"""Reading inputs off a biased linear layer."""
+"""The read of a linear layer's rows, and the read that a dishonest server prepared."""
 
 from __future__ import annotations
 
@@ -142,3 +142,27 @@ def _labels(observation: Observation, generator: torch.Generator) -> tuple[Tenso
     if isinstance(guess, Unknown):
         return None, None
     return guess.labels, guess.confidence
+
+
+@ATTACKS.register("server-read", needs="a dishonest server")
+@dataclass(frozen=True)
+class ServerRead:
+    """Reads the update as the server that crafted the model does, whichever server it is (`leakgauge.servers`).
+
+    The recipe and its source are the server's; see `leakgauge list servers`.
+    """
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Not applicable where the server is honest."""
+        crafting = observation.knowledge.crafting
+        if crafting is None:
+            return Reconstruction.not_applicable("the server is honest: nothing was prepared for reading (server: …)")
+        return crafting.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.labels.classifier import Classifier, find_classifier
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
-from leakgauge.attacks.labels.idlg import IDLG
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, labels_of, mean_field
-from leakgauge.attacks.labels.strategy import LabelGuess, Unknown
-from leakgauge.clients.fedsgd import FedSGD
+from leakgauge.attacks.labels.strategy import IDLG, Classifier, LabelGuess, Unknown, find_classifier
+from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import view_of
 from leakgauge.errors import InputError, require

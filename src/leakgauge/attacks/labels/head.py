@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import vmap
 
-from leakgauge.attacks.labels.classifier import Classifier, without_dropout
+from leakgauge.attacks.labels.strategy import Classifier, without_dropout
 from leakgauge.clients.protocol import Protocol, mean_gradient
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation

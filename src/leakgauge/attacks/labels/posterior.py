@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.labels.classifier import Classifier
 from leakgauge.attacks.labels.head import SimulatedHead, head_task
+from leakgauge.attacks.labels.strategy import Classifier
 from leakgauge.clients.protocol import Protocol
 from leakgauge.observation import Observation
 

@@ -1,16 +1,22 @@
-"""How labels are found: the contract, and labels that are known."""
+"""How labels are found: the contract, the layer that gives them away, labels that are known, one example's label."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
+from leakgauge.defenses.precode import mean_draws
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
+from leakgauge.task import Task
+from leakgauge.tensors import Tensors
+from leakgauge.update import UpdateKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,3 +62,119 @@ class KnownLabels:
         if labels is None:
             return Unknown("the attacker was not given the labels; add labels to what it knows, or infer them")
         return LabelGuess(labels.detach().sort().values, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """An `nn.Linear` whose output is the model's output.
+
+    Attributes:
+        name: of the module.
+        weight, bias: parameter names in the update; `bias` is `None` for a layer without one.
+    """
+
+    name: str
+    weight: str
+    bias: str | None
+
+    def of(self, tensors: Tensors) -> tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"] | None]:
+        """Weight and bias out of named tensors, in float64 on the CPU."""
+        bias = None if self.bias is None else tensors[self.bias].detach().cpu().double()
+        return tensors[self.weight].detach().cpu().double(), bias
+
+    def features(
+        self, task: Task, inputs: Float[Tensor, "n *shape"]
+    ) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
+        """What enters the layer for raw inputs, and the logits; in the task's own precision."""
+        calm = without_dropout(task)
+        calls: list[Tensor] = []
+        layer = calm.module.get_submodule(self.name)
+        layer.register_forward_pre_hook(lambda _, args: calls.append(args[0]))
+        logits, _ = calm.logits(calm.parameters, calm.buffers, inputs)
+        return calls[-1], logits
+
+
+def without_dropout(task: Task) -> Task:
+    """The same task on a module of its own with dropout off and bottlenecks at their mean: nothing is drawn."""
+    module = copy.deepcopy(task.module)
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.eval()
+    return replace(task, module=module, buffers={**task.buffers, **mean_draws(task)}, stochastic=False)
+
+
+def find_classifier(observation: Observation) -> Classifier | Unknown:
+    """The linear layer that makes the logits, by type and by comparing outputs on a probe, never by position.
+
+    Known failure: a model that ends in anything else (log-soft-max, a convolution, a weight-normalised or
+    scaled product) has no such layer, and an adapter-only or frozen head sends no gradient of it.
+    """
+    task = observation.task
+    calm = without_dropout(task)
+    outputs: list[tuple[str, Tensor]] = []
+
+    def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        return lambda _module, _args, out: outputs.append((name, out))
+
+    for name, part in calm.module.named_modules():
+        if isinstance(part, nn.Linear):
+            part.register_forward_hook(record(name))
+    low, high = task.data.low, task.data.high
+    probe = torch.linspace(low, high, 2 * max(1, torch.Size(task.data.shape).numel())).view(2, *task.data.shape)
+    with torch.no_grad():
+        logits, _ = calm.logits(calm.parameters, calm.buffers, probe.to(next(iter(task.parameters.values()))))
+    found = [name for name, out in outputs if out.shape == logits.shape and torch.equal(out, logits)]
+    if not found:
+        return Unknown("no nn.Linear of the model makes its logits, so there is no classifier gradient to read")
+    layer = calm.module.get_submodule(found[-1])
+    prefix = f"{found[-1]}." if found[-1] else ""
+    weight, bias = f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
+    missing = [n for n in (weight, bias) if n is not None and n not in observation.update.tensors]
+    if missing:
+        return Unknown(f"the update does not carry {', '.join(missing)}; is the classifier frozen?")
+    return Classifier(found[-1], weight, bias)
+
+
+@LABELS.register("idlg", needs="one example")
+@dataclass(frozen=True)
+class IDLG:
+    """The only class whose logit the update raises.
+
+    Source: Zhao et al., *iDLG*, 2020: ∂L/∂b_i = p_i − [i = y] < 0 for i = y alone. Without a bias the rows
+    ∂L/∂W_i = (p_i − [i = y])·h: the label's row has a negative inner product with every other (iDLG's own
+    criterion; no sign of h is assumed), and for two outputs the negative row sum decides.
+    Assumes: one example, soft-max cross-entropy with a hard label. Several local steps keep the signs.
+    Differs: a delta θ_local − θ_server points the other way and is turned first.
+    Confidence: the winner's share of the negative mass; 1 on an undefended update, less under noise.
+    Known failure: two outputs, no bias, and features of negative sum give the other class.
+    """
+
+    def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
+        del generator
+        count = observation.examples
+        if count != 1:
+            return Unknown(f"iDLG reads the label of one example; this update has {count or 'an unknown number'}")
+        layer = find_classifier(observation)
+        if isinstance(layer, Unknown):
+            return layer
+        evidence = _evidence(observation, layer)[: observation.task.data.classes]
+        negative = (-evidence).clamp_min(0)
+        if not bool(negative.sum() > 0):
+            return Unknown(
+                "no entry of the classifier's gradient is negative: the update is empty or was changed on its way"
+            )
+        return LabelGuess(negative.argmax().view(1), float(negative.max() / negative.sum()))
+
+
+def _evidence(observation: Observation, layer: Classifier) -> Float[Tensor, " outputs"]:
+    """A number per class, negative for the label."""
+    sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+    weight, bias = layer.of(observation.update.tensors)
+    if bias is not None:
+        return sign * bias
+    if len(weight) == 2:
+        return sign * weight.sum(1)
+    # Rows are c_i·h with Σ c_i = 0 and one c_i of its own sign: the label's row opposes every other.
+    gram = weight @ weight.T
+    opposed = (gram.sign() < 0).sum(1)
+    return torch.where(opposed == opposed.max(), -gram.diagonal(), gram.new_zeros(()))

@@ -1,15 +1,29 @@
 """The matching engine and its parts."""
 
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
-from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.canvases import Given, LowResolution, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.hidden import JointSoftLabels
-from leakgauge.attacks.matching.lbfgs import LBFGS
+from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
 from leakgauge.attacks.matching.networks import Decoder, Generator, Pretrained
-from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, PerTensorRMS, SignTanh, SquaredL2
-from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior, Schedule, Start
-from leakgauge.attacks.matching.per_tensor import CosinePerTensor
+from leakgauge.attacks.matching.objectives import (
+    Cosine,
+    CosineOnSupport,
+    CosinePerTensor,
+    PerTensorRMS,
+    SignTanh,
+    SquaredL2,
+)
+from leakgauge.attacks.matching.parts import (
+    Canvas,
+    Hidden,
+    JointSoftLabels,
+    Minimiser,
+    Objective,
+    Polish,
+    Prior,
+    Schedule,
+    Start,
+)
 from leakgauge.attacks.matching.polish import Denoise
 from leakgauge.attacks.matching.priors import ByBatch, NoPrior, Norm, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.attacks.matching.schedules import (

@@ -13,16 +13,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
-from leakgauge.attacks.matching.bounded_lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.canvases import Given, Pixels
-from leakgauge.attacks.matching.hidden import JointSoftLabels, buffers_in
+from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.objectives import Cosine
-from leakgauge.attacks.matching.parts import Canvas, Hidden, Minimiser, Objective, Polish, Prior
-from leakgauge.attacks.matching.priors import NoPrior
+from leakgauge.attacks.matching.parts import (
+    Canvas,
+    Hidden,
+    JointSoftLabels,
+    Minimiser,
+    Objective,
+    Polish,
+    Prior,
+    buffers_in,
+)
+from leakgauge.attacks.matching.priors import NoPrior, Statistics
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
 from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.attacks.matching.statistics import Statistics
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status

@@ -133,3 +133,26 @@ class SignTanh(Objective):
 def sign_tanh(*, gain: float | None = None) -> SignTanh:
     """tanh of the simulated update against the observed signs; `gain` by each tensor's size unless given."""
     return SignTanh(gain=PerTensorRMS() if gain is None else Fixed(gain))
+
+
+@OBJECTIVES.register("cosine-per-tensor")
+@dataclass(frozen=True)
+class CosinePerTensor(Objective):
+    """Mean over the tensors of 1 − cos(g_k, g*_k), in [0, 2].
+
+    Unlike `Cosine` it does not let one large tensor outvote the others, and it ignores the length of each. Of use
+    where a layer drowns those that hold the image: PRECODE's bottleneck has 20 to 50 times the norm of a
+    convolution of LeNet. A tensor that is zero on either side has cosine 0; a scalar one tells its sign alone.
+    """
+
+    scale_free: ClassVar[bool] = True
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
+        used = [k for k, o in observed.items() if o.numel()]
+        cosines = torch.stack([(_unit(simulated[k]) * _unit(observed[k])).sum() for k in used])
+        return 1 - cosines.mean()
+
+
+def _unit(t: Tensor) -> Tensor:
+    norm: Tensor = t.square().sum().clamp_min(torch.finfo(t.dtype).tiny).sqrt()
+    return t / norm

@@ -6,6 +6,7 @@ functions of their arguments alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -13,11 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView
+from leakgauge.registry import LABELS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
 
 if TYPE_CHECKING:
     from leakgauge.attacks.matching.problem import Minimum, Problem
+
 
 Bounds = tuple[Tensor, Tensor]
 """Lower and upper bound of a variable, broadcastable to its shape."""
@@ -99,7 +102,7 @@ class Hidden(Protocol):
     """Unknown draws of an encoding (mixing weights, a bottleneck's ε) that are optimised with the examples.
 
     Its variables' names must not clash with the canvas's. Those that begin with `BUFFER` (see
-    `leakgauge.attacks.matching.hidden`) replace that buffer in the simulated client; the others `encode` uses.
+    `leakgauge.attacks.matching.parts`) replace that buffer in the simulated client; the others `encode` uses.
     """
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
@@ -145,3 +148,31 @@ class Polish(Protocol):
         """Why it cannot take such data; empty where it can."""
         del data
         return ""
+
+
+BUFFER = "buffer."
+"""Variables of this prefix, from a canvas or a hidden part, stand for the buffer of the model that they name."""
+
+
+def buffers_in(variables: Tensors) -> Tensors:
+    """Buffers that variables stand for, by their names in the model."""
+    return {name.removeprefix(BUFFER): value for name, value in variables.items() if name.startswith(BUFFER)}
+
+
+@LABELS.register("joint")
+@dataclass(frozen=True)
+class JointSoftLabels:
+    """Labels are optimised together with the examples, as logits through a soft-max (DLG).
+
+    The label returned is the arg-max of the *optimised* logits, never of the start.
+
+    Attributes:
+        uniform: logits start as U(0, 1), else as N(0, 1).
+    """
+
+    uniform: bool = False
+
+    def start(self, examples: int, classes: int, generator: torch.Generator) -> Float[Tensor, "n classes"]:
+        """First logits."""
+        draw = torch.rand if self.uniform else torch.randn
+        return draw((examples, classes), generator=generator, dtype=torch.float64)

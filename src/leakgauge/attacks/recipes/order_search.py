@@ -14,8 +14,8 @@ from torch import Tensor
 
 from leakgauge.attacks.explained import relative_distance
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.attacks.labels.classifier import find_classifier
 from leakgauge.attacks.labels.head import made_up
+from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.clients.fedavg import FedAvg
+from leakgauge.clients.local_training import FedAvg
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses import view_of
 from leakgauge.defenses.defense import AttackerView

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.attacks.labels.classifier import find_classifier
-from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.adapted import Adapted, Naive
+from leakgauge.attacks.adaptive.counter import Adapted, Naive
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients.client import trained_on

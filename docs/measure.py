@@ -6,7 +6,9 @@ Everything runs on the photos that ship with scikit-image, on one thread, in sec
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import torch
@@ -20,7 +22,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.data import Samples, gallery, spec
 from leakgauge.defenses import Defense, RelativeToNorm, TopK, noise
 from leakgauge.draws import Draws
-from leakgauge.metrics import PSNR, SSIM, SSIMCropped, SSIMGlobal, assign, identify, label_f1_by_prior
+from leakgauge.metrics import PSNR, SSIM, assign, identify, label_f1_by_prior
 from leakgauge.models import convnet, lenet, mlp, resnet20
 from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.statistics.intervals import proportion_upper
@@ -112,6 +114,9 @@ def blurred(x: Tensor) -> Tensor:
 
 def ssim() -> None:
     """Three scores under one name, for a blur to a quarter of the resolution."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from reproduce.metrics import SSIMCropped, SSIMGlobal
+
     x = Samples(size=128).read(range(8)).inputs
     for metric in (SSIM(), SSIMCropped(), SSIMGlobal()):
         click.echo(

@@ -19,12 +19,13 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
-from leakgauge.metrics import FSIM, LPIPS, PSNR, SSIM, Metric, SSIMCropped, assign
+from leakgauge.metrics import LPIPS, PSNR, SSIM, Metric, assign
 from leakgauge.models import resnet18
 from leakgauge.models.generators import CINetGenerator, Wide
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
+from reproduce.metrics import FSIM, SSIMCropped
 from reproduce.rows import ItemRows, Row
 
 DATA = DataSpec((3, 32, 32), 10)

@@ -22,11 +22,11 @@ from leakgauge.data import Parquet, gallery
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, PSNR, identify
 from leakgauge.metrics.assignment import Assignment
-from leakgauge.models import rog_lenet
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.training.augment import shrunk
+from reproduce.denoiser.degradations import shrunk
 from reproduce.item import Inputs
+from reproduce.rog.networks import rog_lenet
 from reproduce.rows import Row
 
 DISTRACTORS, BATCH = 200, 4

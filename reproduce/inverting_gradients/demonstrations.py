@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
-from leakgauge.metrics import PSNR, PSNRShifted
+from leakgauge.metrics import PSNR
 from leakgauge.models import mlp, resnet20
 from leakgauge.task import Batch, Task
 from leakgauge.training.augment import Augmentation, CropFlip, NoAugmentation
 from leakgauge.training.fit import Recipe, accuracy, fit
 from reproduce.inverting_gradients.runs import Network, Sheet, proposed
 from reproduce.item import Inputs
+from reproduce.metrics import PSNRShifted
 from reproduce.rows import Row
 
 SHIFTED = "PSNR, best shift"

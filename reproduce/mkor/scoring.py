@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from leakgauge.metrics import PSNR, SSIM, Metric, PSNRPeak, SSIMCropped, assign
+from leakgauge.metrics import PSNR, SSIM, Metric, assign
 from leakgauge.observation import Reconstruction
 from leakgauge.task import Batch
+from reproduce.metrics import PSNRPeak, SSIMCropped
 from reproduce.rows import Row
 
 SCORED = 100

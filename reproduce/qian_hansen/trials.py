@@ -12,9 +12,10 @@ from torch import nn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
-from leakgauge.metrics import L1, PSNR, assign
+from leakgauge.metrics import PSNR, assign
 from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
+from reproduce.metrics import L1
 from reproduce.rows import Row
 
 

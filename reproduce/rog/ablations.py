@@ -22,11 +22,10 @@ from leakgauge.data import Parquet
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
-from leakgauge.models.generator_rivals import Autoencoder
 from leakgauge.observation import Observation
 from leakgauge.tensors import map_tensors, squared_norm
-from leakgauge.training import fit_autoencoder
 from reproduce.item import Inputs
+from reproduce.rog.autoencoder import Autoencoder, fit_autoencoder
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
 from reproduce.rows import Row
 

@@ -21,12 +21,13 @@ from leakgauge.compute import Compute
 from leakgauge.data import Parquet
 from leakgauge.defenses import Defense
 from leakgauge.draws import Draws
-from leakgauge.metrics import LPIPS, SSIM, Jaccard, Metric, PSNRBytes, SSIMGlobal
-from leakgauge.models import rog_lenet
+from leakgauge.metrics import LPIPS, SSIM, Metric
 from leakgauge.models.weights import packaged_names
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
+from reproduce.metrics import Jaccard, PSNRBytes, SSIMGlobal
+from reproduce.rog.networks import rog_lenet
 from reproduce.rows import ItemRows, Row
 
 SEEDS = (0, 1, 2)

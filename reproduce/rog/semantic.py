@@ -14,9 +14,10 @@ from leakgauge.attacks.recipes import rog
 from leakgauge.attacks.recipes.rog import ROGS, Distance
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
-from leakgauge.metrics import LPIPS, PSNR, Jaccard
+from leakgauge.metrics import LPIPS, PSNR
 from leakgauge.task import Batch
 from reproduce.item import Inputs
+from reproduce.metrics import Jaccard
 from reproduce.rog.ablations import SMALL
 from reproduce.rog.runs import Client, Sheet
 from reproduce.rows import Row

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakgauge.errors import InputError
-from leakgauge.metrics import label_f1, label_f1_by_prior, presence_accuracy, presence_accuracy_by_prior
+from leakgauge.metrics import label_f1, label_f1_by_prior
 
 labels_of = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 
@@ -27,31 +27,24 @@ def test_f1_is_precision_and_recall_of_counts(guessed: list[int], true: list[int
     expected = 2 * precision * recall / (precision + recall) if overlap else 0.0
     assert label_f1(as_tensor(guessed), as_tensor(true), 4) == pytest.approx(expected)
     assert label_f1(as_tensor(guessed[::-1]), as_tensor(true), 4) == pytest.approx(expected)
-    assert (
-        presence_accuracy(as_tensor(guessed), as_tensor(true), 4)
-        == sum((c in guessed) == (c in true) for c in range(4)) / 4
-    )
 
 
 def test_known_defects() -> None:
     """Repeated labels read as distinct, and a sign error that answers the exact complement."""
     assert label_f1(as_tensor([3, 7, 5, 0]), as_tensor([3, 3, 3, 7]), 10) == 0.5
     complement, true = as_tensor([0, 1, 3, 5, 7, 9]), as_tensor([2, 4, 6, 8])
-    assert label_f1(complement, true, 10) == presence_accuracy(complement, true, 10) == 0.0
+    assert label_f1(complement, true, 10) == 0.0
     assert label_f1(None, true, 10) == 0.0
-    assert presence_accuracy(None, true, 10) == 0.6
 
 
 @given(true=st.lists(st.integers(0, 2), min_size=1, max_size=4), guesses=st.integers(0, 4))
 def test_baselines_agree_with_enumeration(true: list[int], guesses: int) -> None:
     prior = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    f1 = presence = 0.0
+    f1 = 0.0
     for guess in product(range(3), repeat=guesses):
         probability = float(prior[list(guess)].prod())
         f1 += probability * label_f1(as_tensor(list(guess)), as_tensor(true), 3)
-        presence += probability * presence_accuracy(as_tensor(list(guess)), as_tensor(true), 3)
     assert label_f1_by_prior(as_tensor(true), prior, guesses) == pytest.approx(f1)
-    assert presence_accuracy_by_prior(as_tensor(true), prior, guesses) == pytest.approx(presence)
 
 
 def test_guesses_reach_69_percent_on_an_even_batch_of_16_in_10_classes() -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.metrics import SSIMCropped, SSIMGlobal
 from torch import Tensor
 
 from leakgauge.data import Samples, open_source
 from leakgauge.errors import InputError
-from leakgauge.metrics import PSNR, SSIM, SSIMCropped, SSIMGlobal
+from leakgauge.metrics import PSNR, SSIM
 from leakgauge.task import DataSpec
 
 

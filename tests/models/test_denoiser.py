@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.denoiser.discriminator import PatchDiscriminator, conditional
 from safetensors.torch import save_file
 
 from leakgauge.errors import InputError
-from leakgauge.models.denoiser import DenoisingUNet, PatchDiscriminator, conditional, read_denoiser
+from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 
 
 def small(classes: int = 0, seed: int = 0) -> DenoisingUNet:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.ci_net.rivals import DCGANGenerator, DeepImagePrior
 from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.models import resnet18
-from leakgauge.models.generator_rivals import DCGANGenerator, DeepImagePrior
 from leakgauge.models.generators import (
     AboveTarget,
     ByPixels,

@@ -18,11 +18,12 @@ from reproduce.ci_net import runs as ci_net_runs  # noqa: E402
 from reproduce.ci_net.demonstrations import PICTURES, linear, twin  # noqa: E402
 from reproduce.ci_net.runs import Attempt, Film, Sheet, Target, best_match  # noqa: E402
 from reproduce.item import Inputs  # noqa: E402
+from reproduce.metrics import SSIMCropped  # noqa: E402
 
 from leakgauge.attacks.matching import Adam, Matching, Pixels  # noqa: E402
 from leakgauge.clients import FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
-from leakgauge.metrics import PSNR, SSIM, SSIMCropped  # noqa: E402
+from leakgauge.metrics import PSNR, SSIM  # noqa: E402
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status  # noqa: E402  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
 from reproduce import command  # noqa: E402

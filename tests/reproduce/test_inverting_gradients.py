@@ -37,6 +37,7 @@ from reproduce.inverting_gradients.runs import (  # noqa: E402
     trial,
 )
 from reproduce.item import Inputs, State  # noqa: E402
+from reproduce.metrics import PSNRShifted  # noqa: E402
 
 from leakgauge.attacks.closed_form import LinearRead  # noqa: E402
 from leakgauge.attacks.matching import SquaredL2, TotalVariation  # noqa: E402
@@ -44,7 +45,7 @@ from leakgauge.attacks.recipes import Auto  # noqa: E402
 from leakgauge.clients import FedAvg, FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.errors import InputError  # noqa: E402
-from leakgauge.metrics import PSNR, PSNRShifted  # noqa: E402
+from leakgauge.metrics import PSNR  # noqa: E402
 from leakgauge.models import convnet, mlp, resnet20  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
 from reproduce import command  # noqa: E402

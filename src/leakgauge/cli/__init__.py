@@ -43,7 +43,7 @@ KINDS = (
 )
 
 
-class _OneLine(click.Group):
+class OneLine(click.Command):
     """Prints every `InputError`, click's own usage errors and those of the system as one line."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,11 @@ class _OneLine(click.Group):
         sys.exit(2)
 
 
-@click.group(cls=_OneLine, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(OneLine, click.Group):
+    pass
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="leakgauge")
 def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""

@@ -50,34 +50,3 @@ def fit_classifier_(model: str, **options: Any) -> None:
     from leakgauge.cli.train import fit_classifier
 
     fit_classifier(model, **options, console=Console(soft_wrap=True))
-
-
-@fit.command("denoiser")
-@click.option("--data", required=True, help="Colour pictures: folder:PATH, parquet:PATH, or '{source: …, size: 32}'.")
-@click.option("--size", type=click.IntRange(min=8), help="Side that pictures are resized to; as they are without.")
-@click.option("--test", "held_out", help="Held-out pictures, for the numbers that are written into the file.")
-@click.option("--lpips", type=click.Path(path_type=Path), help="LPIPS weights, to score held-out pictures with.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
-@click.option("--conditional", is_flag=True, help="The decoder's norms depend on the label.")
-@click.option("--start", type=click.Path(path_type=Path), help="Go on from a label-free denoiser's weights.")
-@click.option("--width", type=click.IntRange(min=1), default=32, show_default=True, help="Channels; the paper has 64.")
-@click.option("--steps", type=click.IntRange(min=1), default=3000, show_default=True)
-@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--lr", type=float, default=5e-4, show_default=True)
-@click.option("--adversarial", type=float, default=0.01, show_default=True, help="Weight of the discriminator's loss.")
-@click.option("--alone", type=float, default=0.2, show_default=True, help="Share of the steps with L1 alone, first.")
-@click.option("--every", type=click.IntRange(min=1), default=250, show_default=True, help="Steps to a checkpoint.")
-@click.option("--bfloat16", is_flag=True, help="Convolutions in bfloat16, faster where the processor has it.")
-@click.option("--half", is_flag=True, help="Keep the weights in half precision: half the size.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-def fit_denoiser_(**options: Any) -> None:
-    """Trains ROG's post-processor: a U-Net that gives degraded pictures back sharp, by L1 and a discriminator.
-
-    Stopped and run again, it goes on after the last checkpoint.
-    """
-    from rich.console import Console
-
-    from leakgauge.cli.denoiser import fit_denoiser_command
-
-    fit_denoiser_command(**options, console=Console(soft_wrap=True))

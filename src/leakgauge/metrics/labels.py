@@ -28,15 +28,6 @@ def label_f1(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int)
     return 2 * int(torch.minimum(guessed, true).sum()) / total if total else 0.0
 
 
-def presence_accuracy(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int) -> float:
-    """Share of the classes whose presence or absence in the batch was told rightly, in [0, 1]; higher is
-    more leakage. No recovered labels say that every class is absent: with many classes that scores high,
-    so compare with the prior."""
-    true = _counts(labels, classes) > 0
-    guessed = torch.zeros_like(true) if labels_hat is None else _counts(labels_hat, classes) > 0
-    return float((guessed == true).double().mean())
-
-
 def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
     """Exact expectation of `label_f1` for `guesses` labels drawn independently from the class prior.
 
@@ -65,13 +56,6 @@ def best_constant(prior: Float[Tensor, " classes"], guesses: int) -> Int[Tensor,
     _, p, m = _against(torch.zeros(0, dtype=torch.int64), prior, guesses)
     gains = sorted((-float(binom.sf(j, m, q)), j, k) for k, q in enumerate(p) for j in range(m))
     return torch.tensor(sorted(k for _, _, k in gains[:m]), dtype=torch.int64)
-
-
-def presence_accuracy_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
-    """Exact expectation of `presence_accuracy` for labels drawn as in `label_f1_by_prior`."""
-    true, p, m = _against(labels, prior, guesses)
-    right = [1 - (1 - q) ** m if c else (1 - q) ** m for c, q in zip(true, p, strict=True)]
-    return sum(right) / len(right)
 
 
 def _against(labels: Tensor, prior: Tensor, guesses: int | None) -> tuple[list[int], list[float], int]:

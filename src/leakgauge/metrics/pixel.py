@@ -23,7 +23,7 @@ def is_exact(psnr: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
     return psnr >= PSNR_CAP
 
 
-def _decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Float[Tensor, " n"]:
+def decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Float[Tensor, " n"]:
     power = torch.as_tensor(peak, dtype=mse.dtype).square().expand_as(mse)
     # Both floors keep 0/0 and log 0 away: an exact image is at the cap, a black peak at its negative.
     ratio = torch.where(mse > 0, power / mse.clamp_min(1e-300), torch.inf)
@@ -31,7 +31,7 @@ def _decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pixelwise:
+class Pixelwise:
     data_range: float = 1.0
     low: float = 0.0
 
@@ -42,7 +42,7 @@ class _Pixelwise:
         """For all data."""
         return True
 
-    def _mse(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, " n"], Tensor]:
+    def errors(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, " n"], Tensor]:
         a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
         mse = (a - b).square().reshape(len(a), -1).mean(1) if len(a) else a.new_zeros(0)
         return mse, b
@@ -50,7 +50,7 @@ class _Pixelwise:
 
 @METRICS.register("mse")
 @dataclass(frozen=True, kw_only=True)
-class MSE(_Pixelwise):
+class MSE(Pixelwise):
     """Mean squared error per example, in squared units of the data. Range [0, data_range²]."""
 
     name: ClassVar[str] = "mse"
@@ -59,12 +59,12 @@ class MSE(_Pixelwise):
     needs_truth: ClassVar[bool] = True
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-        return self._mse(x_hat, x)[0]
+        return self.errors(x_hat, x)[0]
 
 
 @METRICS.register("psnr")
 @dataclass(frozen=True, kw_only=True)
-class PSNR(_Pixelwise):
+class PSNR(Pixelwise):
     """10·log₁₀(data_range² / MSE) in dB, per example, after clamping to the data's range.
 
     Never pooled over a batch before the logarithm and never summed. Range [0, 300]: an error of zero
@@ -77,24 +77,4 @@ class PSNR(_Pixelwise):
     needs_truth: ClassVar[bool] = True
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-        return _decibels(self._mse(x_hat, x)[0], self.data_range)
-
-
-@METRICS.register("psnr_peak")
-@dataclass(frozen=True, kw_only=True)
-class PSNRPeak(_Pixelwise):
-    """PSNR with the true image's own peak in place of the data's range, in dB. For comparison with MKOR only.
-
-    Source: MKOR's evaluation, torchmetrics 0.11 with `data_range=None`: peak = max(x, 0) − min(x, 0), per image.
-    Scores dark images lower than `PSNR`. Range [−300, 300]; an all-black truth gives an end of it.
-    """
-
-    name: ClassVar[str] = "psnr_peak"
-    higher_means: ClassVar[str] = MORE
-    range: ClassVar[tuple[float, float]] = (-PSNR_CAP, PSNR_CAP)
-    needs_truth: ClassVar[bool] = True
-
-    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-        mse, truth = self._mse(x_hat, x)
-        flat = truth.reshape(len(truth), -1) if len(truth) else truth.new_zeros(0, 1)
-        return _decibels(mse, flat.amax(1).clamp_min(0) - flat.amin(1).clamp_max(0))
+        return decibels(self.errors(x_hat, x)[0], self.data_range)

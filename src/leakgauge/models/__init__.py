@@ -1,6 +1,5 @@
 """Networks of the papers, by name."""
 
-from leakgauge.models.generator_rivals import Autoencoder
 from leakgauge.models.lenet import lenet, lenet5, modified_lenet5
 from leakgauge.models.resnet import (
     resnet18,
@@ -12,12 +11,10 @@ from leakgauge.models.resnet import (
     resnet50_imagenet,
     resnet152_imagenet,
 )
-from leakgauge.models.rog_networks import rog_lenet, rog_resnet18, rog_vgg7
 from leakgauge.models.small import convnet, mlp, one_convolution, one_hidden_layer, small_convnet, two_convolutions
 from leakgauge.models.vgg import vgg, vgg16
 
 __all__ = [
-    "Autoencoder",
     "convnet",
     "lenet",
     "lenet5",
@@ -33,9 +30,6 @@ __all__ = [
     "resnet50",
     "resnet50_imagenet",
     "resnet152_imagenet",
-    "rog_lenet",
-    "rog_resnet18",
-    "rog_vgg7",
     "small_convnet",
     "two_convolutions",
     "vgg",

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from reproduce.ci_net.rivals import DCGANGenerator
 from torch import nn
 
 from cases import SPEC, batch, task
@@ -33,7 +34,6 @@ from leakgauge.defenses import AttackerView, TopK
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR
-from leakgauge.models.generator_rivals import DCGANGenerator
 from leakgauge.models.generators import CINetGenerator, Wide
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reproduce.rog.autoencoder import Autoencoder
 from torch import nn
 from torch.func import grad, vmap
 
@@ -20,7 +21,6 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import Autoencoder
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 

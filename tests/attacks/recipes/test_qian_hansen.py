@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.metrics import L1
 
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Scheduled, StepDecay
 from leakgauge.attacks.recipes import RowSpace, dlg, qian_hansen
@@ -12,7 +13,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import ECG
 from leakgauge.data.source import spec
 from leakgauge.draws import Draws
-from leakgauge.metrics import L1, assign
+from leakgauge.metrics import assign
 from leakgauge.models.small import one_hidden_layer
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task

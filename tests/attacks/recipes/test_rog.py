@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.rog.networks import rog_lenet
 
 from cases import batch as tiny_batch
 from cases import task as tiny_task
@@ -24,7 +25,6 @@ from leakgauge.data import Parquet, Samples
 from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
-from leakgauge.models import rog_lenet
 from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import map_tensors, squared_norm

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.metrics import PSNRPeak, SSIMCropped
 from torch import nn
 
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics import PSNRPeak, SSIMCropped
 from leakgauge.models import lenet, lenet5, modified_lenet5
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.mkor.heads import Constant

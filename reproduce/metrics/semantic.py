@@ -17,7 +17,6 @@ from leakgauge.errors import InputError, require
 from leakgauge.metrics.metric import MORE, prepare
 from leakgauge.models.resnet import resnet20
 from leakgauge.models.weights import load_weights, packaged
-from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -83,7 +82,6 @@ def cifar10_labels(top: int = 3) -> TopLabels:
     return TopLabels(module=module, data=data, labels=CIFAR10, top=top)
 
 
-@METRICS.register("jaccard", needs="images")
 @dataclass(frozen=True, kw_only=True)
 class Jaccard:
     """Tags in common: ``|A ∩ B| / |A ∪ B|``, A of the reconstruction and B of the truth; 1 where both have none.

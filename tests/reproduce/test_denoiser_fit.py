@@ -8,15 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
+from reproduce.denoiser import command
+from reproduce.denoiser.degradations import Shrink, Shuffled
+from reproduce.denoiser.discriminator import PatchDiscriminator
+from reproduce.denoiser.training import DenoiserRecipe, fit_denoiser, restored
 from safetensors import safe_open
 
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
-from leakgauge.models.denoiser import DenoisingUNet, PatchDiscriminator, read_denoiser
+from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
-from leakgauge.training import DenoiserRecipe, fit_denoiser
-from leakgauge.training.augment import Shrink, Shuffled
-from leakgauge.training.denoiser import restored
 
 CANVAS = Shrink(factors=(4,), weights=(1,), modes=("bicubic",), sigma=0.1)
 
@@ -66,7 +67,7 @@ def test_the_discriminator_changes_what_is_learnt() -> None:
         trained = network()
         history = fit_denoiser(trained, examples(), recipe(6, adversarial=adversarial, alone=0.0), seed=0)
         made.append(trained(examples().inputs).detach())
-        assert all((leg.fooled > 0) == (leg.told > 0) == (adversarial > 0) for leg in history)
+        assert all((leg.generator_loss > 0) == (leg.discriminator_loss > 0) == (adversarial > 0) for leg in history)
     assert float((made[0] - made[1]).abs().max()) > 1e-3
 
 
@@ -148,9 +149,7 @@ def test_a_hopeless_rate_says_so() -> None:
 
 
 def run(*asked: str):
-    from leakgauge.cli import main
-
-    return CliRunner().invoke(main, ["fit", "denoiser", *asked])
+    return CliRunner().invoke(command.fit, asked)
 
 
 def test_the_command_writes_what_the_network_is_and_how_it_does(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.metric import MORE, prepare
-from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 
 SCALES, ORIENTATIONS = 4, 4
@@ -30,7 +29,6 @@ SMALLEST = 8
 """Least side of a picture in pixels."""
 
 
-@METRICS.register("fsim")
 @dataclass(frozen=True, kw_only=True)
 class FSIM:
     """FSIM of grey pictures, FSIMc of coloured ones: Σ S·PCₘ / Σ PCₘ with S = S_pc·S_g·(abs(S_i·S_q))^.03.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.metrics import L1
 
 from leakgauge.errors import InputError
-from leakgauge.metrics import L1
-from leakgauge.registry import METRICS
 
 
 def test_is_a_sum_over_the_entries_of_each_example() -> None:
@@ -16,7 +15,7 @@ def test_is_a_sum_over_the_entries_of_each_example() -> None:
     by_hand = []
     for x, y in zip(a, b, strict=True):
         by_hand.append(sum(abs(p - q) for p, q in zip(x.flatten().tolist(), y.flatten().tolist(), strict=True)))
-    assert METRICS["l1"].build()(a, b).tolist() == pytest.approx(by_hand, rel=1e-6)
+    assert L1()(a, b).tolist() == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_one_per_cent_off_everywhere_is_31_on_a_small_photo() -> None:

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from reproduce.metrics import PSNRBytes
 from skimage.metrics import peak_signal_noise_ratio
 
-from leakgauge.metrics import PSNR, PSNR_CAP, PSNRBytes
+from leakgauge.metrics import PSNR, PSNR_CAP
 from leakgauge.task import DataSpec
 
 

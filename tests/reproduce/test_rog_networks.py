@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.rog.autoencoder import Autoencoder, fit_autoencoder
+from reproduce.rog.networks import rog_lenet, rog_resnet18, rog_vgg7
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.models import Autoencoder, rog_lenet, rog_resnet18, rog_vgg7
-from leakgauge.training import fit_autoencoder
 
 
 @pytest.mark.parametrize(

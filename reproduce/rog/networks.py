@@ -6,13 +6,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.registry import MODELS
-
 UNITS = {"lenet": 512, "vgg7": 1024}
 """Units of the first linear layer. With fewer examples than that, this layer alone holds nearly all of the batch."""
 
 
-@MODELS.register("rog-lenet", needs="images")
 def rog_lenet(*, classes: int = 1000, channels: int = 3, size: int = 128) -> nn.Module:
     """ROG's LeNet: two 5×5 convolutions of 32 and 64 filters, each with ReLU and max-pool by 2, then 512 units.
 
@@ -36,7 +33,6 @@ def rog_lenet(*, classes: int = 1000, channels: int = 3, size: int = 128) -> nn.
     )
 
 
-@MODELS.register("rog-vgg7", needs="images of at least 8 px")
 def rog_vgg7(*, classes: int = 1000, channels: int = 3, size: int = 128) -> nn.Module:
     """ROG's VGG-7: pairs of 3×3 convolutions of 128, 256 and 512 filters, a max-pool after each pair, then 1 024 units.
 
@@ -73,7 +69,6 @@ class Residual(nn.Module):
         return F.relu(inner + self.shortcut(x))
 
 
-@MODELS.register("rog-resnet18", needs="images of at least 16 px")
 def rog_resnet18(*, classes: int = 1000, channels: int = 3, size: int = 128) -> nn.Module:
     """ROG's ResNet-18: no BatchNorm, no max-pool, and an 8×8 map that is flattened, not averaged.
 

@@ -1,24 +1,28 @@
-"""`leakgauge fit denoiser`: from names on the command line to a weights file."""
+"""`python -m reproduce.denoiser.command`: trains the denoiser, from names on the command line to a weights file."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import torch
 from rich.console import Console
 from safetensors import SafetensorError, safe_open
 
 from leakgauge.checkpoint import Scores, keep_weights
+from leakgauge.cli import OneLine
 from leakgauge.cli.train import check_output, halved, source_of, without_folder
 from leakgauge.compute import Compute
 from leakgauge.data import Source
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.lpips import LPIPS
-from leakgauge.models.denoiser import DenoisingUNet, conditional, read_denoiser
+from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
-from leakgauge.training.augment import Shrink
-from leakgauge.training.denoiser import DenoiserRecipe, Leg, fit_denoiser, restored
+from reproduce.denoiser.degradations import Shrink
+from reproduce.denoiser.discriminator import conditional
+from reproduce.denoiser.training import DenoiserRecipe, Progress, fit_denoiser, restored
 
 CANVAS = Shrink(factors=(4,), weights=(1.0,), modes=("bicubic",), sigma=0.1)
 """What held-out pictures are degraded by: ROG's canvas."""
@@ -71,10 +75,10 @@ def fit_denoiser_command(
     console.print(f"reading {len(source)} examples", style="dim")
     examples = source.read(range(len(source)))
 
-    def say(leg: Leg) -> None:
+    def say(leg: Progress) -> None:
         console.print(
-            f"step {leg.step}/{steps}  L1 {leg.l1:.4f}  fooled {leg.fooled:.3f}  told {leg.told:.3f}  "
-            f"{leg.seconds:.0f} s"
+            f"step {leg.step}/{steps}  L1 {leg.l1:.4f}  generator loss {leg.generator_loss:.3f}  "
+            f"discriminator loss {leg.discriminator_loss:.3f}  {leg.seconds:.0f} s"
         )
 
     checkpoint = output.with_suffix(".checkpoint")
@@ -85,7 +89,7 @@ def fit_denoiser_command(
         "recipe": repr(recipe),
         "seed": str(seed),
         "data": without_folder(source.name),
-        "command": " ".join(["leakgauge", *sys.argv[1:]]),
+        "command": " ".join(["python -m reproduce.denoiser.command", *sys.argv[1:]]),
     }
     if start is not None:
         meta["start"] = began
@@ -139,3 +143,34 @@ def _network(start: Path | None, width: int, classes: int) -> DenoisingUNet:
     first = read_denoiser(start)
     require(first.width == width, "width", f"is {width}, and {start.name} has {first.width}", "give that of the start")
     return conditional(first, classes) if classes else first
+
+
+@click.command(cls=OneLine)
+@click.option("--data", required=True, help="Colour pictures: folder:PATH, parquet:PATH, or '{source: …, size: 32}'.")
+@click.option("--size", type=click.IntRange(min=8), help="Side that pictures are resized to; as they are without.")
+@click.option("--test", "held_out", help="Held-out pictures, for the numbers that are written into the file.")
+@click.option("--lpips", type=click.Path(path_type=Path), help="LPIPS weights, to score held-out pictures with.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
+@click.option("--conditional", is_flag=True, help="The decoder's norms depend on the label.")
+@click.option("--start", type=click.Path(path_type=Path), help="Go on from a label-free denoiser's weights.")
+@click.option("--width", type=click.IntRange(min=1), default=32, show_default=True, help="Channels; the paper has 64.")
+@click.option("--steps", type=click.IntRange(min=1), default=3000, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--lr", type=float, default=5e-4, show_default=True)
+@click.option("--adversarial", type=float, default=0.01, show_default=True, help="Weight of the discriminator's loss.")
+@click.option("--alone", type=float, default=0.2, show_default=True, help="Share of the steps with L1 alone, first.")
+@click.option("--every", type=click.IntRange(min=1), default=250, show_default=True, help="Steps to a checkpoint.")
+@click.option("--bfloat16", is_flag=True, help="Convolutions in bfloat16, faster where the processor has it.")
+@click.option("--half", is_flag=True, help="Keep the weights in half precision: half the size.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def fit(**options: Any) -> None:
+    """Trains ROG's post-processor: a U-Net that gives degraded pictures back sharp, by L1 and a discriminator.
+
+    Stopped and run again, it goes on after the last checkpoint.
+    """
+    fit_denoiser_command(**options, console=Console(soft_wrap=True))
+
+
+if __name__ == "__main__":
+    fit()

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from reproduce.metrics import FSIM
+from reproduce.metrics.fsim import phase_congruency
 from torch import Tensor
 
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
-from leakgauge.metrics import FSIM
-from leakgauge.metrics.fsim import phase_congruency
 from leakgauge.task import DataSpec
 
 

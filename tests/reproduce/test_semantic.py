@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from reproduce.metrics import Jaccard, TopLabels, cifar10_labels
+from reproduce.metrics.semantic import Tagger
 from torch import Tensor, nn
 
 from leakgauge.data import Parquet
 from leakgauge.errors import InputError
-from leakgauge.metrics import Jaccard, TopLabels, cifar10_labels
-from leakgauge.metrics.semantic import Tagger
 from leakgauge.task import DataSpec
 
 TINY = DataSpec((3, 4, 4), 3)

@@ -1,69 +1,17 @@
-"""Autoencoders and the generators that CI-Net is compared with."""
+"""The generators that CI-Net is compared with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.models.generators import CORE, Nearest, add_convolution, add_norm, normed, stages
 from leakgauge.tensors import Tensors
-
-
-class Autoencoder(nn.Module):
-    """Pictures in [0, 1] → codes of ``code × (size/2^halvings)²`` → pictures in (0, 1).
-
-    The encoder halves the sides `halvings` times (3×3 convolutions of stride 2, ReLU); the decoder doubles them again
-    (nearest, 3×3 convolution, ReLU) and ends in a sigmoid. No normalisation layers, so that pictures do not mix.
-
-    Convolutions start at He's normal initialisation.
-
-    Source: ROG's ablation, whose autoencoder is in neither paper nor code; d_z there is 8 192, 2 048 and 512 at 128 px:
-    `code` 32, 8 and 2 with three halvings.
-
-    Attributes:
-        code: channels of a code.
-        width: channels at full size; doubled at each halving, up to four times.
-    """
-
-    def __init__(self, *, channels: int = 3, code: int = 32, width: int = 32, halvings: int = 3) -> None:
-        super().__init__()
-        for name, value in (("channels", channels), ("code", code), ("width", width), ("halvings", halvings)):
-            require(value > 0, name, f"is {value}", "give a positive number")
-        self.channels, self.code, self.halvings = channels, code, halvings
-        widths = [width * min(2**k, 4) for k in range(halvings + 1)]
-        down: list[nn.Module] = [nn.Conv2d(channels, widths[0], 3, padding=1), nn.ReLU()]
-        up: list[nn.Module] = [nn.Conv2d(code, widths[-1], 3, padding=1), nn.ReLU()]
-        for before, after in pairwise(widths):
-            down += [nn.Conv2d(before, after, 3, 2, 1), nn.ReLU()]
-        for before, after in pairwise(widths[::-1]):
-            up += [nn.Upsample(scale_factor=2), nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
-        self.encoder = nn.Sequential(*down, nn.Conv2d(widths[-1], code, 3, padding=1))
-        self.decoder = nn.Sequential(*up, nn.Conv2d(widths[0], channels, 3, padding=1), nn.Sigmoid())
-        # Torch's default shrinks the signal at every layer, and such a network hardly begins to learn.
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d) and part.bias is not None:
-                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
-                nn.init.zeros_(part.bias)
-
-    def code_shape(self, size: int) -> tuple[int, int, int]:
-        """Of one code, for square pictures of `size` pixels.
-
-        Raises:
-            InputError: the size is no multiple of 2^halvings.
-        """
-        factor = 2**self.halvings
-        require(size % factor == 0, "size", f"{size} is no multiple of {factor}", "pad the pictures, or halve less")
-        return self.code, size // factor, size // factor
-
-    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-        return cast(torch.Tensor, self.decoder(self.encoder(x)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.errors import require
-from leakgauge.models.denoiser import DenoisingUNet, PatchDiscriminator
+from leakgauge.models.denoiser import DenoisingUNet
 from leakgauge.task import Batch
-from leakgauge.training.augment import Degradation, Shuffled
+from reproduce.denoiser.degradations import Degradation, Shuffled
+from reproduce.denoiser.discriminator import PatchDiscriminator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +65,17 @@ class DenoiserRecipe:
 
 
 @dataclass(frozen=True)
-class Leg:
+class Progress:
     """What the steps up to `step` gave since the last such line, as means; `seconds` is their time.
 
-    `fooled` is the generator's loss at the discriminator, softplus(−d); `told` the discriminator's own: 1.39 when it
-    cannot tell. Both are 0 while L1 acts alone.
+    `generator_loss` is softplus(−d) at the discriminator's answers; `discriminator_loss` is 1.39 when it cannot tell.
+    Both are 0 while L1 acts alone.
     """
 
     step: int
     l1: float
-    fooled: float
-    told: float
+    generator_loss: float
+    discriminator_loss: float
     seconds: float
 
 
@@ -85,8 +86,8 @@ def fit_denoiser(
     *,
     seed: int,
     checkpoint: Path | None = None,
-    on_leg: Callable[[Leg], None] | None = None,
-) -> list[Leg]:
+    on_leg: Callable[[Progress], None] | None = None,
+) -> list[Progress]:
     """Trains `network` in place on raw pictures in [0, 1] and leaves it in eval mode.
 
     Every `recipe.every` steps draw from a generator of their own, so that a run that was stopped and resumed from
@@ -110,12 +111,12 @@ def fit_denoiser(
     given = f"{recipe} {seed} {fingerprint(examples.inputs, examples.labels)}"
     identity = f"denoiser {network.width} {network.classes} from {first:.6g} {given}"
     state = read_checkpoint(checkpoint, identity)
-    history: list[Leg] = []
+    history: list[Progress] = []
     if state is not None:
         for name, module in parts.items():
             module.load_state_dict(state[name])
             optimisers[name].load_state_dict(state[f"{name}.optimiser"])
-        history = [Leg(int(step), *values) for step, *values in state["history"]]
+        history = [Progress(int(step), *values) for step, *values in state["history"]]
     done = history[-1].step if history else 0
     while done < recipe.steps:
         until = min(done + recipe.every, recipe.steps)
@@ -127,9 +128,14 @@ def fit_denoiser(
                 for group in optimiser.param_groups:
                     group["lr"] = recipe.rate(step)
             sums += _step(network, judge, optimisers, examples, recipe, recipe.weight(step), generator)
-        l1, fooled, told = (sums / (until - done)).tolist()
-        require(l1 == l1 and fooled == fooled, "lr", f"training diverged before step {until}", "lower the rate")
-        history.append(Leg(until, l1, fooled, told, time.perf_counter() - began))
+        l1, generator_loss, discriminator_loss = (sums / (until - done)).tolist()
+        require(
+            l1 == l1 and generator_loss == generator_loss,
+            "lr",
+            f"training diverged before step {until}",
+            "lower the rate",
+        )
+        history.append(Progress(until, l1, generator_loss, discriminator_loss, time.perf_counter() - began))
         done = until
         if checkpoint is not None:
             kept = {name: module.state_dict() for name, module in parts.items()}
@@ -162,23 +168,23 @@ def _step(
     with mixed:
         made = network(blurred, labels)
     l1 = F.l1_loss(made, sharp)
-    fooled = told = l1.new_zeros(())
+    generator_loss = discriminator_loss = l1.new_zeros(())
     if weight:
         # Its parameters are left out of this backward pass; the norm's statistics see the picture either way.
         judge.requires_grad_(False)
         with mixed:
-            fooled = F.softplus(-judge(made)).mean()
+            generator_loss = F.softplus(-judge(made)).mean()
     optimisers["network"].zero_grad(set_to_none=True)
-    (l1 + weight * fooled).backward()
+    (l1 + weight * generator_loss).backward()
     optimisers["network"].step()
     if weight:
         judge.requires_grad_(True)
         with mixed:
-            told = F.softplus(-judge(sharp)).mean() + F.softplus(judge(made.detach())).mean()
+            discriminator_loss = F.softplus(-judge(sharp)).mean() + F.softplus(judge(made.detach())).mean()
         optimisers["judge"].zero_grad(set_to_none=True)
-        told.backward()
+        discriminator_loss.backward()
         optimisers["judge"].step()
-    return torch.stack([l1.detach(), fooled.detach(), told.detach()])
+    return torch.stack([l1.detach(), generator_loss.detach(), discriminator_loss.detach()])
 
 
 def _check(network: DenoisingUNet, examples: Batch) -> None:

@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reproduce.metrics.variants import PSNRShifted, best_shifts
 
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR, PSNR_CAP
-from leakgauge.metrics.papers import PSNRShifted, best_shifts
-from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 
 
@@ -49,7 +48,7 @@ def test_never_below_psnr_and_each_image_alone() -> None:
 
 
 def test_range_clamping_and_what_is_refused() -> None:
-    metric = METRICS["psnr_shifted"].build(data_range=2.0, low=-1.0)
+    metric = PSNRShifted(data_range=2.0, low=-1.0)
     a, b = (3 * t - 1.5 for t in pair(2, (3, 5, 5)))
     torch.testing.assert_close(metric(a, b), PSNRShifted()((a.clamp(-1, 1) + 1) / 2, (b.clamp(-1, 1) + 1) / 2))
     nowhere = metric(torch.full_like(a, torch.nan), b)

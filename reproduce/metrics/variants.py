@@ -11,12 +11,11 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.metrics.metric import LESS, MORE, prepare
-from leakgauge.metrics.pixel import PSNR, PSNR_CAP
-from leakgauge.registry import METRICS
+from leakgauge.metrics.pixel import PSNR, PSNR_CAP, Pixelwise, decibels
+from leakgauge.metrics.ssim import K1, K2, ImagePairs
 from leakgauge.task import DataSpec
 
 
-@METRICS.register("l1")
 @dataclass(frozen=True, kw_only=True)
 class L1:
     """Σ|x̂ − x| per example, a sum over its entries and not a mean, in units of the data.
@@ -46,7 +45,6 @@ class L1:
         return (a - b).abs().reshape(len(a), -1).sum(1) if len(a) else a.new_zeros(0)
 
 
-@METRICS.register("psnr_bytes")
 @dataclass(frozen=True, kw_only=True)
 class PSNRBytes:
     """10·log₁₀(255² / MSE) in dB of images as bytes, per image. For comparison with ROG only.
@@ -78,7 +76,6 @@ class PSNRBytes:
         return (10 * ratio.log10()).clamp(0, PSNR_CAP)
 
 
-@METRICS.register("psnr_shifted")
 @dataclass(frozen=True, kw_only=True)
 class PSNRShifted:
     """The best PSNR over all circular shifts of the reconstruction, in dB, per example. Range [0, 300].
@@ -128,3 +125,82 @@ def best_shifts(x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) ->
     product = torch.fft.irfft2(transforms.sum(1), s=x.shape[-2:])
     flat = product.flatten(1).argmax(1)
     return torch.stack([flat // x.shape[-1], flat % x.shape[-1]], 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSNRPeak(Pixelwise):
+    """PSNR with the true image's own peak in place of the data's range, in dB. For comparison with MKOR only.
+
+    Source: MKOR's evaluation, torchmetrics 0.11 with `data_range=None`: peak = max(x, 0) − min(x, 0), per image.
+    Scores dark images lower than `PSNR`. Range [−300, 300]; an all-black truth gives an end of it.
+    """
+
+    name: ClassVar[str] = "psnr_peak"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (-PSNR_CAP, PSNR_CAP)
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        mse, truth = self.errors(x_hat, x)
+        flat = truth.reshape(len(truth), -1) if len(truth) else truth.new_zeros(0, 1)
+        return decibels(mse, flat.amax(1).clamp_min(0) - flat.amin(1).clamp_max(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSIMCropped(ImagePairs):
+    """As `SSIM`, but the outer five pixels of the map are left out. For comparison only.
+
+    Source: scikit-image's own mean, and torchmetrics before 1.5 (MKOR's evaluation). Range [−1, 1].
+    """
+
+    name: ClassVar[str] = "ssim_cropped"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
+        a, b = self.pairs(x_hat, x)
+        return torch.tensor([self.windowed(p, q)[0] for p, q in zip(a, b, strict=True)], dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSIMGlobal(ImagePairs):
+    """SSIM with the whole image as its one window, l·c·s of Y, Cr, Cb weighted .8, .1, .1. For comparison only.
+
+    Source: ROG's evaluation code, on bytes (rounded after clamping), population moments, C₃ = C₂/2. It says
+    little: a blur to a quarter of the resolution scores above .9. One channel counts as Y. Range [−1, 1].
+    """
+
+    name: ClassVar[str] = "ssim_global"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    needs_truth: ClassVar[bool] = True
+
+    smallest: ClassVar[int] = 1
+
+    def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
+        a, b = (self._planes(t) for t in self.pairs(x_hat, x))
+        weights = a.new_tensor([0.8, 0.1, 0.1] if a.shape[1] == 3 else [1.0])
+        return (self._one_window(a, b) * weights).sum(1)
+
+    def _planes(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+        """Y, Cr, Cb as whole numbers 0 to 255."""
+        grey = ((x - self.low) / self.data_range * 255).round()
+        if x.shape[1] == 1:
+            return grey
+        red, _, blue = grey.unbind(1)
+        luma = (grey * grey.new_tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1)
+        planes = torch.stack([luma, (red - luma) * 0.713 + 128, (blue - luma) * 0.564 + 128], 1)
+        return planes.round().clamp(0, 255)
+
+    @staticmethod
+    def _one_window(a: Float[Tensor, "n c h w"], b: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c"]:
+        c1, c2 = (K1 * 255) ** 2, (K2 * 255) ** 2
+        mean_a, mean_b = a.mean((2, 3)), b.mean((2, 3))
+        p, q = a - mean_a[..., None, None], b - mean_b[..., None, None]
+        var_a, var_b, covariance = p.square().mean((2, 3)), q.square().mean((2, 3)), (p * q).mean((2, 3))
+        both = (var_a * var_b).sqrt()
+        luminance = (2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1)
+        contrast = (2 * both + c2) / (var_a + var_b + c2)
+        structure = (covariance + c2 / 2) / (both + c2 / 2)
+        return luminance * contrast * structure

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from reproduce.denoiser.degradations import Blur, Noise, Shrink, Shuffled, shrunk
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from leakgauge.errors import InputError
-from leakgauge.training.augment import Blur, Noise, Shrink, Shuffled, shrunk
 
 
 def pictures(n: int = 4, size: int = 16, seed: int = 0) -> Tensor:

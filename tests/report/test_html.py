@@ -475,3 +475,21 @@ def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -
     assert sorted_page == sorted(sorted_page)
     assert max(sorted_page) < max(last)
     assert browser.execute_script(told) == "1–100 of 250"
+
+
+def test_a_store_is_asked_for_its_number_of_pictures_a_few_times_however_many_trials(
+    full: tuple[Report, dict[str, list[Picture]]],
+) -> None:
+    """A database counts them anew each time: 340 s for the page of 10 000 trials."""
+
+    class Counted(dict[str, list[Picture]]):
+        asked = 0
+
+        def __len__(self) -> int:
+            self.asked += 1
+            return super().__len__()
+
+    report, pictures = full
+    counted = Counted(pictures)
+    render({**report, "trials": report["trials"] * 20}, counted)
+    assert counted.asked <= 5

@@ -123,6 +123,8 @@ class Seen:
 
     pictures: Mapping[str, Sequence[Picture]]
     rows: dict[tuple[str, str, bool], Row]
+    kept: bool
+    """Whether there are any pictures. Asked once: a store counts its rows each time."""
     count: int = 0
     endings: Counter[str] = field(default_factory=Counter)
     seeds: set[str] = field(default_factory=set)
@@ -130,7 +132,7 @@ class Seen:
 
     @staticmethod
     def of(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> Seen:
-        page = Seen(pictures, {})
+        page = Seen(pictures, {}, kept=bool(pictures))
         for finding in get(report, "verdict", "findings") or []:
             page._row(finding).finding = finding
         for trial in report.get("trials") or []:
@@ -153,7 +155,7 @@ class Seen:
 
     def _add(self, trial: Record) -> None:
         self.count += 1
-        self._row(trial).add(trial, _images(trial, self.pictures))
+        self._row(trial).add(trial, _images(trial, self.pictures, self.kept))
         self.endings[str(trial.get("status") or "no status")] += 1
         if trial.get("seed") is not None:
             self.seeds.add(str(trial["seed"]))
@@ -164,11 +166,11 @@ class Seen:
             self.failures[key] = first, count + 1
 
 
-def _images(trial: Record, pictures: Mapping[str, Sequence[Picture]]) -> list[Shown]:
+def _images(trial: Record, stored: Mapping[str, Sequence[Picture]], kept: bool) -> list[Shown]:
     """Every image that has a score, or a picture where the trial has none."""
-    names, stored = get(trial, "scenario", "data", "names"), pictures
+    names = get(trial, "scenario", "data", "names")
     scored = max((len(v) for v in get(trial, "scores").values() if isinstance(v, list)), default=0)
-    slots = range(max(scored, len(names) if pictures and isinstance(names, list) else 0))
+    slots = range(max(scored, len(names) if kept and isinstance(names, list) else 0))
     return [Shown(trial, str(entry(names, s) or f"image {s + 1}"), s, stored) for s in slots]
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from leakgauge import workers
 from leakgauge.errors import InputError
 from leakgauge.workers import Loss, run_all
 
 
-@pytest.mark.parametrize("workers", [1, 2, 9])
-def test_every_job_is_answered_once(workers: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_every_job_is_answered_once(count: int) -> None:
     found: list[float] = []
-    run_all(math.sqrt, [1.0, 4.0, 9.0], found.append, workers=workers, begin=repr, ground=None, kept="roots")
+    run_all(math.sqrt, [1.0, 4.0, 9.0], found.append, workers=count, begin=repr, ground=None, kept="roots")
     assert sorted(found) == [1, 2, 3]
 
 
@@ -92,6 +93,18 @@ def test_a_job_that_kills_its_process_is_told() -> None:
     assert found == []
     assert [(job, loss) for job, loss, _ in lost] == [(3, Loss.DIED)]
     assert "a worker process died (exit code 3), in 2 tries" in lost[0][2]
+
+
+def _stops(job: int) -> int:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return job
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_somebody_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit it was waited for, for ever."""
+    monkeypatch.setattr(workers, "LOOKS", 0.1)
+    assert sorted(_lost(_stops, [1, 2], workers=2)[0]) == [1, 2]
 
 
 def test_somebodys_exit_is_no_good_end() -> None:

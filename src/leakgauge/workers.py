@@ -13,11 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from multiprocessing import connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from leakgauge.errors import InputError, said
@@ -34,6 +35,10 @@ STARTING = 600.0
 
 STALLED = 60.0
 """Seconds in which a worker that has begun to send an answer must go on: one that is stopped in the middle is dead."""
+
+
+LOOKS = 5.0
+"""Seconds between two looks at whether a worker was stopped (SIGSTOP): it is told to go on, for nobody else would."""
 
 
 class Loss(Enum):
@@ -68,7 +73,6 @@ class _Turn(Generic[Job]):
 
     job: Job
     attempt: int
-    limit: float | None
     deadline: float | None
 
 
@@ -83,11 +87,9 @@ class _Pool(Generic[Job, Answer, Ground]):
 
     def give(self, job: Job, attempt: int, limit: float | None) -> None:
         worker = self.idle.pop() if self.idle else self._start()
-        self.busy[worker] = _Turn(job, attempt, limit, None if limit is None else time.monotonic() + STARTING + limit)
-        try:
+        self.busy[worker] = _Turn(job, attempt, None if limit is None else time.monotonic() + STARTING + limit)
+        with suppress(OSError):  # it died while it waited: `heard` finds it
             worker.pipe.send(job)
-        except OSError:  # it died while it waited: `heard` finds it
-            return
 
     def _start(self) -> _Worker[Job, Answer]:
         ours, theirs = self.context.Pipe()
@@ -99,11 +101,17 @@ class _Pool(Generic[Job, Answer, Ground]):
         theirs.close()
         return _Worker(process, ours)
 
-    def heard(self, wait: float | None) -> list[_Worker[Job, Answer]]:
+    def heard(self, wait: float) -> list[_Worker[Job, Answer]]:
         """Workers that have something to say, or have died."""
-        where: dict[Any, _Worker[Job, Answer]] = {w.pipe: w for w in self.busy}
-        where |= {w.process.sentinel: w for w in self.busy}
+        where: dict[Any, _Worker[Job, Answer]] = {x: w for w in self.busy for x in (w.pipe, w.process.sentinel)}
         return list({id(w): w for w in (where[x] for x in connection.wait(list(where), wait))}.values())
+
+    def wake(self) -> None:
+        """Workers that somebody stopped go on. Where they cannot be told apart (no ``/proc``), nothing happens."""
+        for pid in [w.process.pid for w in self.busy if w.process.pid]:
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                    os.kill(pid, signal.SIGCONT)
 
     def stop(self, worker: _Worker[Job, Answer]) -> None:
         worker.process.kill()
@@ -151,9 +159,7 @@ def run_all(
     fresh, again = iter(jobs), deque[tuple[Job, int]]()
 
     def following() -> tuple[Job, int] | None:
-        if again:
-            return again.popleft()
-        return next(((job, 1) for job in fresh), None)
+        return again.popleft() if again else next(((job, 1) for job in fresh), None)
 
     def lost(turn: _Turn[Job], loss: Loss, reason: str) -> None:
         if turn.attempt < ATTEMPTS:
@@ -171,14 +177,15 @@ def run_all(
             if not pool.busy:
                 return
             ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
-            for worker in pool.heard(max(0.0, min(ends) - time.monotonic()) if ends else None):
+            there = pool.heard(min(LOOKS, max(0.0, min(ends) - time.monotonic())) if ends else LOOKS)
+            pool.wake()
+            for worker in there:
                 try:
                     answer = worker.pipe.recv() if worker.pipe.poll() else None
                 except (EOFError, OSError, pickle.UnpicklingError):
                     answer = None
                 if isinstance(answer, _Begun):
-                    begun = pool.busy[worker]
-                    begun.deadline = None if begun.limit is None else time.monotonic() + begun.limit
+                    pool.busy[worker].deadline = None if limit is None else time.monotonic() + limit
                     continue
                 ended = pool.busy.pop(worker)
                 if answer is None:
@@ -195,8 +202,8 @@ def run_all(
                     raise found.error
                 else:
                     on_lost(ended.job, Loss.RAISED, found.reason)
-            now = time.monotonic()
-            for worker in [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= now]:
+            late = [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= time.monotonic()]
+            for worker in late:
                 ended = pool.busy.pop(worker)
                 pool.stop(worker)
                 lost(ended, Loss.LATE, f"no answer within {limit:g} s")
@@ -241,14 +248,13 @@ def _serve(
             job = pipe.recv()
         except EOFError:
             return
+        answer: Any = problem
         if problem is None:
             try:
                 pipe.send(_Begun())
-                answer: Any = run(job)
+                answer = run(job)
             except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
                 answer = _raised(error)
-        else:
-            answer = problem
         try:
             pipe.send((answer,))
         except (pickle.PicklingError, TypeError, AttributeError) as error:

@@ -108,6 +108,8 @@ class Ends:
     def reconstruct(self, observation: Any, generator: torch.Generator, **options: Any) -> Any:
         if self.how == "waits":
             time.sleep(3600)
+        if self.how != "exits" and not os.path.exists(self.how):
+            return Reconstruction(None, None, Status.CONVERGED, "the machine has memory again")
         os._exit(0)
 
 
@@ -168,6 +170,26 @@ def test_a_trial_without_an_answer_is_a_row_and_the_audit_goes_on(
     (lost,) = found.values()
     assert (lost["status"], lost["scores"]) == ("died", None)
     assert said in lost["message"]
+
+
+def test_a_trial_without_an_answer_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+    """It was kept as `died` for good, whatever had killed its process."""
+    small = tmp_path / "memory is short"
+    small.mkdir()
+    raw = one(attacks=[{"study.test_attempt:Ends": {"how": str(small)}}, "closed-form"], name="status: died")
+    store = run(resolve_plan(raw), tmp_path / "out", workers=1)
+    before = store.records()
+    store.close()
+    assert sorted(r["status"] for r in before) == ["died", "exact"]
+    small.rmdir()
+    ran: list[str] = []
+    store = run(resolve_plan(raw), tmp_path / "out", workers=1, on_trial=lambda *told: ran.append(told[2]))
+    after = {r["id"]: r for r in store.records()}
+    assert ran == ["", *(r["id"] for r in before if r["status"] == "died")]
+    assert {r["status"] for r in after.values()} == {"converged", "exact"}
+    assert all(after[r["id"]] == r for r in before if r["status"] == "exact")
+    assert len(store.pictures()) == len(after)
+    store.close()
 
 
 def test_a_client_that_raises_an_input_error_is_a_row() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,15 @@ import torch
 
 from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Part, Source, share
+from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
+from leakgauge.study.tables import Asked, AuditRow
 from leakgauge.version import __version__
 
 LENT = 1000
 """Examples beside the clients' of a source that lies in no file, which are read for its identity."""
+
+ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
 
 JUDGING = "gate"
 """The key of a plan that changes no trial: with another, a finished audit is judged anew."""
@@ -53,6 +58,27 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         return f"{name} ({before[name]}, now {now[name]})" if is_version else name
 
     return [words(name) for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+
+
+def refuse_other(row: AuditRow, asked: Asked, folder: Path) -> None:
+    """Raises `InputError` where results of this plan and the stored ones would be mixed."""
+    if row.digest != asked.digest:
+        before = json.loads(row.config)
+        keys = sorted({*before, *asked.config} - {JUDGING})
+        other = ", ".join(key for key in keys if before.get(key) != asked.config.get(key))
+        raise InputError(
+            "output", f"{folder} belongs to the audit '{row.name}' with another plan (other: {other})", ANEW
+        )
+    different = changed(json.loads(row.contents), asked.contents)
+    require(
+        not different, "output", f"{folder} holds results that rest on other contents of {', '.join(different)}", ANEW
+    )
+    require(
+        row.counts_only or not asked.counts_only,
+        "--counts-only",
+        f"{folder} was begun with images",
+        "give another folder with -o",
+    )
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

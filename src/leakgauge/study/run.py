@@ -18,11 +18,11 @@ from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.contents import changed
+from leakgauge.study.contents import ANEW, changed
 from leakgauge.study.dealt import Key
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.plan import Plan
-from leakgauge.study.store import ANEW, Store
+from leakgauge.study.store import Store
 from leakgauge.study.tables import Asked
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
 from leakgauge.workers import Loss

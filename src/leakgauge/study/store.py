@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import Lock, private_folder, write_whole
-from leakgauge.study.contents import JUDGING, changed
+from leakgauge.study.contents import ANEW, refuse_other
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.database import Database
 from leakgauge.study.pictures import Pictures
-from leakgauge.study.tables import Asked, AuditRow, PictureRow, PlannedRow, TrialRow, checksum_of
+from leakgauge.study.tables import DIED, Asked, AuditRow, PictureRow, PlannedRow, TrialRow, checksum_of, died
 from leakgauge.study.trial import TrialResult
 from leakgauge.version import __version__
 
@@ -27,7 +27,6 @@ SHARED = "store.json"
 AT_ONCE = 5000
 """Planned trials entered at a time."""
 RESULTS = (FILE, SHARED, "report.json", "report.html")
-ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
 
 
 class Store:
@@ -95,7 +94,7 @@ class Store:
                 else:
                     self.key = row.key
                     self._check(session, row)
-                    _refuse_other(row, asked, self.folder)
+                    refuse_other(row, asked, self.folder)
                     row.config = json.dumps(asked.config, default=str)  # the gate may be another
                     row.checksum = row.true_checksum
         if self.shared:
@@ -185,9 +184,10 @@ class Store:
             return session.scalars(select(AuditRow).where(AuditRow.key == self.key)).one()
 
     def finished(self) -> set[str]:
-        """Ids of the trials that need no more work."""
+        """Ids of the trials that need no more work: one that gave no answer is tried again by the next run."""
+        answered = select(TrialRow.id).where(TrialRow.audit == self.key, ~died())
         with self._base.readable(), Session(self._base.engine) as session:
-            return set(session.scalars(select(TrialRow.id).where(TrialRow.audit == self.key)))
+            return set(session.scalars(answered))
 
     def missing(self) -> int:
         """How many planned trials have not run."""
@@ -197,7 +197,8 @@ class Store:
             return int(session.scalar(left.where(PlannedRow.id.not_in(ran))) or 0)
 
     def add(self, result: TrialResult) -> None:
-        """Keeps a trial and its pictures, all or nothing; a trial that is there already stays as it is."""
+        """Keeps a trial and its pictures, all or nothing. A trial that is there already stays as it is, unless it had
+        given no answer and now does."""
         record = json.dumps(result.record, allow_nan=False)
         now, count = _now(), len(result.pictures)
         row = {"id": result.id, "record": record, "pictures": count, "created_at": now}
@@ -208,6 +209,10 @@ class Store:
             checksum = checksum_of(result.id, str(p.slot), *kept.values())
             pictures.append({"audit": self.key, "trial": result.id, "slot": p.slot, "checksum": checksum, **kept})
         with self._base.readable(), Session(self._base.engine) as session, session.begin():
+            before = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.id == result.id, died())
+            if DIED not in record and session.scalar(before) is not None:
+                for table, key in ((PictureRow, PictureRow.trial), (TrialRow, TrialRow.id)):
+                    session.execute(delete(table).where(table.audit == self.key, key == result.id))
             found = session.execute(self._base.insert(TrialRow).values(audit=self.key, **row).returning(TrialRow.id))
             if found.first() is not None and pictures:
                 session.execute(self._base.insert(PictureRow), pictures)
@@ -253,27 +258,6 @@ def _read_note(file: Path) -> dict[str, str]:
         return {"store": str(found["store"]), "audit": str(found["audit"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError("folder", f"{file} cannot be read", "run the audit again with its --store") from error
-
-
-def _refuse_other(row: AuditRow, asked: Asked, folder: Path) -> None:
-    """Raises `InputError` where results of this plan and the stored ones would be mixed."""
-    if row.digest != asked.digest:
-        before = json.loads(row.config)
-        keys = sorted({*before, *asked.config} - {JUDGING})
-        other = ", ".join(key for key in keys if before.get(key) != asked.config.get(key))
-        raise InputError(
-            "output", f"{folder} belongs to the audit '{row.name}' with another plan (other: {other})", ANEW
-        )
-    different = changed(json.loads(row.contents), asked.contents)
-    require(
-        not different, "output", f"{folder} holds results that rest on other contents of {', '.join(different)}", ANEW
-    )
-    require(
-        row.counts_only or not asked.counts_only,
-        "--counts-only",
-        f"{folder} was begun with images",
-        "give another folder with -o",
-    )
 
 
 def _now() -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ForeignKey, ForeignKeyConstraint, LargeBinary, String
+from sqlalchemy import ColumnElement, ForeignKey, ForeignKeyConstraint, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from leakgauge.observation import Status
 
 
 def checksum_of(*parts: str | bytes | None) -> str:
@@ -64,6 +67,15 @@ class TrialRow(Base):
     pictures: Mapped[int]
     created_at: Mapped[str]
     checksum: Mapped[str]
+
+
+DIED = json.dumps({"status": Status.DIED.value})[1:-1]
+"""In the record of a trial that gave no answer; inside a text its quotation marks would be escaped."""
+
+
+def died() -> ColumnElement[bool]:
+    """Of a `TrialRow`: it gave no answer."""
+    return TrialRow.record.contains(DIED)
 
 
 class PictureRow(Base):

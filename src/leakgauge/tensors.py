@@ -32,6 +32,30 @@ def entries(a: Mapping[str, Tensor]) -> int:
     return sum(tensor.numel() for tensor in a.values())
 
 
+def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    """How names and shapes of given tensors differ from a model's, a clause each; empty where they agree."""
+
+    def shape(name: str) -> str:
+        want, got = tuple(expected[name].shape), tuple(given[name].shape)
+        return f"shape of {name} {got} for {want}" + (", transposed" if len(got) > 1 and got == want[::-1] else "")
+
+    odd = [name for name in expected if name in given and given[name].shape != expected[name].shape]
+    missing = [f"missing {name}" for name in expected if name not in given]
+    return missing + [f"unknown {name}" for name in given if name not in expected] + [shape(name) for name in odd]
+
+
+WRAPPERS = ("module.", "_orig_mod.")
+"""What data-parallel and compiled modules put before every name."""
+
+
+def unwrapped(state: Mapping[str, Tensor]) -> Tensors:
+    """Without the prefixes that all names share because the module was wrapped, in whatever order."""
+    found = dict(state)
+    while prefix := next((p for p in WRAPPERS if found and all(name.startswith(p) for name in found)), ""):
+        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    return found
+
+
 def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:
     """Floating tensors in the dtype and on the device of `like`; integer ones change device only."""
     return {
@@ -49,6 +73,11 @@ BLOCK = 1 << 20
 
 def _every(tensor: Tensor, test: Callable[[Tensor], Tensor]) -> bool:
     return all(bool(test(part).all()) for part in tensor.detach().flatten().split(BLOCK))
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether no entry is NaN or infinite, without a mask of the tensor's size."""
+    return _every(tensor, lambda part: torch.isfinite(part if part.element_size() > 1 else part.float()))
 
 
 def _held_by(kind: torch.dtype) -> Callable[[Tensor], Tensor]:

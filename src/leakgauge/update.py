@@ -15,9 +15,18 @@ from torch import Tensor
 
 from leakgauge.checkpoint import fingerprint
 from leakgauge.errors import InputError, require, said
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, differences, finite
 
 FORMAT = "leakgauge-update-1"
+
+NAMED = 6
+"""Tensors that an error names at most."""
+
+MAKE = "make one of the state dicts before and after training: leakgauge between BEFORE AFTER -o FOLDER"
+"""What to do with a file that is no update."""
+
+OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")
+"""Files of state dicts and arrays."""
 
 
 class UpdateKind(Enum):
@@ -93,18 +102,10 @@ class Update:
 
     def check(self, parameters: Mapping[str, Tensor]) -> None:
         """Raises `InputError` unless the tensors are finite and match `parameters` name by name."""
-        missing = sorted(set(parameters) - set(self.tensors))
-        extra = sorted(set(self.tensors) - set(parameters))
-        shapes = [
-            f"{k} {tuple(self.tensors[k].shape)} for {tuple(v.shape)}"
-            for k, v in parameters.items()
-            if k in self.tensors and self.tensors[k].shape != v.shape
-        ]
-        wrong = [f"missing {k}" for k in missing] + [f"unknown {k}" for k in extra] + [f"shape of {s}" for s in shapes]
-        require(
-            not wrong, "update", "does not match the model: " + ", ".join(wrong), "audit it with the model that made it"
-        )
-        bad = [k for k, v in self.tensors.items() if not bool(torch.isfinite(v).all())]
+        wrong = differences(parameters, self.tensors)
+        some = ", ".join(wrong[:NAMED]) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
+        require(not wrong, "update", f"does not match the model: {some}", "audit it with the model that made it")
+        bad = [k for k, v in self.tensors.items() if not finite(v)]
         require(
             not bad,
             "update",
@@ -129,6 +130,9 @@ class Update:
             InputError: not a readable safetensors file, not written by `save`, or changed since.
         """
         field, hint = f"update {path}", "give a file that Update.save wrote"
+        require(Path(path).is_file(), field, "is no file", hint)
+        plain = Path(path).suffix in OTHERS
+        require(not plain, field, f"ends in {Path(path).suffix}, and updates are .safetensors", MAKE)
         try:
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata() or {}
@@ -137,7 +141,7 @@ class Update:
             raise InputError(field, f"cannot be read ({said(error)})", hint) from error
         except (RuntimeError, MemoryError, OverflowError) as error:
             raise InputError(field, f"cannot be read ({said(error)})", hint) from error
-        require(meta.get("format") == FORMAT, field, "has no leakgauge header", "write it with Update.save")
+        require(meta.get("format") == FORMAT, field, "has no leakgauge header, so it is not an update", MAKE)
         sound = "checksum" not in meta or meta["checksum"] == _checksum(meta, tensors)
         require(sound, field, "was damaged or changed: its checksum differs", "copy it again from where it was written")
         try:
@@ -153,8 +157,9 @@ class Update:
         require(whole, field, f"has an example count of {count!r}", "a count is a whole number above zero")
         texts = isinstance(facts, dict) and all(isinstance(v, str) for v in facts.values())
         require(texts, field, "has facts of the protocol that are not text", hint)
-        floats = all(t.is_floating_point() for t in sent.values())
-        require(bool(sent) and floats, field, "holds no tensors, or such as no update has", hint)
+        require(bool(sent), field, "holds no tensors", hint)
+        odd = [f"{k} of {str(t.dtype).removeprefix('torch.')}" for k, t in sent.items() if not t.is_floating_point()]
+        require(not odd, field, f"holds {', '.join(odd[:NAMED])}", "an update is of real numbers: leave counters out")
         return Update(sent, read, kept)
 
 

@@ -96,7 +96,7 @@ def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explai
     return explain(account, update, Draws(0), causes_from(strangers, others))
 
 
-def no_cause(account: Setting, update: Update, draws: Draws) -> tuple[Cause, ...]:
+def no_cause(account: Setting, update: Update, draws: Draws, enough: bool) -> tuple[Cause, ...]:
     return ()
 
 

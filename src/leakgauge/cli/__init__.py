@@ -15,6 +15,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 
 import click
 
+from leakgauge.cli.between import between
 from leakgauge.cli.captured import captured
 from leakgauge.cli.counts import count, privacy
 from leakgauge.cli.evidence import cohort, compare, estimate, lint
@@ -79,7 +80,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (captured, fit, count, cohort, compare, estimate, lint, privacy):
+for command in (between, captured, fit, count, cohort, compare, estimate, lint, privacy):
     main.add_command(command)
 
 

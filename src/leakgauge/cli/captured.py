@@ -37,7 +37,7 @@ def captured(
     from leakgauge.files import write_whole
     from leakgauge.study.session import run_audit
 
-    plan = plan_of(folder, model=_parsed(model, "--model"), client=_parsed(client, "--client"), mode=mode, data=data)
+    plan = plan_of(folder, model=parsed(model, "--model"), client=parsed(client, "--client"), mode=mode, data=data)
     if evaluations is not None:
         plan["budget"] = {"gradient_evaluations": evaluations}
     path = write_whole(folder / "plan.yaml", yaml.safe_dump(plan, sort_keys=False, allow_unicode=True))
@@ -46,7 +46,7 @@ def captured(
     run_audit(path, target, workers=1, device="cpu", counts_only=False)
 
 
-def _parsed(text: str, option: str) -> Any:
+def parsed(text: str, option: str) -> Any:
     try:
         return yaml.safe_load(text) if text.lstrip().startswith("{") else text
     except (yaml.YAMLError, ValueError, RecursionError) as error:

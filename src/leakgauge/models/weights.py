@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.tensors import differences, finite, unwrapped
 
 ROOM = 1 << 20
 """Bytes that any file may unpack to."""
@@ -101,9 +102,6 @@ INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
 NAMELESS = re.compile(r"(arr_)?\d+")
 """Keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names."""
 
-PREFIXES = ("module.", "_orig_mod.")
-"""What data-parallel and compiled modules put before every name."""
-
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
     """SHA-256 over all tensors by name: name, dtype, shape and bytes, 64 hexadecimal digits.
@@ -145,10 +143,7 @@ def read_model(path: Path, field: str, names: Sequence[str] | None = None) -> di
         require(len(state) == len(names), field, counted, "give the arrays of the whole state dict, in its order")
         number = {name: int(name.rpartition("_")[2]) for name in state}
         return {name: state[key] for name, key in zip(names, sorted(state, key=number.__getitem__), strict=True)}
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-    return state
+    return unwrapped(state)
 
 
 def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
@@ -158,6 +153,8 @@ def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
         if not error.problem.endswith("not a state dict"):
             raise
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(found, list | tuple) and found and all(isinstance(v, Tensor) for v in found):
+            return _own_values({str(i): v for i, v in enumerate(found)}, field, 4 * path.stat().st_size + ROOM)
         for key in INSIDE:
             inner = found.get(key) if isinstance(found, dict) else None
             if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
@@ -168,17 +165,26 @@ def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
 def load_weights(module: nn.Module, path: Path, field: str) -> None:
     """Loads a state dict; every name and shape must agree. Parameters that the module freezes may be missing, as where
     adapters alone travel: they stay as the module made them."""
-    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    optional = {name for name, p in module.named_parameters() if not p.requires_grad} | set(tied(module))
     own = module.state_dict()
     state = read_model(path, field, list(own))
-    wrong = [f"missing {k}" for k in own if k not in state and k not in frozen] + [
-        f"unknown {k}" for k in state if k not in own
-    ]
-    wrong += [f"shape of {k}" for k in own if k in state and own[k].shape != state[k].shape]
-    require(
-        not wrong, field, f"weights {path.name} do not fit: {', '.join(wrong[:6])}", "give the weights of this model"
-    )
-    module.load_state_dict(own | state)
+    name, hint = f"weights {path.name}", "give the weights of this model"
+    sent = any(key.startswith("update/") for key in state)
+    require(not sent, field, f"{name} hold an update, not weights", "give what the server broadcast in that round")
+    wrong = differences({k: v for k, v in own.items() if k in state or k not in optional}, state)
+    require(not wrong, field, f"{name} do not fit: {', '.join(wrong[:6])}", hint)
+    whole = [k for k, v in state.items() if own[k].is_floating_point() and not v.is_floating_point()]
+    require(not whole, field, f"{name} hold whole numbers in {', '.join(whole[:6])}", "save the float values")
+    bad = [k for k, v in state.items() if v.is_floating_point() and not finite(v)]
+    require(not bad, field, f"{name} hold NaN or infinity in {', '.join(bad[:6])}", "the model diverged; take another")
+    module.load_state_dict(own | state | {k: state[v] for k, v in tied(module).items() if k not in state})
+
+
+def tied(module: nn.Module) -> dict[str, str]:
+    """Names of parameters that are another one's tensor → that one's name, as of an embedding and its output layer."""
+    every = dict(module.named_parameters(remove_duplicate=False))
+    first = {id(p): name for name, p in module.named_parameters()}
+    return {name: first[id(p)] for name, p in every.items() if first[id(p)] != name}
 
 
 PREFIX = "packaged:"

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from leakgauge.clients.protocol import Protocol
 from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import require
+from leakgauge.models.weights import tied
 from leakgauge.study.explaining.causes import causes_from
 from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, Setting, explain
 from leakgauge.task import Batch, Task
+from leakgauge.tensors import unwrapped
 from leakgauge.update import Update
 
 STRANGERS = 64
@@ -62,12 +66,13 @@ def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, h
 
 def read_update(path: Path | str, task: Task) -> Update:
     """A captured update in the terms of its model: what the model freezes and the update leaves as it was is no part of
-    it, as where a whole state dict travels and adapters alone train.
+    it, as where a whole state dict travels and adapters alone train; nor is a wrapper's prefix before every name, or
+    the second name of a tied parameter.
 
     Raises:
-        InputError: unreadable, of another model, or it changes what the model freezes.
+        InputError: unreadable, of another model, zero, or it changes what the model freezes.
     """
-    update = Update.load(path)
+    update = _once(Update.load(path), task)
     frozen = [k for k in update.tensors if k in task.buffers and k not in task.parameters]
     changed = [k for k in frozen if bool((update.tensors[k] != 0).any())]
     require(
@@ -86,7 +91,23 @@ def read_update(path: Path | str, task: Task) -> Update:
     kept = {k: v for k, v in update.tensors.items() if k not in frozen}
     update = replace(update, tensors={k: kept[k] for k in task.parameters if k in kept} | kept)
     update.check(task.parameters)
+    moved = any(bool((v != 0).any()) for v in update.tensors.values())
+    require(
+        moved, "update", "is zero in every entry: nothing was trained", "capture a round in which the client trains"
+    )
     return update
+
+
+def _once(update: Update, task: Task) -> Update:
+    """Each parameter under the name that the model has for it, and once."""
+    tensors, twice = unwrapped(update.tensors), tied(task.module)
+    for name, first in twice.items():
+        if name in tensors and first in tensors:
+            same = torch.equal(tensors[name], tensors[first])
+            hint = f"the model ties them: train with {name} and {first} as one parameter, or untie the model"
+            require(same, "update", f"moves {name} otherwise than {first}", hint)
+    tensors = {twice.get(k, k): v for k, v in tensors.items() if twice.get(k) not in tensors}
+    return replace(update, tensors=tensors)
 
 
 def explained_by(
@@ -114,10 +135,10 @@ def explained_by(
             if start != here:
                 yield f"start: {start}", source.read(range(start, start + size))
 
-    def find(setting: Setting, update: Update, draws: Draws) -> tuple[Cause, ...]:
-        found = causes_from(strangers, elsewhere)(setting, update, draws)
+    def find(setting: Setting, update: Update, draws: Draws, enough: bool) -> tuple[Cause, ...]:
+        found = causes_from(strangers, elsewhere)(setting, update, draws, enough)
         recorded = update.header.protocol.get("weights")
-        if recorded is None or recorded == received or any((c.share or 0) >= ENOUGH for c in found):
+        if enough or recorded is None or recorded == received or any((c.share or 0) >= ENOUGH for c in found):
             return found
         words = "they are not those that the capture recorded"
         return (Cause("model.weights", words, None), *(c for c in found if c.key != "model.weights"))

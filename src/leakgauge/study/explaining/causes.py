@@ -19,10 +19,10 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.explained import ENOUGH, Cause, FindCauses, Setting
 from leakgauge.study.explaining.fit import Fit
-from leakgauge.study.explaining.mistakes import Mistake, mistakes
+from leakgauge.study.explaining.mistakes import Mistake, mistakes, swapped
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
-from leakgauge.update import Update, UpdateKind
+from leakgauge.update import Update
 
 ALL = 0.99
 """Share from which a change is taken for the true one, and no other is tried: the simplest come first."""
@@ -49,21 +49,26 @@ Elsewhere = Callable[[], Iterator[tuple[str, Batch]]]
 def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> FindCauses:
     """How causes are looked for: `strangers` are examples that are not the round's."""
 
-    def find(setting: Setting, update: Update, draws: Draws) -> tuple[Cause, ...]:
+    def find(setting: Setting, update: Update, draws: Draws, enough: bool) -> tuple[Cause, ...]:
+        if enough:
+            order = [_undone(mistake, update, draws) for mistake in swapped(setting, update, draws)]
+            return _one_a_key(_enough(order))
         plain = setting.fit(update, draws)
         tried: list[Cause] = []
         for cause in itertools.chain(
-            (_undone(mistake, update, draws) for mistake in mistakes(setting, update)),
+            (_undone(mistake, update, draws) for mistake in mistakes(setting, update, draws)),
             (Cause("data", w, replace(setting, batch=b).fit(update, draws).share) for w, b in elsewhere()),
         ):
             tried.append(cause)
             if cause.share is not None and cause.share >= ALL:
                 break
-        if enough := _enough(tried):
-            return _one_a_key(enough)
+        if told := _enough(tried):
+            return _one_a_key(told)
         gained = [c for c in tried if c.share is not None and c.share > max(plain.share, 0) + BETTER]
         gained.sort(key=lambda c: -(c.share or 0))
-        return _one_a_key([*_weights_or_pictures(setting, update, draws, strangers), *gained])
+        words = "the network that made it: activations and wiring are in no tensor"
+        unknown = [*_weights_or_pictures(setting, update, draws, strangers), Cause("model", words, None)]
+        return _one_a_key([*unknown, *gained])
 
     return find
 
@@ -83,8 +88,10 @@ def _one_a_key(causes: list[Cause]) -> tuple[Cause, ...]:
 
 def _undone(mistake: Mistake, update: Update, draws: Draws) -> Cause:
     setting, words = mistake.setting, mistake.change
-    if mistake.is_delta:
-        update = replace(update, header=replace(update.header, kind=UpdateKind.DELTA))
+    if mistake.kind is not None:
+        update = replace(update, header=replace(update.header, kind=mistake.kind))
+    if mistake.tensors is not None:
+        update = replace(update, tensors=mistake.tensors)
     fit = setting.fit(update, draws)
     if mistake.against:
         return Cause(mistake.key, words, -fit.cosine)  # its length may be another as well

@@ -133,7 +133,7 @@ class Explained:
             return f"{share} {read}: under so much noise no plan could be told from another, so nothing is concluded."
         if self.too_well:
             return f"{share} {read}: more than its defence allows. First look at defenses: the update holds less noise."
-        if self.enough:
+        if self.enough and not self.causes:
             any_others = "but other pictures with the same labels explain as much, so nothing is concluded"
             return f"{share} {read}, {any_others}. First look at data: the round's own examples (source, start, batch)."
         first = "; then at ".join(f"{c.key}: {c.change}{_percent(c.share)}" for c in self.causes[:3])
@@ -177,7 +177,8 @@ class Setting:
             return Fit(0.0, 0.0)
 
 
-FindCauses = Callable[[Setting, Update, Draws], tuple[Cause, ...]]
+FindCauses = Callable[[Setting, Update, Draws, bool], tuple[Cause, ...]]
+"""Takes the plan's account, what was captured, draws, and whether the plan explains enough though not its pictures."""
 
 
 def explain(
@@ -215,12 +216,9 @@ def explain(
         tensors=tuple(tensors),
         pictures=None if strangers is None else _pictures(setting, update, rounds, strangers, draws),
     )
-    enough = (
-        found.fit.share >= ENOUGH * found.expected[0]
-    )  # then it is the pictures alone that the update does not show
-    if found.holds or not found.recognisable or (enough and not found.its_pictures):
+    if found.holds or not found.recognisable or found.too_well:
         return found
-    return replace(found, causes=find_causes(setting, update, draws))
+    return replace(found, causes=find_causes(setting, update, draws, found.enough))
 
 
 def _own_round(setting: Setting, update: Update, draws: Draws) -> Update:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import torch
+from scipy.optimize import linear_sum_assignment
 from torch import nn
 
-from leakgauge.clients import SGD, Adam, FedAvg, LocalTraining, Optimiser, Protocol, adamw
+from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Optimiser, Protocol, adamw
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.explained import Setting
+from leakgauge.study.explaining.fit import Fit
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation a channel that torchvision's models are trained with."""
+
+CLEARLY = 0.2
+"""Share of a tensor by which another one's values must fit it better to be taken for its own."""
+
+PAIRS = 24
+"""Pairs of layers of equal shapes that are tried the other way round."""
 
 MOST_STEPS = 100
 """Minibatches of a client up to which other numbers of epochs and sizes are tried."""
@@ -35,7 +46,8 @@ class Mistake:
         setting: the plan's account without the mistake.
         fit_rate: its learning rate has to be found.
         against: the update points the other way.
-        is_delta: the update is a delta, whatever its header says.
+        kind: of the update, whatever its header says.
+        tensors: those of the update without the mistake, where it is in them.
     """
 
     key: str
@@ -43,12 +55,15 @@ class Mistake:
     setting: Setting
     fit_rate: bool = False
     against: bool = False
-    is_delta: bool = False
+    kind: UpdateKind | None = None
+    tensors: Tensors | None = None
 
 
-def mistakes(setting: Setting, update: Update) -> Iterator[Mistake]:
+def mistakes(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
     """The simplest first: of those that explain equally much, the first is named."""
+    yield from swapped(setting, update, draws)
     yield from _of_the_update(setting, update)
+    yield from _of_the_order(setting)
     yield from _of_the_mode(setting)
     yield from _of_normalisation(setting)
     if not isinstance(setting.defense, NoDefense):
@@ -56,10 +71,33 @@ def mistakes(setting: Setting, update: Update) -> Iterator[Mistake]:
     yield from _of_local_training(setting)
 
 
+def swapped(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
+    """An update whose tensors of one shape fit the plan's better under each other's names."""
+    ours, groups = setting.simulated(update, draws), defaultdict[torch.Size, list[str]](list)
+    for name, tensor in update.tensors.items():
+        groups[tensor.shape].append(name)
+    other: dict[str, str] = {}
+    for names in groups.values():
+        fits = [[Fit.between({a: ours[a]}, {a: update.tensors[b]}).share for b in names] for a in names]
+        rows, columns = linear_sum_assignment(fits, maximize=True)
+        other |= {names[i]: names[j] for i, j in zip(rows, columns, strict=True) if fits[i][j] > fits[i][i] + CLEARLY}
+    if other and other.keys() == set(other.values()):
+        words = f"{' and '.join(list(other)[:4])} hold each other's values: arrays in another order"
+        yield Mistake("update", words, setting, tensors={k: update.tensors[other.get(k, k)] for k in update.tensors})
+
+
 def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
     task = setting.task
     if update.header.kind is UpdateKind.DELTA:
-        yield Mistake("clients[0].lr", "another learning rate", setting, fit_rate=True)
+        after = {k: v.to(update.tensors[k]) for k, v in task.parameters.items()}
+        words = "these are the weights after training, not how far they moved: give after − before"
+        yield Mistake("update", words, setting, tensors={k: v - after[k] for k, v in update.tensors.items()})
+        gradient = replace(setting, protocol=FedSGD())
+        yield Mistake(
+            "update", "it is the gradient itself, and its header says delta", gradient, kind=UpdateKind.GRADIENT
+        )
+        words = "another learning rate; exact reads and label counts need none"
+        yield Mistake("clients[0].lr", words, setting, fit_rate=True)
         yield Mistake("update", "it points against the plan's; was before − after handed in?", setting, against=True)
         before = task.with_state({k: v - update.tensors[k].to(v) for k, v in task.parameters.items()})
         words = "these are the weights after training; give those before"
@@ -68,12 +106,27 @@ def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
     for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
         local = replace(setting, protocol=LocalTraining(batch_size=size))
         words = "it is a delta (after − before), and its header says gradient"
-        yield Mistake("update", words, local, fit_rate=True, is_delta=True)
+        yield Mistake("update", words, local, fit_rate=True, kind=UpdateKind.DELTA)
     yield Mistake("update", "it points against the plan's gradient", setting, against=True)
     fit = setting.fit(update, Draws(0))
     factor = 1 / fit.norm if fit.norm > 0 else 1.0
     words = f"it is {factor:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
     yield Mistake("update", words, replace(setting, protocol=Scaled(setting.protocol, factor)))
+
+
+def _of_the_order(setting: Setting) -> Iterator[Mistake]:
+    """Weights whose arrays came in another order: those of equal shapes do not show it."""
+    task, layers = setting.task, defaultdict[tuple[tuple[str, torch.Size], ...], list[str]](list)
+    for name, module in task.module.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if own and all(f"{name}.{k}" in task.parameters for k in own):
+            layers[tuple((k, v.shape) for k, v in own.items())].append(name)
+    pairs = [(form, pair) for form, names in layers.items() for pair in itertools.combinations(names, 2)]
+    for form, (one, two) in pairs[:PAIRS]:
+        both = (one, two), (two, one)
+        swaps = {f"{a}.{key}": task.parameters[f"{b}.{key}"] for key, _ in form for a, b in both}
+        words = f"{one} and {two} hold each other's values: arrays without names in another order"
+        yield Mistake("model.weights", words, replace(setting, task=task.with_state(swaps)))
 
 
 def _of_the_mode(setting: Setting) -> Iterator[Mistake]:

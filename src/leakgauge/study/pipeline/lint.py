@@ -93,7 +93,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
 
 def _update(plan: Plan, key: Key, draws: Draws) -> Update:
     if plan.update is not None:
-        return Update.load(plan.update)
+        return plan.captured()
     client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
     task, batch = plan.broadcast(key).task, plan.examples(key).batch
     update = client_update(task, client, batch, draws, defense=defense, send_buffers=Known.BUFFERS in plan.knows)

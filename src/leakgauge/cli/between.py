@@ -1,0 +1,53 @@
+"""`leakgauge between`: an update of two files, as a round that `leakgauge captured` audits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from leakgauge.errors import InputError, require
+
+REPLIES = ("parameters", "delta", "gradient")
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--examples", type=click.IntRange(min=1), help="How many the client trained on.")
+@click.option(
+    "--holds",
+    type=click.Choice(REPLIES),
+    default="parameters",
+    show_default=True,
+    help="What AFTER is: parameters after training, how far they moved, or a gradient.",
+)
+@click.option("--model", help="The architecture, where arrays have no names: they are in the order of its state dict.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where the round's folder goes.")
+def between(before: Path, after: Path, examples: int | None, holds: str, model: str | None, output: Path) -> None:
+    """Makes a captured round of the parameters BEFORE local training and what the client replied, AFTER.
+
+    Files are state dicts as .safetensors, checkpoints of torch.save (tensors only), or NumPy archives, named or as
+    Flower saves lists of arrays. Prints the round's folder, for `leakgauge captured`.
+    """
+    from leakgauge.capture import Recorder
+    from leakgauge.models.weights import read_model
+    from leakgauge.update import UpdateKind
+
+    names = None if model is None else _names(model)
+    sent, reply = read_model(before, "BEFORE", names), read_model(after, "AFTER", names)
+    nameless = next((k for k in sent if k.isdigit() or k.startswith("arr_")), None)
+    require(nameless is None, "BEFORE", "holds arrays without names", "give --model, whose state dict names them")
+    sends = None if holds == "parameters" else UpdateKind(holds)
+    click.echo(Recorder(folder=output, sends=sends).keep(sent, reply, round_="0", node="file", count=examples))
+
+
+def _names(model: str) -> list[str]:
+    from leakgauge.cli.captured import parsed
+    from leakgauge.registry import MODELS
+    from leakgauge.resolve import resolve
+
+    try:
+        return list(resolve(MODELS, parsed(model, "--model"), "--model").value.state_dict())
+    except (AttributeError, TypeError) as error:
+        raise InputError("--model", f"gives no module ({error})", "name a function that returns one") from error

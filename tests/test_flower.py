@@ -222,7 +222,7 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
     for round_, node in ((1, 1), (1, 2), (2, 1), (2, 2)):
         folder = tmp_path / "captures" / f"round-{round_}-node-{node}"
         server = Update.load(folder.with_name(f"{folder.name}-server") / "update.safetensors")
-        asked = plan_of(folder, model="flower_example_app:Net", client=client, mode="train", data=None)
+        asked = plan_of([folder], model="flower_example_app:Net", client=client, mode="train", data=None)
         plan = resolve_plan(asked)
         sent = plan.captured()
         assert all(torch.equal(sent.tensors[k], v) for k, v in server.tensors.items())
@@ -232,7 +232,7 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
         assert found.fit.share > 0.999
         assert len(plan.source) == 2 * int(run["examples"])
         seen_by_server = plan_of(
-            folder.with_name(f"{folder.name}-server"),
+            [folder.with_name(f"{folder.name}-server")],
             model="flower_example_app:Net",
             client=client,
             mode="train",

@@ -19,6 +19,9 @@ from leakgauge.tensors import Tensors, differences, finite
 
 FORMAT = "leakgauge-update-1"
 
+UPDATE, WEIGHTS = "update.safetensors", "weights.safetensors"
+"""Files of a captured round: what the client sent, and what it received."""
+
 NAMED = 6
 """Tensors that an error names at most."""
 

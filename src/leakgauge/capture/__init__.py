@@ -2,8 +2,6 @@
 
 from leakgauge.capture.recorder import (
     EXAMPLES,
-    UPDATE,
-    WEIGHTS,
     Examples,
     Recorder,
     named,
@@ -15,8 +13,6 @@ from leakgauge.capture.recorder import (
 
 __all__ = [
     "EXAMPLES",
-    "UPDATE",
-    "WEIGHTS",
     "Examples",
     "Recorder",
     "named",

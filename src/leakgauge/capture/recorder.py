@@ -22,12 +22,12 @@ from leakgauge.capture.listening import listening
 from leakgauge.errors import FOREIGN, said
 from leakgauge.files import private_folder, replacing
 from leakgauge.models.weights import fingerprint
-from leakgauge.update import Update, UpdateHeader, UpdateKind
+from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 
 log = logging.getLogger("leakgauge.capture")
 
-UPDATE, WEIGHTS, EXAMPLES = "update.safetensors", "weights.safetensors", "examples.npz"
-"""Files of one captured round."""
+EXAMPLES = "examples.npz"
+"""File of a captured round's examples."""
 
 MOST_EXAMPLES = 4096
 """Examples of a round that are kept at most."""

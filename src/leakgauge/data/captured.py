@@ -24,17 +24,19 @@ FILE = "examples.npz"
 @DATA.register("capture")
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """A captured round's examples as its network saw them, then those of other clients' rounds in the same folder.
+    """A captured round's examples as its network saw them, those of more `rounds`, then of others in the same folder.
 
     The range is that of all values together: attacks stay in it. Nothing is normalised again. Examples that occur in
-    the round itself are left out of the others, which serve as line-up and public data; they are other clients' data.
+    the rounds are left out of the others, which serve as line-up and public data; they are other clients' data.
 
     Attributes:
         path: the round's folder.
+        rounds: folders of further rounds, whose examples follow in order, also where they are the same again.
         classes: number of labels; 0 counts them as the largest + 1 (at least two).
     """
 
     path: str
+    rounds: tuple[str, ...] = ()
     classes: int = 0
     normalise = False
 
@@ -45,8 +47,9 @@ class Captured:
     @property
     def files(self) -> list[Path]:
         """All archives that are read."""
-        folder = Path(self.path).absolute()
-        return [folder / FILE, *sorted(f for f in folder.parent.glob(f"*/{FILE}") if f.parent != folder)]
+        own = [Path(path).absolute() for path in (self.path, *self.rounds)]
+        near = sorted({f for folder in own for f in folder.parent.glob(f"*/{FILE}") if f.parent not in own})
+        return [*(folder / FILE for folder in own), *near]
 
     @property
     def name(self) -> str:
@@ -68,10 +71,10 @@ class Captured:
     def high(self) -> float:
         return float(self._examples[0].max())
 
-    @property
-    def own(self) -> int:
-        """How many are the round's: the first."""
-        return len(_read(self.files[0])[0])
+    @cached_property
+    def own(self) -> list[int]:
+        """How many each round has: the first."""
+        return [len(_read(file)[0]) for file in self.files[: 1 + len(self.rounds)]]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -80,14 +83,21 @@ class Captured:
         return Batch(self._examples[0][list(indices)], self.labels[list(indices)])
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        return [f"example {i + 1} of the round" if i < self.own else f"another round's {i}" for i in indices]
+        ours = [
+            f"example {i + 1} of {Path(path).name if self.rounds else 'the round'}"
+            for path, count in zip((self.path, *self.rounds), self.own, strict=True)
+            for i in range(count)
+        ]
+        return [ours[i] if i < len(ours) else f"another round's {i}" for i in indices]
 
     @cached_property
     def _examples(self) -> tuple[Float[Tensor, "n *shape"], Int[Tensor, " n"]]:
-        x, y = _read(self.files[0])
-        held = {row.numpy().tobytes() for row in x}
-        inputs, labels = [x], [y]
-        for file in self.files[1:]:
+        first = [_read(file) for file in self.files[: 1 + len(self.rounds)]]
+        x, held = first[0][0], {row.numpy().tobytes() for inputs, _ in first for row in inputs}
+        alike = all(inputs.shape[1:] == x.shape[1:] for inputs, _ in first)
+        require(alike, "data.source", "has rounds of examples of different shapes", "audit them apart")
+        inputs, labels = [inputs for inputs, _ in first], [labels for _, labels in first]
+        for file in self.files[len(first) :]:
             others, theirs = _read(file)
             new = [i for i, row in enumerate(others) if row.numpy().tobytes() not in held]
             if others.shape[1:] == x.shape[1:]:

@@ -41,6 +41,9 @@ def contents(raw: Mapping[str, Any], source: Source, batches: Sequence[Sequence[
     found = {"leakgauge": __version__, "torch": torch.__version__, "data": data_identity(source, batches)}
     for key, text in _texts({k: v for k, v in raw.items() if k not in (JUDGING, "name")}):
         path = Path(text)
+        if key.startswith("update") and path.is_dir():  # of a captured round
+            for file in sorted(path.glob("*.safetensors")):
+                found[f"{key} {path.name}/{file.name}"] = fingerprint_of_file(file)
         if ("." in text or "/" in text) and path.is_file():
             found[f"{key} {path.name}"] = fingerprint_of_file(path)
         if ":" in text and (code := _code_of(text.partition(":")[0])):

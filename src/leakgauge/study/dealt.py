@@ -123,6 +123,12 @@ class Dealt:
             self._holders[control] = first_holders(self.examples(n, control=control).batch for n in range(count))
         return self._holders[control][number]
 
+    def distinct(self, number: int) -> tuple[int, ...]:
+        """For each example of a client the first place among all clients' that holds the same one, bit by bit."""
+        prints = [fingerprint(x) for indices in self.indices for x in self.source.read(indices).inputs]
+        first = {name: place for place, name in reversed(list(enumerate(prints)))}
+        return tuple(first[name] for name in prints[number * self.batch : (number + 1) * self.batch])
+
     def neighbours(self, number: int, most: int, *, control: bool = False) -> tuple[Batch, ...]:
         """Examples of other clients of the same kind, at most so many."""
         if control:

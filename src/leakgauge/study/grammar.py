@@ -98,7 +98,7 @@ class PlanConfig(_Strict):
     seeds: list[Annotated[int, Field(ge=-(2**63), lt=2**63)]] = Field(default=[0], min_length=1)
     gallery: int = Field(default=100, ge=1, le=1_000_000)
     lpips: str | None = None
-    update: str | None = None
+    update: str | list[str] | None = None
     gate: GateConfig | None = None
 
     @field_validator("model")

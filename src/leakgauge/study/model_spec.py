@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ class ModelSpec:
             load_weights(module, weights_path(self.weights, self.field), self.field)
         return module  # type: ignore[no-any-return]
 
+    def with_weights(self, path: Path) -> ModelSpec:
+        """The same with other weights."""
+        return replace(self, weights=str(path))
+
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         try:
@@ -75,6 +80,12 @@ class GivenModel:
     """A module with its weights, the same for every seed."""
 
     module: nn.Module
+
+    def with_weights(self, path: Path) -> GivenModel:
+        """The same with other weights."""
+        module = copy.deepcopy(self.module)
+        load_weights(module, path, "model")
+        return GivenModel(module)
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""

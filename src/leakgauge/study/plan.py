@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from leakgauge.study.dealt import Client, Dealt, Key, Rule, product
 from leakgauge.study.described import plan_in_words
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained, Setting
+from leakgauge.study.explaining.rounds import Round, clients_of, rounds_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.model_spec import ModelSpec
 from leakgauge.task import DataSpec, Mode
@@ -64,7 +65,8 @@ class Plan:
         trial_seconds: after which a trial that does not answer is given up.
         gallery: distractors for identification.
         perceptual: a metric beside the usual ones, or `None`.
-        update: file of a captured update, or `None` where clients are simulated.
+        update: file of a captured update, folder of its round, or a list of such folders; `None` where clients are
+            simulated.
         gate: what must hold for the audit to pass; it changes no trial.
         written: the plan in the words of its file, for reports; without it the objects are described.
         again: makes the plan in another process, where what it holds cannot be copied there (open files).
@@ -88,11 +90,11 @@ class Plan:
     seeds: tuple[int, ...] = (0,)
     gallery: int = 100
     perceptual: Metric | None = None
-    update: str | None = None
+    update: str | Sequence[str] | None = None
     gate: GateConfig | None = None
     written: Mapping[str, Any] | None = None
     again: Callable[[], Plan] | None = None
-    _sent: dict[tuple[int, int], Broadcast] = field(init=False, repr=False, default_factory=dict)
+    _sent: dict[tuple[int, int, int], Broadcast] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", with_read(self.server, self.attacks))
@@ -153,46 +155,65 @@ class Plan:
             "defenses": len(self.defenses),
             "model": len(self.models),
             "seeds": len(self.seeds),
-            "data.batches": len(self.batches),
         }
         for key, count in counts.items():
             require(count == 1, key, f"has {count} entries, and an update file is one client's", "give one")
+        many, batches = len(self.rounds), len(self.batches)
+        hint = f"give {many}, each round's examples after those of the one before"
+        require(batches == many, "data.batches", f"has {batches} entries, and there are {many} captured rounds", hint)
         require(
             not self.dishonest,
             "server",
             f"is {self.server.label}, and an update file was made with a model as it came",
             "use server: honest, and give the received parameters as the model's weights",
         )
-        update, model = self.captured(), self.models[0].value
+        model = self.models[0].value
         # A function of the user's own may load weights itself; one of ours draws them.
-        has_weights = not isinstance(model, ModelSpec) or model.weights is not None or ":" in model.name
-        refuse_contradiction(update, self.clients[0].value, examples=len(self.batches[0]), has_weights=has_weights)
+        known = not isinstance(model, ModelSpec) or model.weights is not None or ":" in model.name
+        protocol, examples = self.clients[0].value, self.data.batch
+        for i, captured in enumerate(self.rounds):
+            has_weights = known or captured.weights is not None
+            refuse_contradiction(self.captured(i), protocol, examples=examples, has_weights=has_weights)
 
-    def captured(self) -> Update:
-        """The update that the plan names.
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """Captured ones, a batch each; none where clients are simulated."""
+        return rounds_of(self.update)
+
+    def captured(self, number: int = 0) -> Update:
+        """The update of a captured round.
 
         Raises:
             InputError: it cannot be read, or is not of the plan's model.
         """
-        assert self.update is not None
-        return read_update(self.update, self.broadcast(self.trials()[0]).task)
+        return read_update(self.rounds[number].update, self.broadcast(Key(0, 0, 0, 0, 0, number)).task)
 
-    def explained(self) -> Explained | None:
-        """How much of its captured update the plan explains; `None` where clients are simulated.
+    def explained(self, number: int = 0) -> Explained | None:
+        """How much of a captured update the plan explains; `None` where clients are simulated.
 
         Raises:
             InputError: the plan's client cannot train.
         """
         if self.update is None:
             return None
-        task = self.broadcast(self.trials()[0]).task
-        batch = self.source.read(self.batches[0])
-        setting = Setting(task, self.clients[0].value, self.defenses[0].value, batch)
-        model = self.models[0].value
-        file = model.weights if isinstance(model, ModelSpec) else None
-        received = None if file is None else fingerprint(read_model(weights_path(file), "model.weights"))
-        update, draws = self.captured(), Draws(self.seeds[0]).of("explained", 0)
-        return explained_by(update, setting, self.source, self.batches[0], draws, received=received)
+        task, indices = self.broadcast(Key(0, 0, 0, 0, 0, number)).task, self.batches[number]
+        setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
+        model, captured = self.models[0].value, self.rounds[number]
+        named = model.weights if isinstance(model, ModelSpec) else None
+        file = captured.weights or (None if named is None else weights_path(named))
+        received = None if file is None else fingerprint(read_model(file, "model.weights"))
+        update, draws = self.captured(number), Draws(self.seeds[0]).of("explained", number)
+        found = explained_by(update, setting, self.source, indices, draws, received=received)
+        return replace(found, round=captured.name) if len(self.rounds) > 1 else found
+
+    @cached_property
+    def _clients(self) -> list[int]:
+        holders = [self.data.holder(number) for number in range(len(self.batches))]
+        return clients_of([r.node for r in self.rounds], holders) if len(self.rounds) > 1 else holders
+
+    def client(self, key: Key) -> int:
+        """Which client's a trial is: clients that hold the same examples are one, and so are rounds of one node."""
+        return self.data.holder(key.batch, control=True) if key.control else self._clients[key.batch]
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""
@@ -232,11 +253,14 @@ class Plan:
     def broadcast(self, key: Key) -> Broadcast:
         """What the server sends to the clients of a trial: the undefended task, and what was crafted into it.
 
-        Depends on model and seed alone. The last one is kept: crafted networks can be large.
+        Depends on model, seed and captured round alone. The last one is kept: crafted networks can be large.
         """
-        wanted = key.model, key.seed
+        number = min(key.batch, len(self.rounds) - 1) if self.rounds and not key.control else 0
+        wanted = key.model, key.seed, number
         if wanted not in self._sent:
             seed, resolver = self.seeds[key.seed], self.models[key.model].value
+            if self.rounds and (weights := self.rounds[number].weights) is not None:
+                resolver = resolver.with_weights(weights)
             honest = resolver.task(seed, self.spec, self.mode, self.models[key.model].label)
             sent = self.server.value.broadcast(honest, Draws(seed).generator("server"))
             self._sent.clear()

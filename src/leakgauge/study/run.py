@@ -45,7 +45,7 @@ class Work:
     plan: bytes
     compute: Compute
     counts_only: bool
-    explained: Explained | None = None
+    explained: tuple[Explained, ...] = ()
     contents: Mapping[str, str] | None = None
 
 
@@ -75,8 +75,8 @@ def _run(job: Job) -> TrialResult:
     assert _work is not None
     plan, work = _work
     result = run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
-    if work.explained is not None and not job.key.control:
-        result.record["explained"] = work.explained.record
+    if work.explained and not job.key.control:
+        result.record["explained"] = work.explained[job.key.batch].record
     return result
 
 
@@ -157,9 +157,11 @@ def _run_left(
         on_trial(len(done), len(keys), "")
     if not left:
         return
-    explained = plan.explained()
-    if explained is not None and on_explained is not None:
-        on_explained(explained)
+    found = (plan.explained(number) for number in range(len(plan.rounds)))
+    explained = tuple(one for one in found if one is not None)
+    if on_explained is not None:
+        for one in explained:
+            on_explained(one)
     there = contents if pool.elsewhere else None
     # A folder begun without images stays without, whatever this call says.
     work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained, there)

@@ -117,7 +117,7 @@ def run_trial(
     names = tuple(withheld_name(name) if counts_only else name for name in examples.names)
     trial = Trial(
         id=trial_id(plan, key),
-        scenario=scenario_of(plan, key, client, defense, len(batch), names, sent),
+        scenario=scenario_of(plan, key, client, defense, len(batch), names, sent, counts_only),
         attack=attack.label,
         role=role,
         base=base,
@@ -175,7 +175,7 @@ def _update(
 ) -> tuple[Update, Draws]:
     draws = Draws.sample(streams.generator("client", key.batch))
     if plan.update is not None and not key.control:
-        return plan.captured(), draws
+        return plan.captured(key.batch), draws
     send_buffers = Known.BUFFERS in plan.knows
     return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
 

@@ -231,7 +231,11 @@ def _rests_on(own: Sequence[Finding], captured: bool) -> str:
     attacks = sorted({_named(f.attack) for f in own if f.level is not Level.NOT_APPLICABLE})
     trials, evaluations = sum(f.trials for f in own), sum(f.cost.gradient_evaluations for f in own)
     clients = max((f.clients for f in own), default=0)
-    who = "one captured update" if captured else f"{clients} simulated client{'s' if clients != 1 else ''}"
+    real = max((f.trials for f in own), default=1)
+    updates = (
+        "one captured update" if real == 1 else f"{real} captured updates of {clients} client{'s' * (clients != 1)}"
+    )
+    who = updates if captured else f"{clients} simulated client{'s' if clients != 1 else ''}"
     count = len({f.scenario for f in own})
     where = f"{count} setting{'s' if count != 1 else ''}"
     minutes = sum(f.cost.seconds for f in own) / 60

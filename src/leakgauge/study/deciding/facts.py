@@ -83,6 +83,10 @@ def _rows(own: Sequence[Finding], most: int = 20) -> list[str]:
 
 
 def _origin(config: Mapping[str, Any], own: Sequence[Finding]) -> dict[str, str]:
+    if isinstance(config.get("update"), list):
+        names, clients = [Path(str(folder)).name for folder in config["update"]], max(f.clients for f in own)
+        of = f"{len(names)} real updates of {clients} client{'s' * (clients != 1)}"
+        return {"kind": "captured", "words": f"Captured: {of}, {', '.join(names)}"}
     if config.get("update"):
         file = Path(str(config["update"]))
         return {"kind": "captured", "words": f"Captured: one real update, {file.parent.name}/{file.name}"}

@@ -72,6 +72,7 @@ class Explained:
             at least in the right plan's; `None` where there were no others to compare with.
         tensors: tensor by tensor, the least explained first.
         causes: the likeliest first; empty where the plan explains the update.
+        round: name of the captured round, where there are several.
     """
 
     fit: Fit
@@ -80,6 +81,7 @@ class Explained:
     tensors: tuple[TensorFit, ...]
     causes: tuple[Cause, ...] = ()
     pictures: tuple[float, float] | None = None
+    round: str = ""
 
     @property
     def its_pictures(self) -> bool:
@@ -106,6 +108,7 @@ class Explained:
     def record(self) -> dict[str, Any]:
         """As in report.json."""
         return {
+            **({"round": self.round} if self.round else {}),
             "holds": self.holds,
             "share": _rounded(self.fit.share),
             "cosine": _rounded(self.fit.cosine),
@@ -123,7 +126,7 @@ class Explained:
     @property
     def sentence(self) -> str:
         """For terminal and page."""
-        share = f"The plan explains {100 * self.fit.share:.1f} % of this update"
+        share = f"The plan explains {100 * self.fit.share:.1f} % of {self.round or 'this update'}"
         read = f"(cosine {self.fit.cosine:.3f}, norm {self.fit.norm:.3g} of the captured)"
         if self.expected[0] < ENOUGH:
             read += f"; the right plan would explain {100 * self.expected[0]:.0f} to {100 * self.expected[1]:.0f} %"

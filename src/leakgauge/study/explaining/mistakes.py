@@ -96,7 +96,7 @@ def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
         yield Mistake(
             "update", "it is the gradient itself, and its header says delta", gradient, kind=UpdateKind.GRADIENT
         )
-        words = "another learning rate; exact reads and label counts need none"
+        words = "another learning rate; the exact read of one example needs none"
         yield Mistake("clients[0].lr", words, setting, fit_rate=True)
         yield Mistake("update", "it points against the plan's; was before − after handed in?", setting, against=True)
         before = task.with_state({k: v - update.tensors[k].to(v) for k, v in task.parameters.items()})

@@ -39,6 +39,20 @@ class Group:
         return [t for t in self.trials if t.scores is None and applies]
 
     @property
+    def rounds(self) -> str:
+        """What several captured rounds are together, and which gave most; empty for one, and for simulated clients."""
+        names = sorted({t.scenario.data.round for t in self.trials} - {""})
+        if not names:
+            return ""
+        clients = len({t.client for t in self.trials})
+        said = f"{len(names)} rounds of {clients} client{'s' * (clients != 1)}, each {self.thing} counted once"
+        best = max(self.scored, key=lambda t: t.gave, default=None)
+        if best is not None:
+            seen, most = best.gave[2:]
+            said += f"; {best.scenario.data.round} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
+        return f"{said}; rounds were attacked one by one, and together they may say more"
+
+    @property
     def doubt(self) -> str:
         """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
         told = (t.explained for t in self.trials if t.explained is not None)
@@ -85,9 +99,10 @@ class Group:
         """Client → for each of its images with a score, that score in every seed."""
         found: dict[tuple[int, int], list[Any]] = defaultdict(list)
         for trial in self.scored:
+            same = trial.scenario.data.examples
             for slot, value in enumerate(getattr(trial.scores, score) or ()):
                 if value is not None:
-                    found[(trial.client, slot)].append(value)
+                    found[(trial.client, same[slot] if same else slot)].append(value)
         clients: dict[int, list[list[Any]]] = defaultdict(list)
         for (client, _), values in found.items():
             clients[client].append(values)

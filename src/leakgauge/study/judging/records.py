@@ -24,7 +24,8 @@ class Role(Enum):
 @dataclass(frozen=True)
 class Data:
     """Where a client's examples come from. `index` and `names` are of one client; `None` and empty for several. Clients
-    that hold the same examples have the same index: they are one in every count."""
+    that hold the same examples have the same index: they are one in every count. Of several captured rounds, `round` is
+    the name of one, and `examples` says which of the audit's examples it holds: the same one counts once."""
 
     source: str
     size: int | None
@@ -32,10 +33,15 @@ class Data:
     batch: int
     index: int | None = None
     names: tuple[str, ...] = ()
+    round: str = ""
+    examples: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         written = {"source": self.source, "size": self.size, "kind": self.kind, "batch": self.batch}
-        return written if self.index is None else written | {"index": self.index, "names": list(self.names)}
+        if self.index is None:
+            return written
+        rounds = {"round": self.round, "examples": list(self.examples)} if self.round else {}
+        return written | {"index": self.index, "names": list(self.names)} | rounds
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Scenario:
     @property
     def of_all_clients(self) -> Scenario:
         """Without what tells one client from another."""
-        return replace(self, data=replace(self.data, index=None, names=()))
+        return replace(self, data=replace(self.data, index=None, names=(), round="", examples=()))
 
     @property
     def words(self) -> str:
@@ -82,6 +88,8 @@ class Scenario:
                 batch=data["batch"],
                 index=data.get("index"),
                 names=tuple(data.get("names", ())),
+                round=data.get("round", ""),
+                examples=tuple(data.get("examples", ())),
             ),
         )
 
@@ -138,6 +146,15 @@ class Trial:
         """Which client of its scenario."""
         assert self.scenario.data.index is not None
         return self.scenario.data.index
+
+    @property
+    def gave(self) -> tuple[int, int, int, float]:
+        """How much came back, to compare with other trials: certified, recovered, identified, highest PSNR."""
+        s = self.scores
+        if s is None:
+            return 0, 0, 0, 0.0
+        highest = max((p for p in s.psnr if p is not None), default=0.0)
+        return s.certified, sum(s.recovered), sum(s.identified), highest
 
     @property
     def applies(self) -> bool:

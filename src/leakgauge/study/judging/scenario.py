@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import own_copy
 from leakgauge.study.dealt import Key
+from leakgauge.study.described import withheld_name
 from leakgauge.study.judging.records import Data, Role, Scenario
 from leakgauge.study.plan import Plan
 from leakgauge.task import Batch
@@ -31,7 +34,14 @@ def role_of(attack: Named) -> tuple[Role, str]:
 
 
 def scenario_of(
-    plan: Plan, key: Key, client: Named, defense: Named, batch: int, names: tuple[str, ...], sent: Broadcast
+    plan: Plan,
+    key: Key,
+    client: Named,
+    defense: Named,
+    batch: int,
+    names: tuple[str, ...],
+    sent: Broadcast,
+    counts_only: bool = False,
 ) -> Scenario:
     """What is attacked."""
     crafted = sent.crafting is not None
@@ -49,10 +59,19 @@ def scenario_of(
             size=plan.data.size,
             kind="image" if plan.spec.is_image else "example",
             batch=batch,
-            index=plan.data.holder(key.batch, control=key.control),
+            index=plan.client(key),
             names=names,
+            **_of_the_round(plan, key, counts_only),
         ),
     )
+
+
+def _of_the_round(plan: Plan, key: Key, counts_only: bool) -> dict[str, Any]:
+    """Name of a captured round among several, and which of the audit's examples it holds: the same one counts once."""
+    if key.control or len(plan.rounds) < 2:
+        return {}
+    name = plan.rounds[key.batch].name
+    return {"round": withheld_name(name) if counts_only else name, "examples": plan.data.distinct(key.batch)}
 
 
 def trained_inputs(client: Named, batch: Batch, draws: Draws, defense: Named) -> Tensor | None:

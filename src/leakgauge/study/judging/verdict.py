@@ -55,7 +55,7 @@ def verdict(trials: Sequence[Trial], gate: GateConfig | None) -> Verdict:
         headline=_headline(own, level, "image" if images else "example", doubt),
         findings=(*own, *(f for group, f in found if group.control)),
         gate=judge(gate, rows),
-        explained=next((t.explained for t in trials if t.explained is not None), None),
+        explained=min((t.explained for t in trials if t.explained is not None), key=lambda e: e.holds, default=None),
     )
 
 
@@ -86,7 +86,10 @@ def _sentence(group: Group, found: Finding) -> str:
         Level.INCONCLUSIVE: f"{group.title}: inconclusive ({read}); {_why(group, found)}.",
     }[found.level]
     blind = next((t.blind for t in group.trials if t.blind), "")
-    more = [*([blind] if blind else []), *(f"unreliable: {flag.sentence}" for flag in found.flags)]
+    more = [
+        *filter(None, (group.rounds, blind)),
+        *(f"unreliable: {flag.sentence}" for flag in found.flags),
+    ]
     return " ".join([said, *(f"{text[:1].upper()}{text[1:]}." for text in more)])
 
 

@@ -37,9 +37,9 @@ HIGH_EPSILON = 10.0
 
 def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     """One client of each model, protocol and defence is simulated with the plan's first batch, and read."""
-    seen: set[tuple[int, int, int]] = set()
+    seen: set[tuple[int, int, int, int]] = set()
     for key in plan.trials():
-        setting = key.model, key.client, key.defense
+        setting = key.model, key.client, key.defense, key.batch if plan.rounds else 0
         if key.control or setting in seen:
             continue
         seen.add(setting)
@@ -61,6 +61,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
 def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     client, defense = plan.clients[key.client], plan.defenses[key.defense]
     where = f"{plan.models[key.model].label}, {client.label}, {defense.label}"
+    where += f", {plan.rounds[key.batch].name}" if len(plan.rounds) > 1 else ""
     draws, batch, task = Draws(0), plan.examples(key).batch, plan.broadcast(key).task
     try:
         update = _update(plan, key, draws)
@@ -93,7 +94,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
 
 def _update(plan: Plan, key: Key, draws: Draws) -> Update:
     if plan.update is not None:
-        return plan.captured()
+        return plan.captured(key.batch)
     client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
     task, batch = plan.broadcast(key).task, plan.examples(key).batch
     update = client_update(task, client, batch, draws, defense=defense, send_buffers=Known.BUFFERS in plan.knows)

@@ -27,7 +27,7 @@ from leakgauge.data import Parquet, spec
 from leakgauge.defenses import AttackerView, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.metrics.assignment import assign
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import convnet
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Mode, Task

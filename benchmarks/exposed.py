@@ -24,7 +24,7 @@ from leakgauge.data import Parquet, spec
 from leakgauge.defenses import Clip, Defense
 from leakgauge.draws import Draws
 from leakgauge.metrics.assignment import assign
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Task

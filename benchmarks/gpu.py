@@ -24,7 +24,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import Samples, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet, resnet18, resnet20
 from leakgauge.models.resnet import resnet18_imagenet
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Step

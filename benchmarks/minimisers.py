@@ -41,7 +41,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import Parquet, Samples, Source, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import convnet, lenet, mlp, resnet20
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Task

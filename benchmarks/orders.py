@@ -23,11 +23,11 @@ from leakgauge.clients import FedAvg, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
+from leakgauge.intervals import mean_interval
 from leakgauge.metrics.assignment import assign
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.statistics.intervals import mean_interval
 from leakgauge.task import Task
 
 CLIENT = FedAvg(epochs=1, batch_size=1, lr=0.1, shuffle=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from leakgauge.version import __version__
+from leakgauge import __version__
 
 # Before autodoc, which imports with `typing.TYPE_CHECKING` set: pydantic cannot build open models then.
 importlib.import_module("leakgauge.frontiers.grammar")
@@ -83,7 +83,17 @@ def make_screens(app: Any) -> None:
     screens.make(Path(app.srcdir) / "_build" / "screens")
 
 
+def make_measured(app: Any) -> None:
+    """Every kept result beside the published number, for the page *measured*."""
+    sys.path.insert(0, str(Path(app.srcdir).parent))
+    from reproduce.table import page
+
+    (Path(app.srcdir) / "_build").mkdir(exist_ok=True)
+    (Path(app.srcdir) / "_build" / "measured.md").write_text(page(), encoding="utf-8")
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", make_screens)
+    app.connect("builder-inited", make_measured)
     app.connect("autodoc-process-signature", on_signature)

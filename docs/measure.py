@@ -22,10 +22,10 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.data import Samples, gallery, spec
 from leakgauge.defenses import Defense, RelativeToNorm, TopK, noise
 from leakgauge.draws import Draws
+from leakgauge.intervals import proportion_upper
 from leakgauge.metrics import PSNR, SSIM, assign, identify, label_f1_by_prior
 from leakgauge.models import convnet, lenet, mlp, resnet20
 from leakgauge.observation import Attack, Knowledge, Observation
-from leakgauge.statistics.intervals import proportion_upper
 from leakgauge.study.judging.gate import needed
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, inner, squared_norm

@@ -18,7 +18,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet, mlp
 from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task

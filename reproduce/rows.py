@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from leakgauge.statistics.intervals import mean_interval
-from leakgauge.version import __version__
+from leakgauge import __version__
+from leakgauge.intervals import mean_interval
 
 if TYPE_CHECKING:
     from reproduce.item import Inputs

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakgauge import executor
-from leakgauge.version import __version__
+from leakgauge import __version__, executor
 
 
 @pytest.mark.parametrize("key", ["leakgauge", "torch", "code"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from leakgauge.statistics.intervals import Interval, mean_interval
+from leakgauge.intervals import Interval, mean_interval
 from reproduce.claims.quantity import Published, Quantity
 
 

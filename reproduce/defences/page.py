@@ -8,8 +8,8 @@ from pathlib import Path
 
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to
 from leakgauge.defenses import parts_of
+from leakgauge.intervals import mean_interval
 from leakgauge.resolve import resolve_defense
-from leakgauge.statistics.intervals import mean_interval
 from reproduce.defences import limit as defences_limit
 from reproduce.defences.items import EVALUATIONS, SETTINGS, Setting, rows
 from reproduce.rog import adapted as rog_adapted

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from leakgauge.inspection.limits import Limits
-from leakgauge.statistics.intervals import proportion_interval
+from leakgauge.inspection.rule import Limits
+from leakgauge.intervals import proportion_interval
 
 HONEST, LOOKALIKE = "honest", "lookalike"
 

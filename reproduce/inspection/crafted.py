@@ -16,12 +16,15 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
 from leakgauge.servers import Broadcast, Server
+from leakgauge.servers.mkor import PublishedTaps
 from leakgauge.task import DataSpec, Mode
 from reproduce.inspection.zoo import FAMILIES, Zoo, ZooModel
 from reproduce.inspection.zoo_dice import Dice
 from reproduce.inspection.zoo_families import vgg_of
 from reproduce.inspection.zoo_formats import drawn_format
 from reproduce.inspection.zoo_initial import initialise
+from reproduce.mkor.identity import IdentityTaps
+from reproduce.mkor.lenet5 import LeNet5Taps
 
 TRIES = 200
 TRAINED_HOSTS = 2
@@ -59,11 +62,9 @@ def _plain(server: str, **fields: Callable[[Dice, DataSpec], Any]) -> Callable[[
 
 
 def _published(dice: Dice, family: str, _: DataSpec) -> Server:
-    taps = {"vgg": "published", "plain": "published", "lenet5": "lenet5", "modified": "identity"}[family]
+    taps = {"vgg": PublishedTaps, "plain": PublishedTaps, "lenet5": LeNet5Taps, "modified": IdentityTaps}[family]
     loss = dice.pick(("decoy", "absent-class", "nll-raw"))
-    made: Server = SERVERS["mkor"].build(
-        taps=TAPS[taps].build(), head=HEADS["constant"].build(), loss=LOSSES[loss].build()
-    )
+    made: Server = SERVERS["mkor"].build(taps=taps(), head=HEADS["constant"].build(), loss=LOSSES[loss].build())
     return made
 
 

@@ -8,7 +8,7 @@ import torch
 
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers import Broadcast
 from leakgauge.task import Batch, Task

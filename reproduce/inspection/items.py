@@ -15,7 +15,7 @@ from typing import Any
 
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError
-from leakgauge.inspection.limits import Limits
+from leakgauge.inspection.rule import Limits
 from reproduce.inspection import roc
 from reproduce.inspection.crafted import KINDS, available
 from reproduce.inspection.judging import HONEST, LOOKALIKE, Judged, Scenario, judged

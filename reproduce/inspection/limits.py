@@ -1,4 +1,4 @@
-"""Limits of the inspection's rules from honest models alone, for `leakgauge.inspection.limits`.
+"""Limits of the inspection's rules from honest models alone, for `leakgauge.inspection.rule`.
 
 The inspection alarms when any rule does, so the false alarms of all rules add up at worst. A budget of `RATE` is
 divided equally among the rules; what a rule's limit must exceed is the largest of
@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from leakgauge.errors import require
-from leakgauge.inspection.limits import Limits
+from leakgauge.inspection.rule import Limits
 from reproduce.inspection.judging import HONEST, Judged
 
 RATE = 0.005

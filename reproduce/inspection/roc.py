@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from leakgauge.inspection.limits import Limits
-from leakgauge.statistics.intervals import proportion_interval
-from leakgauge.version import __version__
+from leakgauge import __version__
+from leakgauge.inspection.rule import Limits
+from leakgauge.intervals import proportion_interval
 from reproduce.inspection.judging import HONEST, LOOKALIKE, Judged, Scenario
 from reproduce.rows import RESULTS
 

@@ -23,8 +23,7 @@ from leakgauge.compute import Compute
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.inspection.limits import Limits
-from leakgauge.inspection.rule import Received, measure
+from leakgauge.inspection.rule import Limits, Received, measure
 from leakgauge.metrics import PSNR, SSIM, assign
 from leakgauge.models import vgg, vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction

@@ -18,17 +18,17 @@ from leakgauge.data.batches import random_batches
 from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import lenet5, modified_lenet5
+from leakgauge.models import lenet5
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.servers.fishing import ClassFishing
-from leakgauge.servers.mkor.convolutions import IdentityTaps
-from leakgauge.servers.mkor.lenet5 import LeNet5Taps
 from leakgauge.servers.mkor.losses import Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.servers.mkor.parts import LossTreatment
 from leakgauge.servers.server import Honest, Server
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
+from reproduce.mkor.identity import IdentityTaps, modified_lenet5
+from reproduce.mkor.lenet5 import LeNet5Taps
 from reproduce.mkor.scoring import Tally, baseline_scores, common_scores, paper_scores, single_scores
 from reproduce.rows import Row
 

@@ -15,9 +15,8 @@ from leakgauge.data import Parquet
 from leakgauge.data.batches import few_class_batches
 from leakgauge.defenses import Defense, NoDefense, noise
 from leakgauge.draws import Draws
-from leakgauge.models import modified_lenet5, vgg16
+from leakgauge.models import vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction
-from leakgauge.servers.mkor.convolutions import IdentityTaps
 from leakgauge.servers.mkor.losses import Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR, shortcut_update
 from leakgauge.servers.mkor.parts import LossTreatment, Taps
@@ -26,6 +25,7 @@ from leakgauge.servers.server import Broadcast
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
 from reproduce.item import Inputs
+from reproduce.mkor.identity import IdentityTaps, modified_lenet5
 from reproduce.mkor.scoring import Tally, common_scores, paper_scores
 from reproduce.rows import Row
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakgauge.statistics.intervals import Interval, mean_interval
+from leakgauge.intervals import Interval, mean_interval
 from reproduce.rog.ablations import SMALL
 from reproduce.rog.runs import SEEDS, Named
 from reproduce.rog.settings import COMPRESSED, NOISY, PRECODE, SIGNS, SOTERIA

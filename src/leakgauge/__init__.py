@@ -17,7 +17,7 @@ if _RUN and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from leakgauge.compute import Budget, Compute

@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import cloudpickle
 import torch
 
+from leakgauge import __version__
 from leakgauge.errors import InputError, said
 from leakgauge.files import private_folder
-from leakgauge.version import __version__
 from leakgauge.workers import Loss, run_all
 
 Job = TypeVar("Job")
@@ -212,9 +212,9 @@ def _task() -> Callable[..., tuple[str, Any]]:
         try:
             import torch
 
+            from leakgauge import __version__
             from leakgauge.errors import said
             from leakgauge.executor import code
-            from leakgauge.version import __version__
         except ImportError as error:
             return "refused", f"the worker on {socket.gethostname()} lacks {error.name or error}"
         own = {"leakgauge": __version__, "torch": torch.__version__, "code": code() if not _served else terms["code"]}

@@ -48,7 +48,7 @@ from leakgauge.clients.optimisers import Adam as ClientAdam
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, NoDefense, TopK
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Mode

@@ -12,7 +12,7 @@ from leakgauge.attacks.recipes import Auto, dlg, inverting_gradients
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, Task

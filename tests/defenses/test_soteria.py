@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from reproduce.mkor.identity import IdentityTaps, modified_lenet5
 from torch import nn
 
 from cases import SPEC, batch, task
@@ -14,9 +15,7 @@ from leakgauge.defenses import Clip, Compose, NoDefense, Soteria, noise, view_of
 from leakgauge.defenses.soteria import defended_layer, feature_sensitivity, soteria_mask
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import modified_lenet5
 from leakgauge.registry import DEFENSES
-from leakgauge.servers.mkor.convolutions import IdentityTaps
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakgauge.statistics.intervals import proportion_interval, proportion_upper
+from leakgauge.intervals import proportion_interval, proportion_upper
 
 
 def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> dict[str, Any]:

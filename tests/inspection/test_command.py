@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from inspection import honest
 from leakgauge.cli import main
 from leakgauge.errors import InputError
-from leakgauge.inspection.limits import Limits
 from leakgauge.inspection.page import render
 from leakgauge.inspection.result import Inspection, Level
-from leakgauge.inspection.rule import Received, rules
+from leakgauge.inspection.rule import Limits, Received, rules
 from leakgauge.inspection.verdict import inspect
 from leakgauge.models import mlp
 from leakgauge.models.weights import fingerprint

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from inspection import honest
-from leakgauge.inspection.limits import Limits
-from leakgauge.inspection.rule import Part, Received, measure, rules
+from leakgauge.inspection.rule import Limits, Part, Received, measure, rules
 from leakgauge.inspection.rules.biases import CHANCE, SPREAD, evenness
 from leakgauge.inspection.rules.copies import regularity
 

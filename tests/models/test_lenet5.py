@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.mkor.identity import modified_lenet5
 
 from leakgauge.errors import InputError
-from leakgauge.models import lenet5, modified_lenet5
+from leakgauge.models import lenet5
 from leakgauge.registry import MODELS
 
 
@@ -52,4 +53,4 @@ def test_an_image_too_small_for_two_pools_is_refused() -> None:
 
 
 def test_both_are_registered() -> None:
-    assert {"lenet5", "modified-lenet5"} <= {entry.name for entry in MODELS}
+    assert "lenet5" in {entry.name for entry in MODELS}

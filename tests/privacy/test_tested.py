@@ -16,11 +16,11 @@ from torch import Tensor
 from leakgauge.cli import main
 from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP, GaussianNoise, Multiplier, TopK
 from leakgauge.errors import InputError
+from leakgauge.intervals import proportion_upper
 from leakgauge.privacy import Unit
 from leakgauge.privacy.canaries import Canaries, Scores
 from leakgauge.privacy.path import of_defense, of_function
 from leakgauge.privacy.tested import Claim, Outcome, PrivacyTest, check_claim, guess
-from leakgauge.statistics.intervals import proportion_upper
 
 C, Z, ROUNDS = 2.0, 1.0, 4
 STATED = Claim.of_noise(Z, 1e-5)

@@ -17,7 +17,7 @@ from PIL import Image, ImageFilter
 from scipy.stats import beta
 from skimage.metrics import structural_similarity
 
-from leakgauge.report.picture import Picture
+from leakgauge.report.rows import Picture
 
 PHOTOS = (
     "astronaut.png",

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from leakgauge.report.html import render
-from leakgauge.report.picture import Picture
 from leakgauge.report.plots import strength
+from leakgauge.report.rows import Picture
 from report.fixture import Case, fixture, photo, png
 
 Report = dict[str, Any]

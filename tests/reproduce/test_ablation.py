@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reproduce.inspection.ablation import Added, ablation, fired, table
 
-from leakgauge.inspection.limits import Limits
+from leakgauge.inspection.rule import Limits
 
 
 def test_what_nothing_else_catches_is_told_from_what_a_rule_catches() -> None:

@@ -22,7 +22,7 @@ from reproduce.claims.quantity import Published, Quantity  # noqa: E402
 from reproduce.claims.rules import Ahead, Each, Outcome, Within, difference, number  # noqa: E402
 from reproduce.claims.screen import first_screen, markdown, of_paper  # noqa: E402
 
-from leakgauge.statistics.intervals import mean_interval  # noqa: E402
+from leakgauge.intervals import mean_interval  # noqa: E402
 from reproduce import command  # noqa: E402
 
 OURS, RIVAL, GREY, NOTHING = (Quantity("p/i", "s", name, "m") for name in ("ours", "rival", "grey picture", "nothing"))

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from reproduce.defences.items import SETTINGS, Setting, rows  # noqa: E402
 from reproduce.defences.page import MARGIN  # noqa: E402
 
-from leakgauge.statistics.intervals import mean_interval  # noqa: E402
+from leakgauge.intervals import mean_interval  # noqa: E402
 
 
 @cache

@@ -26,7 +26,7 @@ from reproduce.inspection.zoo_formats import SERIES, drawn_format  # noqa: E402
 from reproduce.inspection.zoo_states import STATES  # noqa: E402
 from reproduce.inspection.zoo_stock import Split, Stock  # noqa: E402
 
-from leakgauge.inspection.limits import Limits  # noqa: E402
+from leakgauge.inspection.rule import Limits  # noqa: E402
 from leakgauge.observation import Reconstruction  # noqa: E402
 from leakgauge.task import Batch  # noqa: E402
 

@@ -14,8 +14,7 @@ from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import mlp
-from leakgauge.models.lenet import ACTIVATIONS
-from leakgauge.models.small import one_convolution, one_hidden_layer
+from leakgauge.models.small import ACTIVATIONS, one_convolution, one_hidden_layer
 from leakgauge.risk import jacobian
 from leakgauge.risk.counting import OneHidden, needed_rows, rank_of, simple_rows
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank

@@ -13,15 +13,14 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.defenses import ClipExamples, Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change, Server
-from leakgauge.servers.input_skip import InputSkip
+from leakgauge.servers.architectures import Coupling, InputSkip, ReversibleNetwork
+from leakgauge.servers.imprint import LinearFirst
 from leakgauge.servers.reads import DECOY_BIAS, expected_alone
-from leakgauge.servers.reversible import Coupling, ReversibleNetwork
 from leakgauge.servers.routed import RoutedRead, SubModelPerExample, places
-from leakgauge.servers.trap import LinearFirst
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 TEN = replace(SPEC, classes=10)

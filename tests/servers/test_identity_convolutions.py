@@ -12,7 +12,7 @@ from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import convnet, lenet, resnet20
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.servers.fishing import ClassFishing

@@ -13,7 +13,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, clien
 from leakgauge.defenses import ClipExamples, Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change

@@ -15,7 +15,7 @@ from leakgauge.clients import FedAvg, FedSGD, client_update, mean_gradient
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.label_flip import LabelFlip
 from leakgauge.task import Task

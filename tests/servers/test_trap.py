@@ -10,11 +10,11 @@ from cases import SPEC, task
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change
-from leakgauge.servers.trap import LinearFirst, TrapWeights
+from leakgauge.servers.imprint import LinearFirst, TrapWeights
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge import clients
+from leakgauge.attacks import matching
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.recipes import inverting_gradients
 from leakgauge.clients import FedAvg, FedSGD
@@ -18,7 +20,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import mlp
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES
 from leakgauge.resolve import label_of, resolve
-from leakgauge.study.described import described
+from leakgauge.study.contents import described
 from leakgauge.study.run import run
 from leakgauge.study.written import resolve_plan
 
@@ -80,6 +82,9 @@ def test_descriptions_tell_contents_apart() -> None:
     assert described(examples()) != described(other)
     assert described(noise(relative=1.0)) != described(noise(relative=2.0))
     assert described(Samples(size=8)) == described(Samples(size=8))
+    # The room and the name: a plan stays the same when a module of the package is moved.
+    assert list(described(clients.Adam())) == ["leakgauge.clients.Adam"]
+    assert list(described(matching.Adam())) == ["leakgauge.attacks.Adam"]
 
 
 @pytest.mark.parametrize(

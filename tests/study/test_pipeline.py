@@ -14,13 +14,12 @@ import yaml
 from click.testing import CliRunner
 
 from leakgauge.cli import main
-from leakgauge.cli.estimate import decision
+from leakgauge.cli.lint import decision
 from leakgauge.errors import InputError
-from leakgauge.study.described import withheld_name
-from leakgauge.study.judging.judged import Judged
+from leakgauge.study.contents import withheld_name
 from leakgauge.study.pipeline.compare import compare
 from leakgauge.study.pipeline.estimate import Cost, Estimate
-from leakgauge.study.pipeline.junit import write_junit
+from leakgauge.study.pipeline.gate import Judged, write_junit
 from study.plans import tiny
 
 jsonschema = pytest.importorskip("jsonschema")

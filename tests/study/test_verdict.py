@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from leakgauge.statistics.intervals import proportion_upper
+from leakgauge.intervals import proportion_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
 from leakgauge.study.judging.gate import GateResult, needed

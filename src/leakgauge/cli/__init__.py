@@ -15,13 +15,11 @@ os.environ["PYTHONSAFEPATH"] = "1"
 
 import click
 
+from leakgauge import __version__
 from leakgauge.cli.between import between
 from leakgauge.cli.captured import captured
-from leakgauge.cli.counts import count, privacy
-from leakgauge.cli.evidence import cohort, compare, estimate, lint
-from leakgauge.cli.fit import fit
+from leakgauge.cli.commands import cohort, compare, count, estimate, fit, lint, privacy
 from leakgauge.errors import LONGEST, InputError, printable
-from leakgauge.version import __version__
 
 KINDS = (
     "attacks",

@@ -9,10 +9,10 @@ import click
 
 from leakgauge.errors import InputError
 from leakgauge.files import write_whole
-from leakgauge.inspection.limits import Limits
 from leakgauge.inspection.page import lines, render
 from leakgauge.inspection.received import read_hashes, received
 from leakgauge.inspection.result import Level
+from leakgauge.inspection.rule import Limits
 from leakgauge.inspection.verdict import inspect
 from leakgauge.models.weights import fingerprint
 

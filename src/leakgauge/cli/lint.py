@@ -1,17 +1,23 @@
-"""Everything behind `leakgauge lint`."""
+"""Everything behind `leakgauge lint` and `leakgauge estimate`: what can be said of a plan before it runs."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
+from leakgauge.compute import Compute
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.risk.lint import LintFinding, Severity, lint_update
 from leakgauge.risk.lint_source import lint_source
 from leakgauge.study.grammar import read_yaml
+from leakgauge.study.pipeline.estimate import Cost, Estimate, estimate
 from leakgauge.study.pipeline.findings import findings_text, print_findings, sorted_findings
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.written import resolve_plan
@@ -60,3 +66,61 @@ def _folder(folder: Path) -> Iterator[LintFinding]:
     require(read + len(sources) > 0, str(folder), "holds no update and no source", HINT)
     for path in sources:
         yield from lint_source(path)
+
+
+def estimate_command(plan: Path, *, seconds: float, workers: int, json_file: Path | None, console: Console) -> None:
+    """Prints a forecast.
+
+    Raises:
+        InputError: the plan cannot be used.
+    """
+    compute = Compute()
+    compute.apply()
+    found = estimate(resolve_plan(read_yaml(plan)), seconds=seconds, compute=compute)
+    if json_file is not None:
+        needed = None if found.needed is None or math.isinf(found.needed) else int(found.needed)
+        said = {"trials": found.trials, "seconds": found.seconds, "at_least": found.is_least, "needed": needed}
+        record = asdict(found) | said
+        write_whole(json_file, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    for cost in found.costs:
+        console.print(Text(_line(cost)))
+    console.print(Text(total(found, workers), style="bold"))
+    console.print(Text(decision(found)))
+
+
+def _line(cost: Cost) -> str:
+    if cost.problem:
+        return f"{cost.label}: {cost.trials} trials, not measured ({cost.problem})"
+    return f"{cost.label}: {cost.trials} trials of {'at least ' * cost.is_least}{duration(cost.seconds)}"
+
+
+def total(found: Estimate, workers: int) -> str:
+    """Trials and time of the whole audit."""
+    least = "at least " * found.is_least
+    shared = duration(found.seconds / workers)
+    return f"{found.trials} trials, {least}about {shared} with {workers} worker{'s' * (workers != 1)} on this machine."
+
+
+def decision(found: Estimate) -> str:
+    """Whether the gate can decide with the plan's examples."""
+    if found.needed is None:
+        return "The plan has no gate with a limit on a share, so no number of examples is needed to decide."
+    if math.isinf(found.needed):
+        return "The gate allows none at all: no number of examples can show that. Give a limit above 0."
+    if found.examples >= found.needed:
+        return (
+            f"The gate needs {found.needed:.0f} examples in each setting if none is identified; the plan has "
+            f"{found.examples}. One that is identified needs more."
+        )
+    factor, more = found.needed / max(found.examples, 1), found.needed - found.examples
+    return (
+        f"The gate needs {found.needed:.0f} examples in each setting if none is identified; the plan has "
+        f"{found.examples}, so it cannot pass: {more:.0f} more, about {factor:.1f} times the time."
+    )
+
+
+def duration(seconds: float) -> str:
+    """In the unit that a person would use."""
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -19,8 +19,17 @@ from leakgauge.registry import MODELS
 from leakgauge.resolve import split
 from leakgauge.study.model_spec import ModelSpec, fitted
 from leakgauge.task import DataSpec, Task
-from leakgauge.training.augment import Augmentation, CropFlip, NoAugmentation
-from leakgauge.training.fit import Drops, Epoch, HalfCosine, Recipe, accuracy, fit
+from leakgauge.training.fit import (
+    Augmentation,
+    CropFlip,
+    Drops,
+    Epoch,
+    HalfCosine,
+    NoAugmentation,
+    Recipe,
+    accuracy,
+    fit,
+)
 
 
 def read_option(text: str, field: str) -> Any:

@@ -17,7 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.files import private_folder
 from leakgauge.frontiers.folder import Folder, keep, kept
 from leakgauge.frontiers.plan import FrontierPlan, Utility
-from leakgauge.statistics.intervals import proportion_interval
+from leakgauge.intervals import proportion_interval
 from leakgauge.task import Task
 from leakgauge.training.federated import Training
 from leakgauge.training.partition import Examples, Hands, dirichlet_partition

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from leakgauge import __version__
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.frontiers import costs as spent
@@ -21,7 +22,6 @@ from leakgauge.study.document import read_trial
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.run import environment
 from leakgauge.study.store import Store
-from leakgauge.version import __version__
 
 SCHEMA_VERSION = 2
 """2: findings as in an audit's report.json of schema 2."""

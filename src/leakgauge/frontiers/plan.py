@@ -19,9 +19,8 @@ from leakgauge.frontiers.rows import UNDEFENDED, Row
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.resolve import Named, label
-from leakgauge.study.contents import data_identity
+from leakgauge.study.contents import data_identity, plan_in_words
 from leakgauge.study.dealt import Dealt, Key, Rule
-from leakgauge.study.described import plan_in_words
 from leakgauge.study.plan import TRIAL_SECONDS, Plan
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining

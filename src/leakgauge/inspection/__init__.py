@@ -1,8 +1,7 @@
 """The client's check of a received model, before it trains on it."""
 
 from leakgauge.inspection import graph, layers  # noqa: F401
-from leakgauge.inspection.limits import Limits
-from leakgauge.inspection.rule import Measurement, Part, Received, Rule, measure, rules, skipped
+from leakgauge.inspection.rule import Limits, Measurement, Part, Received, Rule, measure, rules, skipped
 from leakgauge.inspection.rules import biases, copies, own_data, passage, rows, signs, since, values  # noqa: F401
 
 __all__ = ["Limits", "Measurement", "Part", "Received", "Rule", "measure", "rules", "skipped"]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from leakgauge.version import __version__
+from leakgauge import __version__
 
 SCHEMA_VERSION = 1
 CRAFTED = 3.0

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from leakgauge.inspection.limits import Limits
 from leakgauge.inspection.matrices import layers
 from leakgauge.inspection.result import CRAFTED, Finding, Inspection, Level, Skipped, Unjudged
-from leakgauge.inspection.rule import Measurement, Part, Received, measure, rules, skipped
+from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules, skipped
 
 NEEDED = {
     Part.STATE: "the model's weights",

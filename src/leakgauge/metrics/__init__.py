@@ -4,8 +4,7 @@ from leakgauge.metrics.assignment import Assignment, assign
 from leakgauge.metrics.identification import Identification, identify, mean_image, nearest_public
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior
 from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
-from leakgauge.metrics.metric import Metric
-from leakgauge.metrics.pixel import MSE, PSNR, PSNR_CAP, is_exact
+from leakgauge.metrics.metric import MSE, PSNR, PSNR_CAP, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 
 __all__ = [

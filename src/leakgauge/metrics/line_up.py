@@ -12,10 +12,9 @@ from torch import Tensor
 
 from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
-from leakgauge.metrics.assignment import pairwise_mse
+from leakgauge.metrics.assignment import likeness, pairwise_mse, plain_likeness
 from leakgauge.metrics.identification import TIE
 from leakgauge.metrics.metric import clamped
-from leakgauge.metrics.registration import likeness, plain_likeness
 
 TWIN = 0.05
 """Share of a picture's structure up to which another may differ and still be the same to the eye."""

@@ -1,14 +1,16 @@
-"""The contract of a score, and the preparation that all of them share."""
+"""The contract of a score, the preparation that all of them share, and squared error with its logarithm."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.errors import require
+from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 
 MORE, LESS = "more leakage", "less leakage"
@@ -60,3 +62,69 @@ def clamped(x: Float[Tensor, "n ..."], *, data_range: float, low: float) -> Floa
     values = x.detach().to("cpu", torch.float64)
     values = torch.where(values.isnan(), low + data_range / 2, values)
     return values.clamp_(low, low + data_range)
+
+
+PSNR_CAP = 300.0
+"""dB of an exact recovery: reports hold no infinity. It stands for a root mean squared error of 1e-15 of the range."""
+
+
+def is_exact(psnr: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Which PSNR scores stand at the cap."""
+    return psnr >= PSNR_CAP
+
+
+def decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Float[Tensor, " n"]:
+    power = torch.as_tensor(peak, dtype=mse.dtype).square().expand_as(mse)
+    # Both floors keep 0/0 and log 0 away: an exact image is at the cap, a black peak at its negative.
+    ratio = torch.where(mse > 0, power / mse.clamp_min(1e-300), torch.inf)
+    return (10 * ratio.log10()).clamp(-PSNR_CAP, PSNR_CAP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixelwise:
+    data_range: float = 1.0
+    low: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
+
+    def defined_for(self, spec: DataSpec) -> bool:
+        """For all data."""
+        return True
+
+    def errors(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, " n"], Tensor]:
+        a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
+        mse = (a - b).square().reshape(len(a), -1).mean(1) if len(a) else a.new_zeros(0)
+        return mse, b
+
+
+@METRICS.register("mse")
+@dataclass(frozen=True, kw_only=True)
+class MSE(Pixelwise):
+    """Mean squared error per example, in squared units of the data. Range [0, data_range²]."""
+
+    name: ClassVar[str] = "mse"
+    higher_means: ClassVar[str] = LESS
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        return self.errors(x_hat, x)[0]
+
+
+@METRICS.register("psnr")
+@dataclass(frozen=True, kw_only=True)
+class PSNR(Pixelwise):
+    """10·log₁₀(data_range² / MSE) in dB, per example, after clamping to the data's range.
+
+    Never pooled over a batch before the logarithm and never summed. Range [0, 300]: an error of zero
+    scores `PSNR_CAP`, see `is_exact`.
+    """
+
+    name: ClassVar[str] = "psnr"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (0.0, PSNR_CAP)
+    needs_truth: ClassVar[bool] = True
+
+    def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+        return decibels(self.errors(x_hat, x)[0], self.data_range)

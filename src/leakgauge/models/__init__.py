@@ -1,6 +1,5 @@
 """Networks of the papers, by name."""
 
-from leakgauge.models.lenet import lenet, lenet5, modified_lenet5
 from leakgauge.models.resnet import (
     resnet18,
     resnet18_imagenet,
@@ -11,7 +10,16 @@ from leakgauge.models.resnet import (
     resnet50_imagenet,
     resnet152_imagenet,
 )
-from leakgauge.models.small import convnet, mlp, one_convolution, one_hidden_layer, small_convnet, two_convolutions
+from leakgauge.models.small import (
+    convnet,
+    lenet,
+    lenet5,
+    mlp,
+    one_convolution,
+    one_hidden_layer,
+    small_convnet,
+    two_convolutions,
+)
 from leakgauge.models.vgg import vgg, vgg16
 
 __all__ = [
@@ -19,7 +27,6 @@ __all__ = [
     "lenet",
     "lenet5",
     "mlp",
-    "modified_lenet5",
     "one_convolution",
     "one_hidden_layer",
     "resnet18",

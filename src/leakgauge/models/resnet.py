@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from leakgauge.models.lenet import ACTIVATIONS, Activation
+from leakgauge.models.small import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 

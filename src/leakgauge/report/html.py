@@ -17,8 +17,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.report import plots
-from leakgauge.report.picture import Picture
-from leakgauge.report.rows import LEVELS, NONE, PER_FINDING, Record, Seen, get, number_of
+from leakgauge.report.rows import LEVELS, NONE, PER_FINDING, Picture, Record, Seen, get, number_of
 
 IN_ALL, GALLERIES, PAGE, CASES = 240, 120, 100, 5000
 """Pictures, cases with pictures, table rows at a time and in all: of the worst; the rest is in report.json."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leakgauge.report import plots
-from leakgauge.report.picture import Picture
 
 Record = Mapping[str, Any]
 PER_FINDING, FAILURES = 8, 100
@@ -190,3 +189,13 @@ def number_of(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A true image and what an attack made of it, as PNG files; `slot` indexes the trial's lists of scores."""
+
+    name: str
+    slot: int
+    original: bytes | None
+    reconstruction: bytes | None

@@ -1,15 +1,13 @@
 """Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
+from leakgauge.servers.architectures import InputSkip, ReversibleNetwork
 from leakgauge.servers.fishing import ClassFishing, FeatureFishing
 from leakgauge.servers.identity_convolutions import IdentityConvolutions
-from leakgauge.servers.imprint import Imprint, ImprintBlock
-from leakgauge.servers.input_skip import InputSkip
+from leakgauge.servers.imprint import Imprint, ImprintBlock, LinearFirst, TrapWeights
 from leakgauge.servers.label_flip import LabelFlip
 from leakgauge.servers.mkor import MKOR
-from leakgauge.servers.reversible import ReversibleNetwork
 from leakgauge.servers.routed import SubModelPerExample
 from leakgauge.servers.server import Broadcast, Change, Honest, Server
-from leakgauge.servers.trap import LinearFirst, TrapWeights
 
 __all__ = [
     "MKOR",

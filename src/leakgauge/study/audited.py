@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from leakgauge.errors import InputError
 from leakgauge.files import private_folder
 from leakgauge.study.judging.results import Finding
-from leakgauge.study.judging.verdict import Verdict
+from leakgauge.study.judging.verdict import Verdict, lines, named
 from leakgauge.study.store import RESULTS
-from leakgauge.study.summary import lines, named
 
 if TYPE_CHECKING:
     import pandas

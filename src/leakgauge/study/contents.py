@@ -1,23 +1,30 @@
-"""What the results of a plan rest on, identified by content: files, data, code of the user's own, versions."""
+"""What the results of a plan rest on, identified by content: files, data, objects, code of the user's own, versions."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from torch import Tensor, nn
 
+from leakgauge import __version__
 from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Part, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.tables import Asked, AuditRow
-from leakgauge.version import __version__
+from leakgauge.report.rows import Picture
+from leakgauge.study.database import Database
+from leakgauge.study.tables import Asked, AuditRow, PictureRow, TrialRow, checksum_of
 
 LENT = 1000
 """Examples beside the clients' of a source that lies in no file, which are read for its identity."""
@@ -155,3 +162,100 @@ def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
             base = package[: len(package) - node.level + 1] if node.level else ()
             inside = (*base, *(node.module.split(".") if node.module else ()))
             yield from ((*inside, alias.name) for alias in node.names)
+
+
+@dataclass(frozen=True)
+class Pictures(Mapping[str, Sequence[Picture]]):
+    """Trial id → its pictures by slot; of the trials that have any.
+
+    Attributes:
+        key: of the audit in the database.
+    """
+
+    base: Database
+    key: str
+
+    def __getitem__(self, trial: str) -> Sequence[Picture]:
+        """Raises `InputError` where one is damaged."""
+        of = select(PictureRow).where(PictureRow.audit == self.key, PictureRow.trial == trial)
+        with self.base.readable(), Session(self.base.engine) as session:
+            found = [self._whole(row) for row in session.scalars(of.order_by(PictureRow.slot))]
+        if not found:
+            raise KeyError(trial)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        of = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.pictures > 0).order_by(TrialRow.id)
+        with self.base.readable(), Session(self.base.engine) as session:
+            yield from session.scalars(of)
+
+    def __len__(self) -> int:
+        of = select(func.count()).select_from(TrialRow).where(TrialRow.audit == self.key, TrialRow.pictures > 0)
+        with self.base.readable(), Session(self.base.engine) as session:
+            return int(session.scalar(of) or 0)
+
+    def check(self) -> None:
+        """Raises `InputError` where one is damaged or missing."""
+        mine = PictureRow.audit == self.key
+        kept = select(PictureRow.trial, func.count().label("there")).where(mine).group_by(PictureRow.trial).subquery()
+        there = func.coalesce(kept.c.there, 0)
+        lost = select(TrialRow.id).outerjoin(kept, kept.c.trial == TrialRow.id)
+        lost = lost.where(TrialRow.audit == self.key, there != TrialRow.pictures)
+        with self.base.readable(), Session(self.base.engine) as session:
+            with session.scalars(select(PictureRow).where(mine).execution_options(yield_per=100)) as rows:
+                for row in rows:
+                    self._whole(row)
+                    session.expunge(row)
+            name = session.scalars(lost.limit(1)).first()
+            if name is not None:
+                raise self.base.damaged(f"the pictures of trial {name}")
+
+    def _whole(self, row: PictureRow) -> Picture:
+        if row.checksum != checksum_of(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
+            raise self.base.damaged(f"a picture of trial {row.trial}")
+        return Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)
+
+
+def described(value: Any) -> Any:
+    """`value` in JSON types. Objects of other contents (weights, tensors, parameters) are described differently."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): described(inside) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [described(inside) for inside in value]
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {fingerprint(value)}"
+    kind = _kind(type(value))
+    if isinstance(value, nn.Module):
+        return {kind: fingerprint(*value.state_dict().values())}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {kind: {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+    return kind if isinstance(value, type) or not vars_of(value) else {kind: described(vars_of(value))}
+
+
+def _kind(kind: type) -> str:
+    """Of this package the room and the name alone, so that a plan stays the same when a module is moved."""
+    parts = kind.__module__.split(".")
+    return ".".join([*(parts[:2] if parts[0] == "leakgauge" else parts), kind.__qualname__])
+
+
+def plan_in_words(plan: Any) -> dict[str, Any]:
+    """A plan's own words where it was read from a file (`written`), else its fields, described."""
+    if plan.written is not None:
+        return dict(described(plan.written))
+    told = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
+    return {name: described(getattr(plan, name)) for name in told}
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """What an object of no dataclass holds; private members left out."""
+    return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+
+
+def withheld_name(name: str) -> str:
+    """A short hash in place of a file's name, the same in every audit, so that two audits can be compared.
+
+    Whoever can guess the name can check the guess: names that are themselves secrets should be changed in the data.
+    """
+    return f"#{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:12]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from leakgauge.errors import InputError
 from leakgauge.files import written_whole
-from leakgauge.study.deciding.signed import signed
+from leakgauge.study.deciding.facts import signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict

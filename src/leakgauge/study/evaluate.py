@@ -13,8 +13,7 @@ from leakgauge.metrics.assignment import Assignment, assign, assign_each
 from leakgauge.metrics.identification import mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals
-from leakgauge.metrics.metric import Metric
-from leakgauge.metrics.pixel import MSE, PSNR, is_exact
+from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores, Values

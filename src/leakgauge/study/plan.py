@@ -24,9 +24,8 @@ from leakgauge.models.weights import fingerprint, read_model, weights_path
 from leakgauge.observation import Known
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast, Honest
-from leakgauge.study.contents import JUDGING, contents
+from leakgauge.study.contents import JUDGING, contents, plan_in_words
 from leakgauge.study.dealt import Client, Dealt, Key, Rule, product
-from leakgauge.study.described import plan_in_words
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained, Setting
 from leakgauge.study.explaining.rounds import Round, clients_of, rounds_of

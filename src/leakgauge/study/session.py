@@ -16,16 +16,15 @@ from leakgauge.compute import Compute
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
-from leakgauge.study.deciding.signed import LINT
+from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
-from leakgauge.study.judging.verdict import Verdict
+from leakgauge.study.judging.verdict import Verdict, lines, named
 from leakgauge.study.pipeline.findings import findings_text, print_rules, sorted_findings
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
-from leakgauge.study.summary import lines, named
 from leakgauge.study.written import resolve_plan
 
 OTHERS = 42

@@ -11,15 +11,14 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import Lock, private_folder, write_whole
-from leakgauge.study.contents import ANEW, refuse_other
+from leakgauge.study.contents import ANEW, Pictures, refuse_other
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.database import Database
-from leakgauge.study.pictures import Pictures
 from leakgauge.study.tables import DIED, Asked, AuditRow, PictureRow, PlannedRow, TrialRow, checksum_of, died
 from leakgauge.study.trial import TrialResult
-from leakgauge.version import __version__
 
 LOCK = ".audit.lock"
 SHARED = "store.json"

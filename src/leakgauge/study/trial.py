@@ -19,11 +19,11 @@ from leakgauge.data.source import Part, whole_gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction, Status
-from leakgauge.report.picture import Picture
+from leakgauge.report.rows import Picture
 from leakgauge.resolve import Named
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
+from leakgauge.study.contents import withheld_name
 from leakgauge.study.dealt import Key
-from leakgauge.study.described import withheld_name
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs

@@ -1,7 +1,6 @@
 """Training of the classifiers whose gradients are attacked."""
 
-from leakgauge.training.augment import CropFlip, NoAugmentation
-from leakgauge.training.fit import Epoch, Recipe, accuracy, fit
+from leakgauge.training.fit import CropFlip, Epoch, NoAugmentation, Recipe, accuracy, fit
 
 __all__ = [
     "CropFlip",

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakgauge.checkpoint import fingerprint
+from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.defenses.defense import AttackerView
@@ -20,7 +20,6 @@ from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.training.federated_checkpoint import load_checkpoint, save_checkpoint
 from leakgauge.training.partition import Examples, Hands
 from leakgauge.update import Update, UpdateKind
 
@@ -171,9 +170,9 @@ class FederatedTraining:
         task = self.defense.on_task(task)
         rounds: list[Round] = []
         identity = self.identity(task, train, hands)
-        if checkpoint is not None and checkpoint.exists():
-            state, records = load_checkpoint(checkpoint, identity)
-            task, rounds = task.with_state(state), [_round(r) for r in records]
+        held = read_checkpoint(checkpoint, identity)
+        if held is not None:
+            task, rounds = task.with_state(held["state"]), [_round(r) for r in held["records"]]
         while len(rounds) < self.rounds and _finite(task.parameters):
             began = time.perf_counter()
             task, asked = self.step(task, train, hands, len(rounds))
@@ -183,7 +182,8 @@ class FederatedTraining:
             rounds.append(Round(number, score, asked, time.perf_counter() - began))
             if checkpoint is not None:
                 records = [[r.number, r.accuracy, list(r.asked), r.seconds] for r in rounds]
-                save_checkpoint(checkpoint, identity, {**task.parameters, **task.buffers}, records)
+                state = {**task.parameters, **task.buffers}
+                save_checkpoint(checkpoint, identity, {"state": state, "records": records})
             if on_round is not None:
                 on_round(rounds[-1])
         return Training(tuple(rounds), None if _finite(task.parameters) else len(rounds))

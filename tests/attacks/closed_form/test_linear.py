@@ -13,7 +13,7 @@ from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.defenses import NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task

@@ -11,7 +11,7 @@ from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Task
 from leakgauge.tensors import Wire

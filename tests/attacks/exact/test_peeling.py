@@ -12,7 +12,7 @@ from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import Clip, NoDefense, TopK, noise
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models.small import mlp
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Mode, Task

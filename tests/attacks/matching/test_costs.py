@@ -26,7 +26,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import Samples, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import convnet, lenet, resnet18
 from leakgauge.observation import Knowledge, Observation, Step
 from leakgauge.task import Batch, Task

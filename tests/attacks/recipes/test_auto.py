@@ -31,7 +31,7 @@ from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, noise
 from leakgauge.defenses.noise import laplace
 from leakgauge.draws import Draws
-from leakgauge.metrics.pixel import PSNR
+from leakgauge.metrics.metric import PSNR
 from leakgauge.models import mlp
 from leakgauge.observation import Attack, Knowledge, Observation, Status
 from leakgauge.task import DataSpec, Task

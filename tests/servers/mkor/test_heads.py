@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.servers.mkor.heads import Constant, Naive, crafted
+from leakgauge.servers.mkor.heads import Constant, crafted
 from leakgauge.servers.mkor.inconspicuous import Inconspicuous
 from leakgauge.servers.mkor.losses import Decoy
 from leakgauge.servers.mkor.network import linear_stack
@@ -17,7 +17,7 @@ from leakgauge.servers.mkor.parts import CraftedHead
 from leakgauge.task import DataSpec, Mode, Task
 from mkor_cases import FlatTaps, classifier, craft, error, means, observed, pictures, read
 
-HEADS = [Constant(), Naive(), Inconspicuous(), Inconspicuous(asleep=1000.0), Inconspicuous(beta=0.01)]
+HEADS = [Constant(), Inconspicuous(), Inconspicuous(asleep=1000.0), Inconspicuous(beta=0.01)]
 REPEATS = [0, 1, 1, 5, 5, 5, 7, 2, 9]
 
 
@@ -54,14 +54,6 @@ def test_tensors_that_nobody_crafts_are_shared_not_copied() -> None:
     result = crafted(task, FlatTaps().craft(task, torch.Generator()), {name: torch.zeros_like(task.parameters[name])})
     assert not result.parameters[name].any()
     assert all(result.parameters[k] is task.parameters[k] for k in task.parameters if k != name)
-
-
-def test_the_naive_head_leaves_unread_rows_honest() -> None:
-    task = classifier(hidden=(40, 30), classes=10)
-    built = craft(task, Naive())
-    for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
-        assert torch.equal(built.task.parameters[name][10:], task.parameters[name][10:])
-        assert not torch.equal(built.task.parameters[name][:10], task.parameters[name][:10])
 
 
 @pytest.mark.parametrize("asleep", [None, 1000.0])
@@ -202,7 +194,7 @@ def test_pairs_need_twice_as_many_units_only_in_the_first_layer() -> None:
     assert error(read(craft(task, Inconspicuous()), batch), batch) < 1e-12
 
 
-@pytest.mark.parametrize("head", [Constant(), Naive(), Inconspicuous(), Inconspicuous(asleep=1000.0)], ids=repr)
+@pytest.mark.parametrize("head", [Constant(), Inconspicuous(), Inconspicuous(asleep=1000.0)], ids=repr)
 def test_paths_carry_classes_through_dropout(head) -> None:
     """Means of repeated classes are weighted by how many paths survive, so single examples are the oracle."""
     task = classifier(hidden=(400, 300), drop=0.5)
@@ -216,7 +208,7 @@ def test_paths_carry_classes_through_dropout(head) -> None:
     assert "dropout silences" in found.message
 
 
-@pytest.mark.parametrize("head", [Constant, Naive, Inconspicuous])
+@pytest.mark.parametrize("head", [Constant, Inconspicuous])
 @pytest.mark.parametrize("paths", [1, 2])
 def test_the_stated_chance_of_loss_is_the_measured_one(head, paths) -> None:
     classes = 150
@@ -238,7 +230,7 @@ def test_eval_mode_needs_one_path() -> None:
     assert torch.equal(built.task.parameters["1.weight"], torch.full((400, 36), 1 / 36, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("head", [Constant(), Naive(), Inconspicuous(), Inconspicuous(beta=0.01)], ids=repr)
+@pytest.mark.parametrize("head", [Constant(), Inconspicuous(), Inconspicuous(beta=0.01)], ids=repr)
 def test_without_a_bias_features_are_right_up_to_scale(head) -> None:
     task = classifier(first_bias=False)
     batch = pictures(task, [0, 4, 7])
@@ -258,7 +250,7 @@ def test_sleep_without_a_bias_is_refused() -> None:
 def test_more_outputs_than_units_wire_the_classes() -> None:
     task = classifier(hidden=(20, 12), classes=10, outputs=30)
     batch = pictures(task, range(10))
-    for head in (Constant(), Naive(), Inconspicuous()):
+    for head in (Constant(), Inconspicuous()):
         found = read(craft(task, head), batch)
         assert found.classes.tolist() == list(range(10))
         assert error(found, batch) < 1e-12

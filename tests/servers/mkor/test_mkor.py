@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from reproduce.mkor.variants import CrossEntropy
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation
@@ -16,7 +17,7 @@ from leakgauge.registry import SERVERS
 from leakgauge.servers import Change, Server
 from leakgauge.servers.mkor.heads import Constant
 from leakgauge.servers.mkor.inconspicuous import Inconspicuous
-from leakgauge.servers.mkor.losses import AbsentClass, CrossEntropy, Decoy, NLLRaw
+from leakgauge.servers.mkor.losses import AbsentClass, Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
 from mkor_cases import FlatMap, FlatTaps, classifier, craft, means, observed, pictures, read

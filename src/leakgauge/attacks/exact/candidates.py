@@ -1,14 +1,13 @@
-"""Rows of a gradient that one example alone may drive."""
+"""Examples proposed from rows that one alone may drive, the length of an unknown update, and what proves an example."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_in
-from leakgauge.attacks.exact.sums import Sums
-from leakgauge.attacks.exact.tail import Tail
+from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, residual, shares_in
+from leakgauge.attacks.exact.sums import Sums, Tail
 
 SLACK = 1e-2
 """How far outside the data's range a candidate may lie, in shares of the range's width."""
@@ -90,3 +89,90 @@ def _new(fresh: Examples, known: Float[Tensor, "k d"]) -> Examples:
         return fresh
     gap = torch.cdist(fresh.x, known).amin(1) / fresh.x.norm(dim=1).clamp_min(1e-12)
     return fresh.take(gap > 1e-3)
+
+
+AGREE = 3
+"""Rows that must name the same factor."""
+
+MOST = 3
+"""Factors that are tried."""
+
+ERRORS = 4.0
+"""A row's factor is off by this many times its relative rounding: of the entry, of the example and of its share."""
+
+
+def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
+    """What the whole gradient may have been multiplied by (clipping, an unknown learning rate), likeliest first.
+
+    A row that one example alone drives is that example whatever the length of the update. The model tells the row's
+    bias entry for it and every label; the observed one is that times the factor, for the right label. Other rows name
+    other factors, by accident: the value that most rows name, within their rounding, is the factor. A factor is no
+    proof: what is read with it has to prove itself.
+
+    Returns:
+        At most `MOST` factors, named by `AGREE` rows or more; and how many tests were made.
+    """
+    state = residual(tail, sums, Examples.none(sums.weight))
+    rows = (~state.explained & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
+    x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
+    if sums.low is not None and sums.high is not None:
+        slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
+        inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
+        rows, x, doubt = rows[inside], x[inside], doubt[inside]
+    if len(rows) < AGREE:
+        return [], 0
+    slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]
+    named = state.bias[rows, None] / (sums.scale * slopes)
+    row = torch.arange(len(rows), device=rows.device)[:, None].expand_as(named)
+    width = (ERRORS * doubt)[:, None].expand_as(named)
+    valid = torch.isfinite(named) & (named > 0) & (width < 1e-2)
+    return _agreed(named[valid].log(), width[valid], row[valid]), int(named.numel())
+
+
+def _agreed(value: Float[Tensor, " m"], width: Float[Tensor, " m"], row: Int[Tensor, " m"]) -> list[float]:
+    """Values that lie within their widths of most others, of other rows; each with its neighbours taken once."""
+    order = value.argsort()
+    value, width, row = value[order], width[order], row[order]
+    found: list[float] = []
+    free = torch.ones(len(value), dtype=torch.bool, device=value.device)
+    low = torch.searchsorted(value, value - width)
+    high = torch.searchsorted(value, value + width, right=True)
+    for index in (high - low).argsort(descending=True, stable=True).tolist():
+        if len(found) == MOST or int(high[index] - low[index]) < AGREE:
+            break
+        near = slice(int(low[index]), int(high[index]))
+        if not bool(free[index]) or len(row[near].unique()) < AGREE:
+            continue
+        free[near] = False
+        weight = 1 / width[near].square().clamp_min(1e-30)
+        found.append(float(((value[near] * weight).sum() / weight.sum()).exp()))
+    return found
+
+
+CHANCE = 1e-6
+"""Most expected false matches among all tests, for a certificate by one row's bias entry alone."""
+
+NEAR = 10 ** (-45 / 20)
+"""Largest error of a proved example, in shares of the largest input: 45 dB."""
+
+
+def certify(state: Residual, found: Examples, tests: int) -> Bool[Tensor, " k"]:
+    """Which examples are proved.
+
+    A row that is wholly explained repeats d + 1 numbers. Its own row makes an example, and one number of it tests the
+    label: a test of relative width w passes a wrong candidate with a probability of about w. Each further row that the
+    example drives, and that is explained, tests d + 1. That proves it where nothing of the gradient is left. Before,
+    two examples that drive the same rows in one proportion (equal labels, a saturated soft-max, two classes) could
+    stand as their mixture in all of them: so the test must be narrow enough that not one of all that were made
+    would pass by accident; with a single explained row, that fewer than `CHANCE` would.
+
+    The example must be known to `NEAR` besides: one whose gradient is faint may be there for certain, and blurred.
+    """
+    if not len(found):
+        return torch.zeros(0, dtype=torch.bool, device=state.bias.device)
+    drives = state.shares.abs() > FACTOR * state.error
+    rows = (drives & state.explained & ~state.open).sum(1)
+    near = FACTOR * found.doubt <= NEAR
+    chance = found.relative * tests
+    whole = bool((state.explained | state.open).all())
+    return near & (((rows >= 2) & ((chance <= 1) | whole)) | ((rows == 1) & (chance <= CHANCE)))

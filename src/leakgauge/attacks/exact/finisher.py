@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_in
-from leakgauge.attacks.exact.sums import Sums
-from leakgauge.attacks.exact.tail import Tail
+from leakgauge.attacks.exact.sums import Sums, Tail
 
 SPARE = 6
 """Zeros that a direction must have beyond those which its rows were chosen for."""

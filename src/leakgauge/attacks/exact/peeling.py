@@ -10,13 +10,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from leakgauge.attacks.exact.candidates import candidates
-from leakgauge.attacks.exact.certificate import certify
-from leakgauge.attacks.exact.factor import factors
+from leakgauge.attacks.exact.candidates import candidates, certify, factors
 from leakgauge.attacks.exact.finisher import Finish, finish
 from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, refit, residual
-from leakgauge.attacks.exact.sums import Sums, scale_of, sums_of
-from leakgauge.attacks.exact.tail import Tail
+from leakgauge.attacks.exact.sums import Sums, Tail, scale_of, sums_of
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
@@ -139,10 +136,10 @@ class Peeling:
 
     Source: Shariati and Meybodi, 2026 (LT codes). Differs: tolerances are derived from the format of the update
     (`leakgauge.attacks.exact.residual`), accepted examples are fitted jointly after every round, and a certificate
-    needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.certificate`).
+    needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.candidates`).
 
     Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length
-    (`leakgauge.attacks.exact.factor`).
+    (`leakgauge.attacks.exact.candidates`).
 
     Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
     leave no row to one example; so do more examples than the units can tell apart.

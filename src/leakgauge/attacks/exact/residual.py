@@ -24,8 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.sums import Sums
-from leakgauge.attacks.exact.tail import Tail
+from leakgauge.attacks.exact.sums import Sums, Tail
 
 FACTOR = 8.0
 """How many standard errors a true value may be off."""

@@ -1,15 +1,18 @@
-"""What a linear layer's gradient is a sum of, and how exact its numbers are."""
+"""What a linear layer's gradient is a sum of, how exact its numbers are, and what stands behind the layer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
 from leakgauge.observation import Observation
+from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
@@ -102,3 +105,105 @@ def scale_of(observation: Observation, examples: int) -> float | str:
     if protocol.weight_decay:
         return "weight decay moves every row"
     return -protocol.lr * (1 + protocol.momentum * protocol.nesterov) / examples
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """A biased linear layer and all that follows it, on a private copy of the model.
+
+    Only for models whose output depends on the example through this layer alone (`gates` measures it) and that
+    treat every example by itself.
+
+    Attributes:
+        task: in the working precision; its module is a private copy.
+        layer: the linear layer.
+    """
+
+    task: Task
+    layer: LinearLayer
+
+    @staticmethod
+    def of(task: Task, layer: LinearLayer, like: Tensor) -> Tail:
+        """The tail in the dtype and on the device of `like`."""
+        return Tail(task.to(like), layer)
+
+    @property
+    def weight(self) -> Float[Tensor, "units d"]:
+        return self.task.parameters[self.layer.weight]
+
+    @property
+    def bias(self) -> Float[Tensor, " units"]:
+        assert self.layer.bias is not None
+        return self.task.parameters[self.layer.bias]
+
+    def answers(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n units"]:
+        """What leaves the layer for what enters it."""
+        return torch.addmm(self.bias, x, self.weight.T)
+
+    def logits(self, z: Float[Tensor, "n units"]) -> Float[Tensor, "n outputs"]:
+        """Model outputs where `z` leaves the layer. The layers before it run on one grey example and are ignored."""
+
+        def replace(_module: nn.Module, _inputs: tuple[Tensor, ...], _out: Tensor) -> Tensor:
+            return z.clone()
+
+        handle = self.task.module.get_submodule(self.layer.name).register_forward_hook(replace)
+        data = self.task.data
+        grey = data.normalise(torch.full((1, *data.shape), (data.low + data.high) / 2).to(self.weight))
+        state = {**self.task.parameters, **{name: value.clone() for name, value in self.task.buffers.items()}}
+        try:
+            return cast(Tensor, functional_call(self.task.module, state, (grey,)))
+        finally:
+            handle.remove()
+
+    def errors(self, z: Float[Tensor, "n units"], labels: Int[Tensor, " n"]) -> Float[Tensor, "n units"]:
+        """∂loss/∂z of each example by itself (not of the mean)."""
+        z = z.detach().requires_grad_()
+        logits = self.logits(z)
+        loss = self.task.loss(logits, labels) * len(z)
+        (slope,) = torch.autograd.grad(loss, z)
+        return slope
+
+    def errors_of_row(
+        self, z: Float[Tensor, "n units"], rows: Int[Tensor, " n"], classes: int
+    ) -> Float[Tensor, "n classes"]:
+        """∂loss/∂z of each example in one unit of its own, for every label.
+
+        The logits' derivatives along that unit come from two backward passes: ∂/∂v of (∂(v·logits)/∂z) in the unit.
+        """
+        z = z.detach().requires_grad_()
+        logits = self.logits(z)
+        towards = torch.zeros_like(logits, requires_grad=True)
+        (back,) = torch.autograd.grad(logits, z, towards, create_graph=True)
+        own = back[torch.arange(len(z), device=z.device), rows].sum()
+        (slope,) = torch.autograd.grad(own, towards)
+        logits = logits.detach()
+        if self.task.loss is cross_entropy:
+            return (logits.softmax(1) * slope).sum(1, keepdim=True) - slope[:, :classes]
+        columns = []
+        for label in range(classes):
+            at = logits.detach().requires_grad_()
+            loss = self.task.loss(at, torch.full((len(z),), label, device=z.device)) * len(z)
+            columns.append((torch.autograd.grad(loss, at)[0] * slope).sum(1))
+        return torch.stack(columns, 1)
+
+    def gates(self, inputs: Float[Tensor, "n *shape"]) -> bool:
+        """Whether the outputs for raw examples are those of what leaves the layer for them, and of nothing else."""
+        kept: list[Tensor] = []
+
+        def keep(_module: nn.Module, _inputs: tuple[Tensor, ...], out: Tensor) -> None:
+            kept.append(out.detach())
+
+        handle = self.task.module.get_submodule(self.layer.name).register_forward_hook(keep)
+        try:
+            with torch.no_grad():
+                whole = self.task.logits(self.task.parameters, self.task.buffers, inputs)[0]
+        finally:
+            handle.remove()
+        if len(kept) != 1 or kept[0].shape != (len(inputs), len(self.bias)):
+            return False
+        try:
+            with torch.no_grad():
+                behind = self.logits(kept[0])
+        except RuntimeError:  # a model that counts its examples before the layer
+            return False
+        return behind.shape == whole.shape and bool(torch.allclose(behind, whole, rtol=1e-9, atol=1e-12))

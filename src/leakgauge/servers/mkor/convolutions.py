@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import prod
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.registry import TAPS
 from leakgauge.servers.mkor.chain import FIT, Chain, Norm, Stage, chain
 from leakgauge.servers.mkor.layout import Layout, Step, layout
-from leakgauge.servers.mkor.lenet5 import below_linear, confirmed, filled, tapped, to_unit
 from leakgauge.servers.mkor.parts import CraftedFeatures
 from leakgauge.servers.mkor.pooling import PooledMap, written
 from leakgauge.task import DataSpec, Mode, Task
@@ -194,70 +190,3 @@ def _remark(first: Stage, wanted: bool, plan: Layout, by_batch: bool) -> str:
     if by_batch:
         said.append("BatchNorm by the batch is undone with statistics of generated images, so features are approximate")
     return "; ".join(said)
-
-
-IDENTITY_FIT = (
-    "give modified-lenet5, or a chain of 5×5 convolutions that keep the size, with ReLUs, before the linear layers"
-)
-
-
-@dataclass(frozen=True)
-class IdentityMap:
-    """The features are the picture itself, (raw − low)/range flattened; the way back is its inverse, clamped."""
-
-    data: DataSpec
-
-    @property
-    def remark(self) -> str:
-        return ""
-
-    @property
-    def positions(self) -> Int[Tensor, " f"]:
-        return torch.arange(prod(self.data.shape))
-
-    def features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
-        return ((inputs - self.data.low) / self.data.range).flatten(1)
-
-    def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
-        return self.data.low + self.data.range * filled(features.clamp(0, 1).view(-1, *self.data.shape))
-
-    def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
-        """Scaled so that the largest feature is one: assumes a pixel at `high` in every picture."""
-        tiny = torch.finfo(features.dtype).tiny
-        return features / features.nan_to_num(nan=0.0).amax(1, keepdim=True).clamp_min(tiny)
-
-
-@TAPS.register("identity", needs="modified-lenet5; convolutions 5×5 of stride 1 that keep the size, ReLUs, no pooling")
-@dataclass(frozen=True)
-class IdentityTaps:
-    """Every convolution copies its channels: a centre tap of one, bias 0.
-
-    Source: MKOR's code for the rows that its tables call *modified LeNet* and *modified VGG16*. There is no
-    construction left to invert: with the identity below it, one linear layer reads the raw picture, and its
-    gradient holds each class's mean picture (`leakgauge.attacks.closed_form.LinearRead` reads a single example
-    off such a layer without any crafting). SSIM 1 and infinite PSNR in those rows say nothing about LeNet or VGG16.
-
-    The first convolution undoes the data's normalisation, so that values are in [0, 1] and pass the ReLUs.
-    """
-
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        """Raises `InputError` where the layers below the first linear one are not such convolutions."""
-        require(task.data.is_image, "data", f"has examples of shape {task.data.shape}", "give images")
-        probe, convolutions, _ = below_linear(task, generator)
-        require(bool(convolutions), "model", "has no convolution before its linear layers", IDENTITY_FIT)
-        channels = task.data.shape[0]
-        state: Tensors = {}
-        for depth, layer in enumerate(convolutions):
-            weight, bias = tapped(task, layer, channels, IDENTITY_FIT)
-            scale, offset = (weight.new_ones(channels), weight.new_zeros(channels))
-            if depth == 0:
-                scale, offset = to_unit(task, layer, bias)
-            for c in range(channels):
-                weight[c, c, 2, 2] = scale[c]
-            state[f"{layer.name}.weight"] = weight
-            if bias is not None:
-                bias[:channels] = offset
-                state[f"{layer.name}.bias"] = bias
-        found = IdentityMap(task.data)
-        confirmed(task, state, probe, found.features(probe), found.positions, IDENTITY_FIT)
-        return CraftedFeatures(state, found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -119,8 +118,6 @@ class Constant:
             and several local steps, which silence units with small activations.
     """
 
-    everything: ClassVar[bool] = True
-
     paths: int | None = None
     bias: float = 0.0
     scale: float = 1.0
@@ -137,37 +134,21 @@ class Constant:
         return _assembled(task, features, loss, planned(task, self.paths), self)
 
 
-@HEADS.register("naive", needs="hidden linear layers with a unit for every class")
-@dataclass(frozen=True, kw_only=True)
-class Naive(Constant):
-    """As `Constant`, but only rows that are read are written: first rows of each hidden layer, and the last layer.
-
-    All other rows stay honest. The same features, and logits that are equal too. On layers 25088-4096-4096-100 with 100
-    classes 2.8 % of the parameters change.
-
-    Attributes:
-        paths, bias, scale: as in `Constant`.
-    """
-
-    everything: ClassVar[bool] = False
-
-
 def _assembled(task: Task, features: CraftedFeatures, loss: LossTreatment, plan: Plan, spec: Constant) -> CraftedHead:
     units = consecutive(plan.outputs, plan.paths)
     head: Tensors = {}
     for depth, layer in enumerate(plan.layers):
         honest, last = task.parameters[layer.weight], depth == len(plan.layers) - 1
         own = torch.arange(plan.outputs)[:, None] if last else units
-        written = slice(None) if spec.everything or last else slice(0, own.numel())
         if depth == 0:
-            weight = _filled(honest, written, spec.scale / layer.inputs)
+            weight = torch.full_like(honest, spec.scale / layer.inputs)
         else:
-            spread = spec.everything and plan.paths == 1 and not last
-            weight = torch.eye(*honest.shape).to(honest) if spread else _filled(honest, written, 0.0)
+            spread = plan.paths == 1 and not last
+            weight = torch.eye(*honest.shape).to(honest) if spread else torch.zeros_like(honest)
             wire(weight, own, units, 1 / plan.paths)
         head[layer.weight] = weight
         if layer.bias is not None:
-            head[layer.bias] = _filled(task.parameters[layer.bias], written, spec.bias if depth == 0 else 0.0)
+            head[layer.bias] = torch.full_like(task.parameters[layer.bias], spec.bias if depth == 0 else 0.0)
     first, hidden = plan.layers[0], bool(plan.hidden)
     rows = units if hidden else torch.arange(plan.outputs)[:, None]
     wiring = Routes(
@@ -180,12 +161,3 @@ def _assembled(task: Task, features: CraftedFeatures, loss: LossTreatment, plan:
         lost=plan.lost,
     )
     return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
-
-
-def _filled(honest: Tensor, written: slice, value: float) -> Tensor:
-    """A copy with those rows set to `value`."""
-    if written == slice(None):
-        return torch.full_like(honest, value)
-    weight = honest.clone()
-    weight[written] = value
-    return weight

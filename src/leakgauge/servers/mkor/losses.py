@@ -32,7 +32,7 @@ WHOLE = 0.25
 Separated = tuple[Float[Tensor, "classes f"], Float[Tensor, " classes"], Tensor, str]
 
 
-def _negative(rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"]) -> Bool[Tensor, " classes"]:
+def negative(rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"]) -> Bool[Tensor, " classes"]:
     """Classes with examples: the gradient of a label's logit is negative, beyond rounding."""
     return -totals > ROUNDING * torch.finfo(rows.dtype).eps * totals.abs().max()
 
@@ -51,7 +51,7 @@ class NLLRaw:
     def separate(
         self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
     ) -> Separated | str:
-        return rows, totals, _negative(rows, totals), "loss: raw negative log-likelihood, set by the server"
+        return rows, totals, negative(rows, totals), "loss: raw negative log-likelihood, set by the server"
 
 
 @LOSSES.register("decoy", needs="a bias in the last layer")
@@ -97,7 +97,7 @@ class Decoy:
         others = torch.where(torch.arange(len(totals)) == label, 0.0, totals)
         lost = f"class {label} is the decoy and cannot be read" if label < classes else "no class is lost to the decoy"
         remark = f"cross-entropy with a decoy: {lost}, and the client's loss is near {self.bias:g}, which shows"
-        return rows, totals, _negative(rows, others), remark
+        return rows, totals, negative(rows, others), remark
 
     def _output(self, task: Task) -> int:
         return task.outputs - 1 if self.label is None else self.label
@@ -132,7 +132,7 @@ class AbsentClass:
         reference, base = rows[absent].mean(0), totals[absent].mean()
         spread, uneven = (rows[absent] - reference).norm(dim=1).max(), (totals[absent] - base).abs().max()
         rows, totals = rows - reference, totals - base
-        readable = _negative(rows, totals) & ~absent
+        readable = negative(rows, totals) & ~absent
         if observation.knowledge.labels is None:
             readable &= -totals > torch.maximum(NEAR * base, 3 * uneven)
         remark = f"cross-entropy, relative to {int(absent.sum())} absent classes"
@@ -142,32 +142,6 @@ class AbsentClass:
         if apart > 1:
             return f"{remark}, whose rows differ by more than the examples' own signal: its logits are unequal"
         return rows, totals, readable, remark + (f", whose rows differ by {apart:.1e} of the signal" * (apart > ALIKE))
-
-
-@LOSSES.register("cross-entropy", needs="classes that the batch lacks, and far fewer examples than classes")
-@dataclass(frozen=True)
-class CrossEntropy:
-    """Plain cross-entropy, read as published: ΔW[n]/Δb[n] where Δb[n] < 0. Kept to show that it fails.
-
-    The answer for class n is (K_n·z̄_n − K·z̄/N)/(K_n − K/N): contaminated by the batch's mean z̄ in proportion to K/N,
-    and for K = N undefined for each class with one example. Classes whose denominator vanishes are not read.
-    """
-
-    def applied(self, task: Task) -> Task:
-        return task
-
-    def separate(
-        self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
-    ) -> Separated | str:
-        absent = absent_classes(rows, totals, observation)
-        if isinstance(absent, str):
-            return f"cross-entropy shares only differences between classes: {absent}"
-        own = totals - totals[absent].mean()
-        readable = _negative(rows, totals) & (totals < 0.05 * own) & ~absent
-        remark = "plain cross-entropy as published, mixed with the batch's mean"
-        if not bool(readable.any()):
-            return f"cross-entropy shares only differences between classes: {remark}, every denominator vanishes"
-        return rows, totals, readable, remark
 
 
 def absent_classes(
@@ -185,7 +159,7 @@ def absent_classes(
     if counts is not None:
         return counts == 0 if bool((counts == 0).any()) else "every class is present"
     top = totals.argmax()
-    if not bool(_negative(rows, -totals)[top]) or float(totals[top]) < 100 * torch.finfo(rows.dtype).eps * float(
+    if not bool(negative(rows, -totals)[top]) or float(totals[top]) < 100 * torch.finfo(rows.dtype).eps * float(
         rows.abs().max()
     ):
         return "every class is present equally often, and all denominators vanish"

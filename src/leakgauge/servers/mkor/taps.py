@@ -45,25 +45,6 @@ class PublishedTaps:
         return _zeros(step, weight)
 
 
-@TAPS.register("equation-20", needs="a chain of convolutions, max-pools and linear layers")
-@dataclass(frozen=True, kw_only=True)
-class BlockTaps(PublishedTaps):
-    """MKOR's Eq. (20) to the letter: only weights from read to written channels are replaced.
-
-    Weights of a written channel from channels that are not read stay, so those leak into it: the features are
-    wrong, and the map does not know by how much: by 20 to 27 % in default-initialised VGG16s at 224 px (two
-    seeds, 12 images). For comparison only.
-
-    Attributes:
-        directions, smooth: as in `PublishedTaps`.
-    """
-
-    def _rows(self, step: Step, weight: Tensor) -> Tensor:
-        rows = weight[step.writes].clone()
-        rows[:, step.reads] = 0
-        return rows
-
-
 @TAPS.register("quiet", needs="a chain of convolutions, max-pools and linear layers")
 @dataclass(frozen=True, kw_only=True)
 class QuietTaps:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from leakgauge.statistics.intervals import bounded_upper
+from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Reason, Why, needed
 from leakgauge.study.judging.results import Finding, Level

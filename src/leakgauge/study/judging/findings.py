@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from leakgauge.statistics.intervals import (
+from leakgauge.intervals import (
     bounded_interval,
     bounded_lower,
     bounded_upper,

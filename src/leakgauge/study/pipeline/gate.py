@@ -1,12 +1,14 @@
-"""The gate's decision as a JUnit file, which pipelines show as tests."""
+"""What the gate says of a stored audit, unfinished ones included, and as the JUnit file that pipelines show."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass
 from pathlib import Path
 
 from leakgauge.files import write_whole
-from leakgauge.study.judging.judged import Judged
+from leakgauge.study.document import summary
+from leakgauge.study.store import Store
 
 
 def write_junit(path: Path, judged: Judged) -> Path:
@@ -31,3 +33,29 @@ def write_junit(path: Path, judged: Judged) -> Path:
 def _printable(text: str) -> str:
     """Without the control characters that XML cannot hold."""
     return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "?" for c in text)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The gate's decision on an audit.
+
+    Attributes:
+        audit: its name.
+        passed: `None` where the plan has no gate and all trials have run.
+        reasons: each a line a person can act on; empty if it passed.
+        level: of the verdict.
+    """
+
+    audit: str
+    passed: bool | None
+    reasons: tuple[str, ...]
+    level: str
+
+    @staticmethod
+    def of(store: Store) -> Judged:
+        """An audit with trials left to run does not pass, whatever the others say."""
+        report, left = summary(store), store.missing()
+        gate = report["verdict"]["gate"]
+        reasons = [*gate["reasons"], *([f"unfinished: {left} trials have not run"] if left else [])]
+        passed = False if reasons else gate["passed"]
+        return Judged(str(report["config"].get("name", "audit")), passed, tuple(reasons), report["verdict"]["level"])

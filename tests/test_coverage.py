@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakgauge.statistics.intervals import bounded_interval, bounded_lower, bounded_upper, mean_interval
+from leakgauge.intervals import bounded_interval, bounded_lower, bounded_upper, mean_interval
 
 pytestmark = pytest.mark.slow
 

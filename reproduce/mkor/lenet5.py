@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from leakgauge.errors import InputError, require
-from leakgauge.registry import TAPS
 from leakgauge.servers.mkor.parts import CraftedFeatures
 from leakgauge.servers.mkor.pooling import smoothed
 from leakgauge.task import DataSpec, Task
@@ -205,7 +204,6 @@ def filled(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     return images.nan_to_num(nan=0.0)
 
 
-@TAPS.register("lenet5", needs="lenet5; 4 and 16 filters a colour channel")
 @dataclass(frozen=True, kw_only=True)
 class LeNet5Taps:
     """Four directions towards left and up in the first convolution, then right and down in the second.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from leakgauge.errors import InputError
-from leakgauge.statistics.intervals import (
+from leakgauge.intervals import (
     Interval,
     bounded_interval,
     bounded_lower,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.mkor.identity import IdentityMap, IdentityTaps, modified_lenet5
 from torch import nn
 
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import lenet5, modified_lenet5
+from leakgauge.models import lenet5
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.convolutions import IdentityMap, IdentityTaps
 from leakgauge.servers.mkor.heads import Constant
 from leakgauge.servers.mkor.losses import NLLRaw
 from leakgauge.task import Batch, DataSpec, Task

@@ -8,16 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reproduce.metrics import PSNRPeak, SSIMCropped
+from reproduce.mkor.identity import modified_lenet5
+from reproduce.mkor.lenet5 import LeNet5Map, LeNet5Taps, filled
 from torch import nn
 
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import lenet, lenet5, modified_lenet5
+from leakgauge.models import lenet, lenet5
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.lenet5 import LeNet5Map, LeNet5Taps, filled
 from leakgauge.servers.mkor.losses import NLLRaw
 from leakgauge.servers.mkor.pooling import smoothed
 from leakgauge.task import Batch, DataSpec, Task

@@ -2,6 +2,7 @@
 
 from leakgauge.data.batches import open_source
 from leakgauge.data.captured import Captured
+from leakgauge.data.dicom import Dicom
 from leakgauge.data.folder import Folder
 from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
@@ -13,6 +14,7 @@ __all__ = [
     "ECG",
     "NPZ",
     "Captured",
+    "Dicom",
     "Folder",
     "Hub",
     "InMemory",

@@ -52,20 +52,31 @@ def square(image: Image.Image) -> Image.Image:
     return image.crop((left, top, left + side, top + side))
 
 
-def pixels(image: Image.Image, *, channels: int, size: int | None = None) -> Float[Tensor, "c h w"]:
+def unit_plane(image: Image.Image, *, channels: int, size: int | None = None) -> Float[Tensor, "c h w"]:
+    """One plane of floats in [0, 1], in as many channels; with `size` cropped and resized as `pixels` does."""
+    whole = image if size is None else square(image).resize((size, size), Image.Resampling.LANCZOS)
+    deep = torch.from_numpy(np.asarray(whole, dtype=np.float32).copy()).clamp(0, 1)[None]
+    return deep.expand(channels, -1, -1).clone()
+
+
+def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: int = 16) -> Float[Tensor, "c h w"]:
     """Float32 in [0, 1], in colour (`channels` 3) or grey (1).
 
-    With `size`, centre-cropped to a square and resized with an antialiasing (Lanczos) filter. Sixteen-bit
-    grey is divided by 65535; other modes go through Pillow's own conversion, which drops transparency.
+    With `size`, centre-cropped to a square and resized with an antialiasing (Lanczos) filter. Deep grey is divided by
+    the largest value of so many `bits`; other modes go through Pillow's own conversion, which drops transparency.
+
+    Raises:
+        InputError: a value needs more bits.
     """
-    if size is not None:
-        image = square(image)
     if image.mode.startswith("I"):
         # Pillow's conversion to eight bits would cut such pictures off at 255.
-        grey = Image.fromarray(np.asarray(image, dtype=np.float32) / 65535)
-        plane = np.asarray(grey if size is None else grey.resize((size, size), Image.Resampling.LANCZOS))
-        deep = torch.from_numpy(plane.copy()).clamp(0, 1)[None]
-        return deep.expand(channels, -1, -1).clone()
+        plane, most = np.asarray(image, dtype=np.float32), 2**bits - 1
+        require(
+            float(plane.max()) <= most, "bits", f"is {bits}, and a picture holds {plane.max():.0f}", "set data.bits"
+        )
+        return unit_plane(Image.fromarray(plane / np.float32(most)), channels=channels, size=size)
+    if size is not None:
+        image = square(image)
     image = image.convert("RGB" if channels == 3 else "L")
     if size is not None:
         image = image.resize((size, size), Image.Resampling.LANCZOS)
@@ -107,6 +118,7 @@ class Folder:
         size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
         channels: 3 (colour) or 1 (grey); other modes are converted.
         classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
+        bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """
 
     path: str
@@ -114,10 +126,12 @@ class Folder:
     channels: int = 3
     classes: int = 0
     normalise: bool = True
+    bits: int = 16
     low = 0.0
     high = 1.0
 
     def __post_init__(self) -> None:
+        require(1 <= self.bits <= 32, "bits", f"is {self.bits}", "give the depth of deep grey pictures, e.g. 12")
         require(self.channels in (1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
         require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
         require(self.classes >= 0, "classes", f"is {self.classes}", "give the number of labels, or leave it out")
@@ -130,7 +144,7 @@ class Folder:
     def _files(self) -> tuple[tuple[Path, int], ...]:
         root = Path(self.path)
         require(root.is_dir(), "data.source", f"no folder '{self.path}'", "give the path of a folder of images")
-        known = Image.registered_extensions()
+        known = self.suffixes
 
         def pictures(folder: Path) -> list[Path]:
             files = (p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith("."))
@@ -147,6 +161,20 @@ class Folder:
             "put images in it, or in one sub-folder a class",
         )
         return files
+
+    @property
+    def suffixes(self) -> frozenset[str]:
+        """Of files that are read."""
+        return frozenset(Image.registered_extensions())
+
+    def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
+        """One file's picture in [0, 1].
+
+        Raises:
+            InputError: it cannot be decoded; names the file.
+        """
+        with opened(path, name) as image:
+            return pixels(image, channels=self.channels, size=self.size, bits=self.bits)
 
     @property
     def files(self) -> list[Path]:
@@ -172,10 +200,7 @@ class Folder:
 
     def read(self, indices: Sequence[int]) -> Batch:
         names = self.names(indices)
-        images = []
-        for i, name in zip(indices, names, strict=True):
-            with opened(self._files[i][0], name) as image:
-                images.append(pixels(image, channels=self.channels, size=self.size))
+        images = [self.picture(self._files[i][0], name) for i, name in zip(indices, names, strict=True)]
         inputs = stack(images, names) if images else torch.empty(0, *self.shape)
         return Batch(inputs, self.labels[list(indices)])
 

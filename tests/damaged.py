@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import struct
 import warnings
 from collections.abc import Callable
@@ -11,20 +13,35 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from leakgauge.training.federated_checkpoint import load_checkpoint as load_training
+from leakgauge.training.federated_checkpoint import save_checkpoint as save_training
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from leakgauge.capture import EXAMPLES, Recorder
 from leakgauge.checkpoint import read_checkpoint, save_checkpoint
+from leakgauge.cli.captured import plan_of
+from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
+from leakgauge.frontiers.folder import Folder
+from leakgauge.frontiers.grammar import parse as parse_frontier
+from leakgauge.inspection.rule import Limits
+from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.ledger import Ledger
+from leakgauge.risk.cohort import read_cohort
+from leakgauge.risk.cohort_log import read_log
+from leakgauge.risk.lint import lint_update
+from leakgauge.risk.lint_source import lint_source
+from leakgauge.study.deciding.facts import read_lint
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
+from leakgauge.study.pipeline.compare import compare, read_report
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.tables import Asked
-from leakgauge.update import Update, UpdateHeader, UpdateKind
+from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 
 PLAN = """name: plan
 model: [lenet, {convnet: {width: 4}}]
@@ -35,8 +52,22 @@ attacks: [closed-form]
 seeds: [0, 1]
 gate: {identified: {max: 0.05}}
 """
-ODD = [b"\x00" * 8, b"\xff" * 8, b"-1", b"1e999", b"null", b"[[[[", b"{" * 64, b"\x1b[2J", b"\xed\xa0\x80"]
-ODD += [b"!!python/name:os.system", *(struct.pack("<q", n) for n in (-1, 2**31, 2**62))]
+ODD = [b"\x00" * 8, b"\xff" * 8, b"-1", b"1e999", b"1e9999999", b"1e-9999999", b"9" * 5000, b"nan", b"null", b"true"]
+ODD += [
+    b"[]",
+    b"{}",
+    b'""',
+    b"0",
+    b"-0.5",
+    b"[[[[",
+    b"{" * 64,
+    b"[" * 5000,
+    b"\x1b[2J",
+    b"\xed\xa0\x80",
+    b"!!python/name:os.system",
+]
+ODD += [struct.pack("<q", n) for n in (-1, 2**31, 2**62)]
+TOKEN = re.compile(rb'"[^"]*"|[-+.\w/]+')
 
 
 @dataclass(frozen=True)
@@ -109,6 +140,104 @@ def _read_store(path: Path) -> None:
         store.close()
 
 
+LOG = "round,client,weight\n1,ward-a,120\n1,ward-b,1/3\n2,ward-a,80.5\n2,ward-c,1e2\n"
+LINES = """{"round": 1, "client": "a", "weight": 3, "coordinates": [4, 17]}
+{"round": 1, "client": "b", "weight": "1/3"}
+{"round": 2, "client": "a"}
+"""
+APP = """from flwr.client.mod import LocalDpMod, fixedclipping_mod, secaggplus_mod
+mod = LocalDpMod(1.0, sensitivity=0.5, epsilon=2.0, delta=1e-5)
+app = ClientApp(client_fn, mods=[secaggplus_mod, fixedclipping_mod, mod])
+loader = DataLoader(data, batch_size=1)
+config = ServerConfig(num_rounds=30)
+"""
+FRONTIER = """model: {mlp: {hidden: [6]}}
+data: {source: samples, size: 8, images: 4}
+client: {fedavg: {batch_size: 8, lr: 0.5}}
+attack: closed-form
+defenses: {top-k: [{topk: {keep: 0.1}}], noise: [{noise: {sigma: 0.1}}]}
+"""
+
+
+def _text(text: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_text(text)
+
+    return write
+
+
+def _sixteen(path: Path) -> None:
+    Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 900).save(path)
+
+
+def _archive(path: Path) -> None:
+    np.savez(path, **{k: v.numpy() for k, v in nn.Linear(4, 2).state_dict().items()})
+
+
+def _examples(path: Path) -> None:
+    x = np.random.default_rng(0).random((4, 3, 4, 4), dtype=np.float32)
+    np.savez(path, x=x, y=np.arange(4))
+
+
+def _read_captured(path: Path) -> None:
+    for place, name in (("own", EXAMPLES), ("other", EXAMPLES)):
+        (path.parent / place).mkdir(exist_ok=True)
+        (path.parent / place / name).write_bytes(path.read_bytes())
+    source = open_source(f"capture:{path.parent / 'own'}")
+    source.read(range(len(source)))
+
+
+def _round(path: Path) -> None:
+    """The update of a captured round, which says what its folder is."""
+    before = nn.Linear(4, 2).state_dict()
+    after = {k: v + 0.1 for k, v in before.items()}
+    made = Recorder(folder=path.parent / "made").keep(before, after, round_="1", node="7", count=4)
+    path.write_bytes((made / UPDATE).read_bytes())
+
+
+def _read_round(path: Path) -> None:
+    folder = path.parent / "round-1-node-7"
+    folder.mkdir(exist_ok=True)
+    (folder / UPDATE).write_bytes(path.read_bytes())
+    _examples(folder / EXAMPLES)
+    save_file(nn.Linear(4, 2).state_dict(), folder / WEIGHTS)
+    plan_of([folder], model="lenet", client="fedavg", mode="train", data=None)
+    list(lint_update(Update.load(folder / UPDATE), "here"))
+
+
+def _report(path: Path) -> None:
+    scores = {"identified": [True, False], "psnr": [30.5, None]}
+    scenario = {"model": "m", "client": "c", "defense": "d", "data": {"names": ["a", "b"]}}
+    row = {"control": False, "status": "converged", "attack": "x", "scenario": scenario, "scores": scores}
+    path.write_text(json.dumps({"schema_version": 2, "trials": [row, row | {"scores": None}]}))
+
+
+def _read_report(path: Path) -> None:
+    found = read_report(path)
+    compare(found, found)
+
+
+def _begun(path: Path) -> None:
+    path.write_text(json.dumps({"digest": "d", "created_at": "now", "config": {}, "contents": {"data": "1"}}))
+
+
+def _read_begun(path: Path) -> None:
+    with Folder.open(path.parent, digest="d", raw={}, contents={"data": "1"}):
+        pass
+
+
+def _training(path: Path) -> None:
+    save_training(path, "me", {"w": torch.randn(3)}, [[1, 0.5]])
+
+
+def _lint_file(path: Path) -> None:
+    path.write_text(json.dumps({"findings": [{"rule": "exact-read", "where": "here", "evidence": "seen"}]}))
+
+
+def _denoiser(path: Path) -> None:
+    save_file({k: v.contiguous() for k, v in DenoisingUNet(width=2).state_dict().items()}, path)
+
+
 READERS = (
     Reader("update.safetensors", _update, Update.load),
     Reader("model.safetensors", _state, lambda path: read_model(path, "state")),
@@ -119,16 +248,32 @@ READERS = (
     Reader("plan.yaml", _plan, lambda path: parse(read_yaml(path))),
     Reader("ledger.json", _ledger, Ledger.load),
     Reader("store.sqlite", _store, _read_store),
+    Reader("examples.npz", _examples, _read_captured),
+    Reader("round.safetensors", _round, _read_round),
+    Reader("log.csv", _text(LOG), lambda path: cohort_record(read_cohort(read_log(path)))),
+    Reader("log.jsonl", _text(LINES), lambda path: cohort_record(read_cohort(read_log(path)))),
+    Reader("app.py", _text(APP), lambda path: list(lint_source(path))),
+    Reader("frontier.yaml", _text(FRONTIER), lambda path: parse_frontier(read_yaml(path))),
+    Reader("frontier.json", _begun, _read_begun),
+    Reader("report.json", _report, _read_report),
+    Reader("lint.json", _lint_file, lambda path: read_lint(path.parent)),
+    Reader("limits.json", _text(Limits.packaged().to_json()), Limits.read),
+    Reader("model.npz", _archive, lambda path: read_model(path, "state")),
+    Reader("denoiser.safetensors", _denoiser, read_denoiser),
+    Reader("picture.jpg", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
+    Reader("picture.gif", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
+    Reader("sixteen.png", _sixteen, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
+    Reader("training.pt", _training, lambda path: load_training(path, "me")),
     Reader("checkpoint.pt", lambda path: save_checkpoint(path, "me", {"step": 3}), lambda p: read_checkpoint(p, "me")),
 )
 
 
 def damage(data: bytes, dice: random.Random) -> bytes:
-    """One to three changes: bits flipped, bytes removed, doubled or moved, odd ones put in, the end cut off."""
+    """One to three changes: bits flipped, bytes removed, doubled, moved or made odd, a word odd, the end cut off."""
     found = bytearray(data)
     for _ in range(dice.randint(1, 3)):
         at, size = dice.randrange(len(found) + 1), dice.randint(1, 32)
-        kind = dice.randrange(6)
+        kind = dice.randrange(7)
         if kind == 0 and found:
             found[at % len(found)] ^= 1 << dice.randrange(8)
         elif kind == 1:
@@ -140,6 +285,9 @@ def damage(data: bytes, dice: random.Random) -> bytes:
             found[at : at + len(odd)] = odd
         elif kind == 4:
             del found[at:]
+        elif kind == 5 and (words := list(TOKEN.finditer(found))):
+            word = dice.choice(words)
+            found[word.start() : word.end()] = dice.choice(ODD)
         else:
             source = dice.randrange(len(found) + 1)
             found[at : at + size] = found[source : source + size]

@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from leakgauge.capture import watching
+from leakgauge.capture import round_folder, watching
 from leakgauge.cli.captured import plan_of
 from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, seen
 from leakgauge.models.weights import fingerprint, read_model
@@ -134,6 +134,15 @@ def test_captures_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("identity")
+@pytest.mark.parametrize("round_", ["../../x", "/etc", "a\x00b", "x" * 5000, ".."])
+def test_a_round_named_by_somebody_else_stays_in_the_folder(round_: str) -> None:
+    """Flower's round is a text that the server sends; an update's header is whoever's wrote it."""
+    name = round_folder(round_, "../7")
+    assert Path("captures").joinpath(name).resolve().parent == Path("captures").resolve()
+    assert name.startswith("round-")
+    assert len(name) <= 200
+
+
 def test_two_mods_bracket_a_defence(tmp_path: Path) -> None:
     def clip(msg: Message, context: Context, call_next: Any) -> Message:
         before = msg.content["arrays"].to_torch_state_dict()

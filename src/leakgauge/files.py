@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from leakgauge.errors import InputError
 
@@ -130,6 +131,28 @@ class Lock:
             self.path.unlink(missing_ok=True)
             os.close(self._number)
             self._number = None
+
+
+def json_of(text: str, *, floats_as_text: bool = False) -> Any:
+    """What a JSON text holds, whoever wrote it.
+
+    Raises:
+        ValueError: it is none, nests its brackets too deep, or has numbers of thousands of digits.
+    """
+    try:
+        return json.loads(text, parse_float=str if floats_as_text else None)
+    except RecursionError as error:
+        raise ValueError("brackets within brackets, too many") from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: as `json_of`.
+    """
+    return json_of(path.read_text(encoding="utf-8"))
 
 
 def fingerprint_of_file(path: Path) -> str:

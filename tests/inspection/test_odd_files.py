@@ -29,7 +29,7 @@ def saved(folder: Path, state: object) -> Path:
         ({0: torch.ones(2, 2)}, "not a state dict"),
         ({"w": torch.ones(2, 2, device="meta")}, "no dense values"),
         ({"w": torch.eye(3).to_sparse()}, "no dense values"),
-        ([torch.ones(2)], "not a state dict"),
+        ([torch.ones(2), 3], "not a state dict"),
         (3, "not a state dict"),
     ],
 )

@@ -7,6 +7,7 @@ their owner alone; examples are written only where the training code hands them 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -152,8 +153,8 @@ class Recorder:
 
 
 def round_folder(round_: str, node: str, side: str = "") -> str:
-    """Name of a round's folder."""
-    return "-".join(filter(None, ("round", round_, "node", node, side)))
+    """Name of a round's folder. Whoever sent the round may have named it: what is no plain name becomes one."""
+    return re.sub(r"[^\w.-]", "_", "-".join(filter(None, ("round", round_, "node", node, side))), flags=re.ASCII)[:200]
 
 
 def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:

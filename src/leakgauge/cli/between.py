@@ -43,11 +43,10 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
 
 
 def _names(model: str) -> list[str]:
-    from leakgauge.cli.captured import parsed
     from leakgauge.registry import MODELS
-    from leakgauge.resolve import resolve
+    from leakgauge.resolve import read_option, resolve
 
     try:
-        return list(resolve(MODELS, parsed(model, "--model"), "--model").value.state_dict())
+        return list(resolve(MODELS, read_option(model, "--model"), "--model").value.state_dict())
     except (AttributeError, TypeError) as error:
         raise InputError("--model", f"gives no module ({error})", "name a function that returns one") from error

@@ -7,18 +7,17 @@ import math
 from pathlib import Path as File
 
 import torch
-import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.files import write_whole
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.path import Path, of_defense, of_function
 from leakgauge.privacy.tested import CONFIDENCE, Claim, Outcome, PrivacyTest, check_claim
 from leakgauge.registry import Registry
-from leakgauge.resolve import resolve_defense
+from leakgauge.resolve import read_option, resolve_defense
 
 
 def privacy_test_command(
@@ -53,7 +52,7 @@ def privacy_test_command(
         given = [noise_multiplier, epsilon, clip, unit]
         hint = "leave out --noise-multiplier, --epsilon, --clip and --unit"
         require(all(value is None for value in given), "--defense", "states them itself", hint)
-        stated = of_defense(resolve_defense(_read(defense), "--defense").value, updates)
+        stated = of_defense(resolve_defense(read_option(defense, "--defense"), "--defense").value, updates)
         path, claim, bound = stated.path, Claim.of_noise(stated.noise_multiplier, delta, rounds), stated.clip
     else:
         assert function is not None
@@ -68,13 +67,6 @@ def privacy_test_command(
         write_whole(json_file, json.dumps(record(result), indent=1, ensure_ascii=False) + "\n")
     _show(console, path, result)
     return 0 if result.outcome is Outcome.NOT_CONTRADICTED else 1
-
-
-def _read(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError("--defense", f"cannot read {text!r}", "write '{dp-sgd: {norm: 1, …}}'") from error
 
 
 def _code(name: str) -> str:

@@ -47,10 +47,12 @@ def captured(
     `leakgauge audit`: add the defence and a gate.
     """
     from leakgauge.files import write_whole
+    from leakgauge.resolve import read_option
     from leakgauge.study.session import run_audit
 
     folder, several = folders[0], len(folders) > 1
-    plan = plan_of(folders, model=parsed(model, "--model"), client=parsed(client, "--client"), mode=mode, data=data)
+    given = {"model": read_option(model, "--model"), "client": read_option(client, "--client")}
+    plan = plan_of(folders, **given, mode=mode, data=data)
     if evaluations is not None:
         plan["budget"] = {"gradient_evaluations": evaluations}
     place = folder.parent / "rounds.yaml" if several else folder / "plan.yaml"
@@ -58,13 +60,6 @@ def captured(
     click.echo(f"plan: {path}")
     target = output or folder.with_name("rounds-audit" if several else f"{folder.name}-audit")
     run_audit(path, target, workers=1, device="cpu", counts_only=False)
-
-
-def parsed(text: str, option: str) -> Any:
-    try:
-        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(option, f"cannot read '{text}'", "write a name, or {name: {parameter: value}}") from error
 
 
 def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data: str | None) -> dict[str, Any]:

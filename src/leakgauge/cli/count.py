@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +21,7 @@ from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS, typed
-from leakgauge.resolve import split
+from leakgauge.resolve import read_option, split
 from leakgauge.risk.bracket import error_bracket, relative_noise
 from leakgauge.risk.counting import needed_rows, paper_applies, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
@@ -220,13 +219,13 @@ def _given(
     seed: int,
     generator: torch.Generator,
 ) -> tuple[Task, Batch]:
-    name, arguments = split(_read(model, "MODEL"), "MODEL")
+    name, arguments = split(read_option(model, "MODEL"), "MODEL")
     entry = MODELS[name]
     examples: Batch | None = None
     if data is not None:
         for field, value in (("--shape", shape), ("--classes", classes)):
             require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
-        options = _read(data, "--data")
+        options = read_option(data, "--data")
         options = dict(options) if isinstance(options, dict) else {"source": options}
         source = open_source(str(options.pop("source", "")), **options)
         format_ = spec(source)
@@ -260,10 +259,3 @@ def _format(text: str | None, classes: int | None, arguments: dict[str, Any], fi
     require(all(n > 0 for n in shape), where, f"makes examples of shape {shape}", "give positive numbers")
     require(labels >= FEWEST_CLASSES, field, f"has {labels} classes", f"give at least {FEWEST_CLASSES}")
     return DataSpec(shape, labels)
-
-
-def _read(text: str, field: str) -> Any:
-    try:
-        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
-    except yaml.YAMLError as error:
-        raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error

@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.cli.train import read_option
 from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.frontiers.document import write_json
 from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.frontiers.written import overlaid, resolve_frontier
+from leakgauge.resolve import read_option
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.session import executor_of
 

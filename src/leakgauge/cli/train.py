@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from leakgauge.data.source import spec
 from leakgauge.errors import InputError, require
 from leakgauge.models.weights import PREFIX, load_weights, weights_path
 from leakgauge.registry import MODELS
-from leakgauge.resolve import split
+from leakgauge.resolve import read_option, split
 from leakgauge.study.model_spec import ModelSpec, fitted
 from leakgauge.task import DataSpec, Task
 from leakgauge.training.fit import (
@@ -30,14 +29,6 @@ from leakgauge.training.fit import (
     accuracy,
     fit,
 )
-
-
-def read_option(text: str, field: str) -> Any:
-    """A name or a mapping, written as in a plan."""
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
 
 
 def source_of(text: str, field: str, **defaults: Any) -> Source:

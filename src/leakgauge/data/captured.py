@@ -12,13 +12,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.data.npz import classes_of, read_archive
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
 
 FILE = "examples.npz"
 """As `leakgauge.capture` writes it."""
+HINT = "hand minibatches to leakgauge.flower.seen as you train"
 
 
 @DATA.register("capture")
@@ -108,13 +110,15 @@ class Captured:
 
 
 def _read(file: Path) -> tuple[Tensor, Tensor]:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            x, y = torch.from_numpy(archive["x"]), torch.from_numpy(archive["y"])
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InputError(
-            "data.source", f"{file} cannot be read ({error})", "hand minibatches to leakgauge.flower.seen as you train"
-        ) from error
-    whole = not y.is_floating_point() and y.ndim == 1
-    require(whole, "data.source", f"{file} has labels of shape {tuple(y.shape)}", "one class an example is supported")
-    return x.float(), y.long()
+    x, y = read_archive(file, (("x",), ("y",)), HINT)
+    numbers = x.ndim >= 2 and x.size > 0 and x.dtype.kind in "fiu"
+    inputs = torch.from_numpy(x.astype(np.float32)) if numbers else torch.tensor(torch.nan)
+    require(
+        bool(inputs.isfinite().all()),
+        "data.source",
+        f"{file} has examples of shape {x.shape} that are no finite numbers",
+        HINT,
+    )
+    whole = y.dtype.kind in "iu" and y.ndim == 1
+    require(whole, "data.source", f"{file} has labels of shape {y.shape}", "one class an example is supported")
+    return inputs, torch.from_numpy(classes_of(x, y))

@@ -29,6 +29,11 @@ LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 MOST = 16 << 30
 """Bytes that an archive may unpack to."""
+SAVE = "write it with numpy.savez(x=…, y=…), plain arrays only"
+UNREADABLE = (
+    OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, MemoryError, NotImplementedError
+)  # fmt: skip
+"""What NumPy raises for files that are no archives, or not whole ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,45 +187,8 @@ class NPZ:
 
     @cached_property
     def _arrays(self) -> tuple[Array, Array]:
-        try:
-            with open(self.path, "rb") as file:
-                archive = np.load(file, allow_pickle=False)
-                if not isinstance(archive, np.lib.npyio.NpzFile):
-                    problem = f"'{self.path}' is one array, not an archive"
-                    raise InputError("data.source", problem, "save it with numpy.savez(x=…, y=…)")
-                size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
-                problem = f"'{self.path}' unpacks to {size / 2**30:.0f} GiB"
-                require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
-                with archive:
-                    x, y = (self._one_of(archive, names) for names in (("x", "images"), ("y", "labels")))
-        except (
-            OSError,
-            EOFError,
-            zipfile.BadZipFile,
-            zlib.error,
-            ValueError,
-            MemoryError,
-            NotImplementedError,
-        ) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                "data.source",
-                f"cannot read '{self.path}' ({error})",
-                "write it with numpy.savez(x=…, y=…), plain arrays only",
-            ) from error
-        return self._examples(x), self._classes(x, y)
-
-    @staticmethod
-    def _one_of(archive: Any, names: tuple[str, ...]) -> Array:
-        for name in names:
-            if name in archive.files:
-                return np.asarray(archive[name])
-        raise InputError(
-            "data.source",
-            f"the archive has no array '{names[0]}', only {sorted(archive.files)}",
-            f"name one '{names[0]}'",
-        )
+        x, y = read_archive(self.path, (("x", "images"), ("y", "labels")))
+        return self._examples(x), classes_of(x, y)
 
     def _examples(self, x: Array) -> Array:
         require(x.ndim >= 2 and x.size > 0, "x", f"has shape {x.shape}", "give [n, …] with n > 0")
@@ -251,13 +219,42 @@ class NPZ:
         )
         return np.ascontiguousarray(x)
 
-    @staticmethod
-    def _classes(x: Array, y: Array) -> Array:
-        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        require(y.ndim == 1, "y", f"has shape {y.shape}", "give one label an example")
-        require(len(y) == len(x), "y", f"has {len(y)} labels for {len(x)} examples", "give one label an example")
-        whole = y.dtype.kind in "iu" or (y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all()))
-        require(
-            whole and int(y.min()) >= 0, "y", "holds labels that are not 0, 1, 2, …", "number the classes from zero"
-        )
-        return y.astype(np.int64)
+
+def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
+    """Of an archive the arrays of these names, the first of each that is there.
+
+    Raises:
+        InputError: it is none, is damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.
+    """
+    try:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            whole = isinstance(archive, np.lib.npyio.NpzFile)
+            require(whole, "data.source", f"'{path}' is one array, not an archive", hint)
+            size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
+            problem = f"'{path}' unpacks to {size / 2**30:.0f} GiB"
+            require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
+            with archive:
+                return [_one_of(archive, names) for names in arrays]
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError("data.source", f"cannot read '{path}' ({error})", hint) from error
+
+
+def _one_of(archive: Any, names: tuple[str, ...]) -> Array:
+    name = next((name for name in names if name in archive.files), None)
+    problem = f"the archive has no array '{names[0]}', only {sorted(archive.files)}"
+    require(name is not None, "data.source", problem, f"name one '{names[0]}'")
+    return np.asarray(archive[name])
+
+
+def classes_of(x: Array, y: Array) -> Array:
+    """The labels as whole numbers. Raises `InputError` where they are none, or not one an example."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    require(y.ndim == 1, "y", f"has shape {y.shape}", "give one label an example")
+    require(len(y) == len(x), "y", f"has {len(y)} labels for {len(x)} examples", "give one label an example")
+    whole = y.dtype.kind in "iu" or (y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all()))
+    whole = whole and int(y.min(initial=0)) >= 0 and int(y.max(initial=0)) < 2**31
+    require(whole, "y", "holds labels that are not 0, 1, 2, …", "number the classes from zero")
+    return y.astype(np.int64)

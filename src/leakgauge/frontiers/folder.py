@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import Lock, private_folder, write_whole
+from leakgauge.files import Lock, private_folder, read_json, write_whole
 from leakgauge.study.contents import changed
 
 HINT = "free space, then run the same command: what is finished is kept"
@@ -58,7 +58,7 @@ class Folder:
             write_whole(file, json.dumps(first, indent=1), HINT)
         begun = _read(file)
         require(
-            begun is not None and begun.get("digest") == digest,
+            begun is not None and begun.get("digest") == digest and isinstance(begun.get("created_at"), str),
             "output",
             f"{path} belongs to another plan",
             "give another folder with -o",
@@ -102,7 +102,7 @@ def kept(path: Path) -> dict[str, Any] | None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError("output", f"{path} cannot be read ({error})", "remove it, then run again") from error
     return found if isinstance(found, dict) else None

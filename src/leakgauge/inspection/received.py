@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from leakgauge.data.batches import open_source
@@ -16,7 +14,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.inspection.rule import Received
 from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS
-from leakgauge.resolve import resolve, split
+from leakgauge.resolve import read_option, resolve, split
 from leakgauge.task import Batch, Task
 
 DIGITS = 64
@@ -64,7 +62,7 @@ def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            module = resolve(MODELS, _yaml(text, "--model"), "--model").value
+            module = resolve(MODELS, read_option(text, "--model"), "--model").value
         except (RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise InputError("--model", f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
@@ -94,7 +92,7 @@ def examples(text: str, field: str = "--data") -> tuple[Source, Batch]:
     Args:
         text: ``folder:PATH`` or any source of a plan, ``{source: …, size: 32}``, or the path of a folder.
     """
-    value = _yaml(text, field)
+    value = read_option(text, field)
     options = dict(value) if isinstance(value, dict) else {"source": text}
     source = str(options.pop("source", ""))
     require(bool(source), field, f"cannot read '{text}'", "write folder:PATH, or {source: folder:PATH, size: 32}")
@@ -121,14 +119,7 @@ def received(
     task, batch = None, None
     if data is not None and module is not None:
         source, batch = examples(data)
-        name, _ = split(_yaml(model or "", "--model"), "--model")
+        name, _ = split(read_option(model or "", "--model"), "--model")
         task = Task.of(module.float(), spec(source), name=name)
         batch = Batch(batch.inputs.float(), batch.labels)
     return Received(state, module, task, batch, others["--reference"], others["--previous"])
-
-
-def _yaml(text: str, field: str) -> Any:
-    try:
-        return yaml.safe_load(text) if text.lstrip().startswith("{") else text
-    except yaml.YAMLError as error:
-        raise InputError(field, f"cannot read '{text}'", "write a name, or {name: {parameter: value}}") from error

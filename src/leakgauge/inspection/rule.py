@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from leakgauge.errors import InputError, require
+from leakgauge.files import json_of
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
 
@@ -171,10 +172,10 @@ class Limits:
 def _read(text: str, where: str) -> Limits:
     hint = 'write {"limits": {rule: number}, "made_by": command, "models": n}'
     try:
-        found: Any = json.loads(text)
+        found: Any = json_of(text)
         limits = {str(rule): float(limit) for rule, limit in found["limits"].items()}
         return Limits(limits=limits, made_by=str(found["made_by"]), models=int(found["models"]))
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError("limits", f"{where} is not a file of limits", hint) from error

@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -33,10 +34,10 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        _refuse_bomb(path, field)
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(np.array(archive[name])) for name in archive.files}
-        _refuse_bomb(path, field)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except InputError:
         raise
@@ -48,6 +49,7 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         OSError,
         SafetensorError,
         zipfile.BadZipFile,
+        zlib.error,
         RuntimeError,
         EOFError,
         ValueError,

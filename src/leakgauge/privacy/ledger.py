@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import Lock, write_whole
+from leakgauge.files import Lock, read_json, write_whole
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_of
 from leakgauge.privacy.guarantee import Unit
 
@@ -111,8 +111,8 @@ class Ledger:
             "give a file that Ledger.save wrote; spent budget is not forgotten by deleting it",
         )
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            content = read_json(path)
+        except (OSError, ValueError) as error:
             raise InputError(field, f"cannot be read ({error})", hint) from error
         require(isinstance(content, dict) and content.get("format") == FORMAT, field, "is not a ledger", hint)
         try:
@@ -123,7 +123,7 @@ class Ledger:
                 for r in content["releases"]
             )
             return Ledger(accountant=content["accountant"], unit=Unit(content["unit"]), releases=releases)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(field, f"is damaged ({error})", hint) from error
 
 

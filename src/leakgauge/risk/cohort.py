@@ -150,7 +150,7 @@ def _is_pair(space: RowSpace, i: int, j: int) -> bool:
 def _determined(log: Log, clients: list[str], space: RowSpace, found: Integers) -> tuple[Determined, ...]:
     """How each is read off: from a round of its own, or by a combination of rounds."""
     lonely = {next(iter(weights)): name for name, weights in log.rounds.items() if len(weights) == 1}
-    basis = space.basis.astype(float)
+    basis = (space.basis / np.abs(space.basis).max(1, keepdims=True)).astype(float)  # whole numbers may be too large
     combined = [j for j in found.tolist() if clients[j] not in lonely]
     basis /= np.linalg.norm(basis, axis=1, keepdims=True)
     # The only one, as the rows are independent; in double precision, as nothing but the size of an error rests on it.

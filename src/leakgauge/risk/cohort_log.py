@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import InputError, require
+from leakgauge.files import json_of
 from leakgauge.risk.cohort import Log
 
 HINT = "give a CSV file with a header round,client,weight, or JSON lines with these keys; weight may be left out"
+LONGEST = 60
+"""Digits of a weight, and of its power of ten: a number of seven characters may have ten million digits."""
+BETWEEN = "at most 60 digits, between 1e-60 and 1e60"
 KEYS = ("round", "client", "weight", "coordinates")
 
 
@@ -60,7 +64,7 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line, parse_float=str)
+            entry = json_of(line, floats_as_text=True)
         except ValueError as error:
             raise InputError(f"log {path.name}, line {number}", "is not JSON", HINT) from error
         require(isinstance(entry, dict), f"log {path.name}, line {number}", "is no JSON object", HINT)
@@ -71,11 +75,18 @@ def _weight(given: object, where: str) -> Fraction:
     if given in (None, ""):
         return Fraction(1)
     hint = "give a positive number, or a fraction such as 1/3"
+    text = str(given).strip()
     try:
-        weight = Fraction(str(given).strip())
-    except (ValueError, ZeroDivisionError) as error:
-        raise InputError(where, f"has weight {given!r}", hint) from error
-    require(weight > 0, where, f"has weight {given}", hint)
+        size = max(abs(Decimal(part).adjusted()) for part in text.split("/"))
+        require(
+            len(text) <= LONGEST and size <= LONGEST, where, f"has weight {text[:LONGEST]}", f"{hint}, of {BETWEEN}"
+        )
+        weight = Fraction(text)
+    except (InvalidOperation, ValueError, ZeroDivisionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(where, f"has weight {text[:LONGEST]!r}", hint) from error
+    require(weight > 0, where, f"has weight {text}", hint)
     return weight
 
 

@@ -15,7 +15,7 @@ def lint_source(path: Path) -> Iterator[LintFinding]:
     """Rules on calls with constant arguments; what is computed is not followed."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     rounds = next((r for call in calls if isinstance(r := _argument(call, "num_rounds", -1), int) and r > 1), None)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from leakgauge import __version__
 from leakgauge.errors import InputError, require
-from leakgauge.files import Lock, private_folder, write_whole
+from leakgauge.files import Lock, private_folder, read_json, write_whole
 from leakgauge.study.contents import ANEW, Pictures, refuse_other
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.database import Database
@@ -253,7 +253,7 @@ class Store:
 def _read_note(file: Path) -> dict[str, str]:
     """Where a folder's audit is. Raises `InputError` where the file does not say."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
         return {"store": str(found["store"]), "audit": str(found["audit"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError("folder", f"{file} cannot be read", "run the audit again with its --store") from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import FOREIGN
+from leakgauge.files import read_json
 from leakgauge.privacy.guarantee import NoGuarantee, mechanism
 from leakgauge.privacy.tested import Claim
 from leakgauge.resolve import resolve_defense
@@ -262,7 +262,7 @@ def signed(
 def read_lint(folder: Path) -> list[dict[str, Any]]:
     """What the lint found before the trials; nothing where it did not run."""
     try:
-        found: list[dict[str, Any]] = json.loads((folder / LINT).read_text(encoding="utf-8"))["findings"]
+        found: list[dict[str, Any]] = read_json(folder / LINT)["findings"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -13,7 +12,8 @@ from typing import Any
 
 from scipy.stats import binomtest, t
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, require, said
+from leakgauge.files import read_json
 from leakgauge.study.store import FILE, Store
 
 Setting = tuple[str, str, str, str]
@@ -74,7 +74,7 @@ def read_report(path: Path) -> dict[str, Any]:
         return document(Store.open(path))
     hint = "give the folder of an audit, or its report.json"
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        report = read_json(file)
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"holds no report ({type(error).__name__})", hint) from error
     require(isinstance(report, dict) and "trials" in report, str(path), "is no report of an audit", hint)
@@ -116,16 +116,19 @@ def _changed(first: list[Setting], second: list[Setting]) -> list[tuple[Setting,
 def _by_setting(report: Mapping[str, Any]) -> dict[Setting, dict[str, Outcome]]:
     """Setting → example → outcome. Trials without a result count as not identified."""
     values: dict[Setting, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
-    for trial in report["trials"]:
-        if trial["control"] or trial["status"] == "not_applicable":
-            continue
-        s = trial["scenario"]
-        own = values[(s["model"], s["client"], s["defense"], trial["attack"])]
-        names, scores = s["data"]["names"], trial["scores"]
-        for slot, name in enumerate(names):
-            key = f"{name} ({names[:slot].count(name)})"
-            found = (None, None) if scores is None else (scores["identified"][slot], scores["psnr"][slot])
-            own[key].append(Outcome(bool(found[0]), found[1]))
+    try:
+        for trial in report["trials"]:
+            if trial["control"] or trial["status"] == "not_applicable":
+                continue
+            s = trial["scenario"]
+            own = values[(str(s["model"]), str(s["client"]), str(s["defense"]), str(trial["attack"]))]
+            names, scores = list(s["data"]["names"]), trial["scores"]
+            for slot, name in enumerate(names):
+                key = f"{name} ({names[:slot].count(name)})"
+                found = (None, None) if scores is None else (scores["identified"][slot], scores["psnr"][slot])
+                own[key].append(Outcome(bool(found[0]), None if found[1] is None else float(found[1])))
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise InputError("audits", f"hold a trial that cannot be read ({said(error)})", "take whole reports") from error
     return {s: {name: _over_seeds(outcomes) for name, outcomes in own.items()} for s, own in values.items()}
 
 

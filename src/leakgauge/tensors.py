@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +17,14 @@ Tensors = dict[str, Tensor]
 def map_tensors(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tensors:
     """Applies `function` name by name; the trees share their names."""
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
+
+
+@contextmanager
+def forward_mode() -> Iterator[None]:
+    """Around forward derivatives: torch compiles a helper of theirs, once a process, with a function it deprecates."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+        yield
 
 
 def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, forward_mode
 
 PRIOR = 0.25
 """Standard deviation of a pixel before the update is seen, in shares of the data's range: that of photographs."""
@@ -191,9 +190,7 @@ def _ends(
         going = torch.tensor(live)[:, None]
         return torch.where(going, vectors / size.clamp_min(1e-300)[:, None], 0.0)
 
-    with warnings.catch_warnings():
-        # Torch's own forward mode compiles a helper, once a process, with a function that it deprecates.
-        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+    with forward_mode():
         for _ in range(min(steps, len(point))):
             lefts.append(kept(_orthogonal(push(rights[-1]).detach(), lefts), alphas))
             if not any(live):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -19,6 +18,7 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.task import Batch, Task
+from leakgauge.tensors import forward_mode
 
 DENSE = 16_000_000
 """Entries of a matrix that is formed whole: 128 MB in float64."""
@@ -195,9 +195,7 @@ def _products(
         product = vmap(lambda v: pull(v)[0])
     else:
         product = vmap(lambda v: jvp(function, (point,), (v,))[1])
-    with warnings.catch_warnings():
-        # Torch's own forward mode compiles a helper, once a process, with a function that it deprecates.
-        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+    with forward_mode():
         return torch.cat([product(part).detach() for part in parts])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -22,7 +21,7 @@ from leakgauge.defenses import InstaHide, MixUp, Transform
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, forward_mode, map_tensors
 from leakgauge.update import UpdateKind
 
 MOST_EXAMPLES = 8
@@ -169,8 +168,7 @@ def levenberg_marquardt(
     r = misfit(v)
     damping, eye = 1e-2, torch.eye(len(v), dtype=v.dtype)
     for _ in range(steps):
-        with warnings.catch_warnings():  # torch 2.13's own rules for forward derivatives
-            warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+        with forward_mode():
             jacobian = cast(Tensor, jacfwd(misfit)(v))
         hessian, slope = jacobian.T @ jacobian, jacobian.T @ r
         moved = False

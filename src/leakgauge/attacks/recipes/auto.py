@@ -28,7 +28,7 @@ from leakgauge.attacks.matching import (
 from leakgauge.attacks.matching.parts import Start
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
 from leakgauge.attacks.recipes.exact_reads import Read, read_exactly
-from leakgauge.attacks.recipes.order_search import OrderSearch, shuffled
+from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
@@ -180,7 +180,7 @@ class Auto:
             steps = self.smooth_steps * min(observation.examples or 1, GROWTH)
             return portfolio.run("adam-ratios", AdamRatios(iterations=steps), observation, generator)
         search = Search(self, first, doubt)
-        if first is None and shuffled(observation) is not None:
+        if first is None and several_steps(observation) is not None:
             return portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
         return portfolio.run("matching", search, observation, generator)
 

@@ -1,4 +1,4 @@
-"""An attack for clients that shuffle: which label came at which local step is searched for first."""
+"""An attack for clients of several local steps: which label came at which step, and a start for each example."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.explained import relative_distance
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.attacks.recipes.step_by_step import StepByStep
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
+from leakgauge.tracing import is_smooth
 
 SHORTEST = 5
 """Steps below which a heat says nothing."""
@@ -43,16 +46,20 @@ class Resumable(Protocol):
 @ATTACKS.register("order-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
 class OrderSearch:
-    """Races the orders of the labels over the local steps, then gives the rest of the budget to the winner.
+    """Finds the order of the labels over the local steps, then gives the rest of the budget to `attack`.
 
     A client that shuffles visits its examples in an order that the server does not know. Examples have no names, so
     the first epoch may be taken in sequence; which *label* comes at which step is then unknown, and a wrong order costs
-    more than a search for it. First every order is simulated on made-up examples: at local learning rates where the
-    order matters, the last layer's part of the update shows it whatever the examples are. The nearest `kept` start
-    alike and race: after every heat those stay whose data term is within `near` of the best, and each goes on from its
-    own examples. There are at most `heats`, each twice as long as the one before, on at most half of the budget.
-    Later epochs are taken to repeat the first one's order. Where the order is known, or does not matter, it is
-    `attack`; an attack that is not `Resumable` starts anew in every heat.
+    more than a search for it. Where the last layer's own steps can be read (`read_head_steps`) they say the order
+    without a gradient evaluation, and on smooth networks a start for each example (`StepByStep`), which helps as well
+    where the order is known.
+
+    Else every order is simulated on made-up examples: at local learning rates where the order matters, the last
+    layer's part of the update shows it whatever the examples are. The nearest `kept` start alike and race: after every
+    heat those stay whose data term is within `near` of the best, and each goes on from its own examples. There are at
+    most `heats`, each twice as long as the one before, on at most half of the budget. Later epochs are taken to repeat
+    the first one's order. Where nothing of this applies it is `attack`; an attack that is not `Resumable` starts anew
+    in every heat.
 
     Source: ours.
 
@@ -61,7 +68,9 @@ class OrderSearch:
         heat, heats: steps of the first heat, and the most heats.
         kept: orders that race.
         near: largest ratio of data terms with which an order stays.
-        most: orders that are simulated; of more so many are drawn.
+        most: orders that are tried; of more so many are drawn. Five examples have 120.
+        alone: most evaluations of the search for one example's start, and at most half of what it has of the budget.
+            0 leaves starts out.
     """
 
     attack: Attack
@@ -69,7 +78,8 @@ class OrderSearch:
     heats: int = 3
     kept: int = 4
     near: float = 2.0
-    most: int = 120
+    most: int = 121
+    alone: int = 100
 
     def __post_init__(self) -> None:
         for name in ("heat", "heats", "kept", "most"):
@@ -87,7 +97,7 @@ class OrderSearch:
     ) -> Reconstruction:
         """The answer with the best order; its message says how many were tried."""
         began = time.perf_counter()
-        client, count = shuffled(observation), observation.examples
+        client, count = several_steps(observation), observation.examples
         labels = observation.knowledge.labels
         if client is not None and labels is None:
             guess = CountsFromLastLayer().infer(observation, generator.clone_state())
@@ -96,7 +106,12 @@ class OrderSearch:
             return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         size, price = client.batch_size or count, client.steps(count)
         known = replace(observation.knowledge, local_training=replace(client, shuffle=False))
-        orders = list(orders_of(labels.tolist(), size, self.most, generator))
+        shuffles = unordered(observation)
+        orders = list(orders_of(labels.tolist(), size, self.most, generator)) if shuffles else [tuple(labels.tolist())]
+        every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
+        read = read_head_steps(observation, orders, generator.clone_state()) if every else Unknown("too many orders")
+        if not shuffles and isinstance(read, Unknown):
+            return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         seed = int(torch.randint(2**31, (), generator=generator))
         limit, spent = budget.gradient_evaluations, 0
 
@@ -119,11 +134,33 @@ class OrderSearch:
             )
 
         tried = len(orders)
+        if isinstance(read, HeadSteps):
+            orders = list(read.orders)
         affordable = tried if limit is None else min(tried, limit // (8 * MADE_UP * price))
-        if min(tried, affordable) > 1:
+        if min(len(orders), affordable) > 1:
+            affordable = min(len(orders), affordable)
             spent += affordable * MADE_UP * price
             orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
-        field = [_Runner(order, self.attack) for order in orders[: self.kept]]
+        attack = self.attack
+        if isinstance(read, HeadSteps):
+            # Orders that it cannot tell apart differ by examples that left nothing in the update.
+            orders = orders[:1]
+            room = self.alone if limit is None else min(self.alone, (limit - spent) // (2 * price * size))
+            if room >= SHORTEST and isinstance(attack, Resumable) and is_smooth(observation.task, generator):
+                first = StepByStep(read, room).start(
+                    observation,
+                    read.orders.index(orders[0]),
+                    generator,
+                    seconds=None if budget.seconds is None else budget.seconds - (time.perf_counter() - began),
+                    compute=compute,
+                    on_step=on_step,
+                )
+                spent += first.evaluations
+                if first.ended is not None:
+                    cost = Cost(spent, time.perf_counter() - began)
+                    return Reconstruction(first.inputs, torch.tensor(orders[0]), first.ended, cost=cost)
+                attack = attack.resumed(first.inputs)
+        field = [_Runner(order, attack) for order in orders[: self.kept]]
         steps = self.heat
         for _ in range(self.heats):
             if len(field) < 2:
@@ -148,6 +185,9 @@ class OrderSearch:
         found = attempt(field[0], left)
         trace = tuple((spent + n, value) for n, value in found.trace)
         said = f"of {tried} orders of the labels the nearest" if tried > 1 else ""
+        if isinstance(read, HeadSteps):
+            fit = len(read.orders)
+            said = f"the last layer's steps leave {fit} of {tried} orders of the labels" if tried > 1 else ""
         message = "; ".join(filter(None, (said, found.message)))
         cost = Cost(spent + found.cost.gradient_evaluations, time.perf_counter() - began)
         return replace(found, message=message, cost=cost, trace=trace)
@@ -190,14 +230,20 @@ def nearest_orders(candidates: list[Observation], generator: torch.Generator) ->
     return [order for _, order in sorted(scored)]
 
 
-def shuffled(observation: Observation) -> FedAvg | None:
-    """The client, where it visits parts of its examples in an order that is not known."""
+def several_steps(observation: Observation) -> FedAvg | None:
+    """The client, where it visits its examples in parts, one after the other, in an order that can be searched for."""
     client, count = observation.knowledge.local_training, observation.examples
-    if not isinstance(client, FedAvg) or not client.shuffle or observation.knowledge.draws is not None:
+    if not isinstance(client, FedAvg) or (client.shuffle and observation.knowledge.draws is not None):
         return None
     if count is None or count < 2 or client.batch_size is None or client.batch_size >= count:
         return None
     return client
+
+
+def unordered(observation: Observation) -> bool:
+    """Whether it is unknown which label comes at which step: the client shuffles, or the labels are read by count."""
+    client, labels = several_steps(observation), observation.knowledge.labels
+    return client is not None and (client.shuffle or labels is None)
 
 
 def orders_of(labels: list[int], size: int, most: int, generator: torch.Generator) -> Iterator[tuple[int, ...]]:

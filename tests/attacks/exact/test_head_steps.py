@@ -1,0 +1,85 @@
+"""The last layer's own steps: order of the labels and features, from its update alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cases import batch, task
+from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
+from leakgauge.attacks.labels import Unknown
+from leakgauge.attacks.recipes.order_search import orders_of
+from leakgauge.clients import FedAvg, Protocol, client_update
+from leakgauge.defenses import noise
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation
+
+CLIENT = FedAvg(epochs=1, batch_size=1, lr=0.3, shuffle=True)
+
+
+def seen(client: Protocol, n: int, draws: int, model: str = "smooth") -> tuple[Observation, torch.Tensor]:
+    """The observation, and the order in which the client visited its examples."""
+    t, b, d = task(model), batch(n), Draws(draws)
+    order = torch.cat(client.order(n, d)) if isinstance(client, FedAvg) else torch.arange(n)
+    return Observation(t, client_update(t, client, b, d), Knowledge(b.labels, n, client)), order
+
+
+def read(observation: Observation, labels: list[int], size: int = 1) -> HeadSteps | Unknown:
+    generator = torch.Generator().manual_seed(0)
+    return read_head_steps(observation, list(orders_of(labels, size, 120, generator)), generator)
+
+
+@pytest.mark.parametrize("model", ["smooth", "relu"])
+@pytest.mark.parametrize(("n", "size"), [(2, 1), (3, 1), (3, 2)])
+def test_the_order_and_the_first_features_are_exact(n: int, size: int, model: str) -> None:
+    """Whatever lies below the layer: kinks do not matter."""
+    client = replace(CLIENT, batch_size=size)
+    for draws in range(2):
+        observation, order = seen(client, n, draws, model)
+        labels = observation.knowledge.labels
+        assert labels is not None
+        found = read(observation, labels.tolist(), size)
+        assert isinstance(found, HeadSteps)
+        visited = [sorted(part.tolist()) for part in labels[order].split(size)]
+        right = [[sorted(part.tolist()) for part in torch.tensor(o).split(size)] for o in found.orders]
+        assert visited in right
+        if size == 1 and len(right) == 1:
+            inputs = batch(n).inputs[order[:1]]
+            truth = found.layer.features(observation.task, inputs)[0][0].detach().double()
+            assert float((found.features[0, 0] - truth).norm() / truth.norm()) < 1e-3
+
+
+def test_labels_that_the_client_did_not_have_are_refused() -> None:
+    observation, _ = seen(CLIENT, 3, 0)
+    assert observation.knowledge.labels is not None
+    others = [(label + 1) % 5 for label in observation.knowledge.labels.tolist()]
+    assert isinstance(read(observation, others), Unknown)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [replace(CLIENT, epochs=2), replace(CLIENT, momentum=0.1), replace(CLIENT, weight_decay=0.1)],
+    ids=lambda c: f"{c.epochs}-{c.momentum}-{c.weight_decay}",
+)
+def test_other_steps_are_refused(client: FedAvg) -> None:
+    observation, _ = seen(client, 3, 0)
+    assert observation.knowledge.labels is not None
+    assert isinstance(read(observation, observation.knowledge.labels.tolist()), Unknown)
+
+
+def test_a_defence_too_many_examples_and_a_layer_without_bias_are_refused() -> None:
+    observation, _ = seen(CLIENT, 3, 0)
+    defended = replace(observation, knowledge=replace(observation.knowledge, defense=noise(relative=1e-3)))
+    assert isinstance(read(defended, [0, 1, 2]), Unknown)
+    for observation in (seen(CLIENT, 5, 0)[0], seen(CLIENT, 3, 0, "unbiased")[0]):
+        assert observation.knowledge.labels is not None
+        assert isinstance(read(observation, observation.knowledge.labels.tolist()), Unknown)
+
+
+def test_an_update_that_is_not_finite_is_refused() -> None:
+    observation, _ = seen(CLIENT, 3, 0)
+    for value in observation.update.tensors.values():
+        value.fill_(float("nan"))
+    assert isinstance(read(observation, [0, 1, 2]), Unknown)

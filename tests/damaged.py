@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from leakgauge.training.federated_checkpoint import load_checkpoint as load_training
-from leakgauge.training.federated_checkpoint import save_checkpoint as save_training
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -226,10 +224,6 @@ def _read_begun(path: Path) -> None:
         pass
 
 
-def _training(path: Path) -> None:
-    save_training(path, "me", {"w": torch.randn(3)}, [[1, 0.5]])
-
-
 def _lint_file(path: Path) -> None:
     path.write_text(json.dumps({"findings": [{"rule": "exact-read", "where": "here", "evidence": "seen"}]}))
 
@@ -263,7 +257,6 @@ READERS = (
     Reader("picture.jpg", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
     Reader("picture.gif", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
     Reader("sixteen.png", _sixteen, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
-    Reader("training.pt", _training, lambda path: load_training(path, "me")),
     Reader("checkpoint.pt", lambda path: save_checkpoint(path, "me", {"step": 3}), lambda p: read_checkpoint(p, "me")),
 )
 

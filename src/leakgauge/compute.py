@@ -1,13 +1,31 @@
-"""Knobs that change time and memory, and the budget that ends a run."""
+"""Knobs that change time and memory, the budget that ends a run, and the memory that a computation needs."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from leakgauge.errors import InputError, require
+
+LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of a container: limit, use, and what of the use the kernel gives back. Control groups of version 2, then 1."""
+CGROUP = Path("/sys/fs/cgroup")
+SHARE = 0.9
+"""Of what is free, what a computation may take."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +41,9 @@ class Compute:
         capture: steps of a search after which the next one is recorded and then repeated without Python and autograd
             (`leakgauge.attacks.matching.captured`), the same numbers in less time. Recording takes as long as some
             hundreds of steps of a small network save; `None` never records.
+        memory: most bytes that a step of a search may take beside what is there. Restarts are evaluated in chunks that
+            fit; where not even one does, the attack fails and names the bytes. `None`: nine tenths of what the device
+            has free when the search begins.
     """
 
     device: str = "cpu"
@@ -30,6 +51,7 @@ class Compute:
     threads: int = 1
     chunk: int | None = None
     capture: int | None = 300
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -41,6 +63,7 @@ class Compute:
             ) from error
         require(self.threads > 0, "threads", f"is {self.threads}", "give a positive number")
         require(self.chunk is None or self.chunk > 0, "chunk", f"is {self.chunk}", "give a positive number")
+        require(self.memory is None or self.memory > 0, "memory", f"is {self.memory}", "give a number of bytes")
         right = self.capture is None or self.capture >= 0
         require(right, "capture", f"is {self.capture}", "give a number of steps, or none")
 
@@ -76,3 +99,66 @@ class Budget:
         require(
             self.seconds is None or self.seconds > 0, "budget.seconds", f"is {self.seconds}", "give a positive number"
         )
+
+
+class Held(TorchDispatchMode):
+    """Bytes of the memory that operations made and something still holds, and the most there ever were."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._there: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak: int = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Runs an operation and counts what it made."""
+        del types
+        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        out = func(*args, **dict(kwargs or {}))
+        for t in tree_leaves(out):
+            if isinstance(t, Tensor) and t.untyped_storage()._cdata not in before:
+                storage = t.untyped_storage()
+                self._there[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._there = {k: (ref, size) for k, (ref, size) in self._there.items() if not ref.expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._there.values()))
+        return out
+
+
+def needed(work: Callable[[Callable[[Tensor], Tensor]], object]) -> int | None:
+    """Most bytes that tensors made by `work` take at one time, found with tensors that have shapes and no data.
+
+    Args:
+        work: is given a function that takes the data out of a tensor, for its inputs.
+
+    Returns:
+        `None` where it looks at values, so that nobody can say.
+    """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, Held() as held:
+            work(fake.from_tensor)
+    except (RuntimeError, TypeError, ValueError):  # torch's words for a value that is asked for
+        return None
+    peak: int = held.peak
+    return peak
+
+
+def available(device: str) -> int:
+    """Bytes that may be taken now: `SHARE` of the free memory of the device, or of the container's limit."""
+    if torch.device(device).type == "cuda":
+        return int(SHARE * torch.cuda.mem_get_info(torch.device(device))[0])
+    free = psutil.virtual_memory().available
+    for limit, used, kept in LIMITS:
+        try:
+            left = int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
+            stat = (CGROUP / used).with_name("memory.stat").read_text()
+        except (OSError, ValueError):  # no such limit, or "max"
+            continue
+        left += sum(int(row.split()[1]) for row in stat.splitlines() if row.split()[0] == kept)
+        free = min(free, left)
+    return int(SHARE * max(free, 0))
+
+
+def gigabytes(size: float) -> str:
+    """For a reader."""
+    return f"{size / 1e9:.2g} GB"

@@ -100,6 +100,7 @@ for command in (between, captured, fit, count, cohort, compare, estimate, lint, 
     help="Trials at a time, one thread each.",
 )
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
+@click.option("--memory", metavar="GB", type=float, help="Most for a worker's step; else a share of what is free.")
 @click.option("--ray", metavar="ADDRESS", help="Run trials on this Ray cluster instead: host:6379, or auto.")
 @click.option("--store", metavar="URL", help="Keep results in PostgreSQL: postgresql+psycopg://user@host/name.")
 @click.option("--counts-only", is_flag=True, help="Write no image, and hashes for file names.")

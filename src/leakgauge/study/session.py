@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.compute import Compute
+from leakgauge.compute import Compute, available
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
@@ -41,17 +42,22 @@ def run_audit(
     device: str,
     counts_only: bool,
     anew: bool = False,
+    memory: float | None = None,
     ray: str | None = None,
     store: str | None = None,
 ) -> None:
     """Everything behind `leakgauge audit`.
 
     Args:
+        memory: gigabytes that a step of a search may take in each worker; else this machine's workers share what is
+            free equally.
         ray: address of a cluster that runs the trials in place of this machine's `workers`.
         store: URL of a team's PostgreSQL database.
     """
     console = Console()
-    compute = Compute(device=device)
+    compute = Compute(device=device, memory=None if memory is None else int(memory * 1e9))
+    if memory is None and ray is None:
+        compute = replace(compute, memory=max(1, available(device) // workers))
     compute.apply()
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
     linted = None if not anew and (output / LINT).is_file() else sorted_findings(lint_plan(plan))

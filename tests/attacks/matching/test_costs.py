@@ -5,16 +5,12 @@ A count that falls is good news: lower its limit. One that rises must buy someth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from leakgauge.attacks.matching import Adam, Matching, Pixels, TotalVariation, Uniform
@@ -23,7 +19,7 @@ from leakgauge.attacks.matching.engine import Simulator
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD, client_update
-from leakgauge.compute import Budget, Compute
+from leakgauge.compute import Budget, Compute, Held
 from leakgauge.data import Samples, spec
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
@@ -53,29 +49,6 @@ def flops(work: Callable[[], object]) -> int:
     with FlopCounterMode(display=False) as counter:
         work()
     return int(counter.get_total_flops())
-
-
-class Live(TorchDispatchMode):
-    """Bytes of the memory that operations made and something still holds, and the most there ever were."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        del types
-        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        out = func(*args, **dict(kwargs or {}))
-        for t in tree_leaves(out):
-            if isinstance(t, Tensor) and t.untyped_storage()._cdata not in before:
-                storage = t.untyped_storage()
-                self.held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.held = {k: (ref, size) for k, (ref, size) in self.held.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(size for _, size in self.held.values()))
-        return out
 
 
 @dataclass(frozen=True)
@@ -110,7 +83,7 @@ def test_a_step_makes_no_more_passes_and_holds_no_more_than_it_did(cost: Cost) -
     assert flops(lambda: record(point, torch.tensor(1.0))) / forward <= cost.recorded
     own = sum(p.nbytes for p in seen.task.parameters.values())
     for work in (lambda: one.evaluate(point), lambda: record(point, torch.tensor(1.0))):
-        with Live() as live:
+        with Held() as live:
             work()
         assert live.peak / own <= cost.peak, (live.peak, own)
 

@@ -28,6 +28,7 @@ from leakgauge.attacks.matching.parts import (
 )
 from leakgauge.attacks.matching.priors import NoPrior, Statistics
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
+from leakgauge.attacks.matching.room import fitted
 from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.compute import Budget, Compute
@@ -120,7 +121,10 @@ class Matching:
             )
         statistics = Statistics.of(observation, simulator.task) if self.statistics else None
         problem = self._problem(simulator, statistics, labels, examples, meter, like, compute, generator)
-        minimum = self._minimise(problem)
+        fits = fitted(problem, simulator.task, examples, batched=self.minimiser.batched, compute=compute)
+        if isinstance(fits, str):
+            return Reconstruction(None, None, Status.FAILED, fits)
+        minimum = self._minimise(fits)
         return self._answer(simulator, minimum, labels, confidence, meter)
 
     def _labels(self, observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None, str]:

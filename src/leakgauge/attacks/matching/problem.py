@@ -135,7 +135,7 @@ class Problem:
         """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
         restarts = int(next(iter(point.values())).shape[0])
         self.meter.spent += self.cost * restarts
-        factor = torch.as_tensor(self.factor, dtype=next(iter(point.values())).dtype).to(next(iter(point.values())))
+        factor = self._in_force(point)
         if self._evaluated == self.capture and restarts == self.restarts:
             self._captured = captured(self._step, {k: v.detach() for k, v in point.items()}, factor)
         self._evaluated += 1
@@ -146,6 +146,14 @@ class Problem:
             finite = at.data[torch.isfinite(at.data)]  # one lost restart must not decide for the others
             self._misfit = float(finite.min()) if len(finite) else self._misfit
         return at
+
+    def step(self, point: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """Totals, data terms and gradients at ``(restarts, …)`` variables, not counted and never recorded."""
+        return self._step(point, self._in_force(point))
+
+    def _in_force(self, point: Tensors) -> Tensor:
+        like = next(iter(point.values()))
+        return torch.as_tensor(self.factor, dtype=like.dtype, device=like.device)
 
     def _step(self, point: Tensors, factor: Tensor) -> tuple[Tensor, Tensor, Tensors]:
         """Totals, data terms and gradients; one restart by autograd, which has less overhead than vmap."""

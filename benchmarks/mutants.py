@@ -158,18 +158,22 @@ def judge(fault: Fault, folder: Path, seconds: int) -> dict[str, object]:
     file = package / Path(fault.path).relative_to("src")
     source = file.read_bytes()
     file.write_bytes(source[: fault.start] + fault.text.encode() + source[fault.end :])
-    began, ran = time.perf_counter(), []
+    began, ran, outcomes = time.perf_counter(), [], []
     for test in [*mirrored(ROOT / fault.path), CONTRACTS]:
         name = str(test.relative_to(ROOT))
-        code, said = run([name], package, seconds)
         ran.append(name)
-        if code in (0, 5):  # passed, or nothing to run without data
-            continue
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        alone = failed[1].split("[")[0] if failed else name
-        if run([alone], SRC.parent, 2 * seconds)[0] == 0:
-            return {"state": "killed", "by": failed[1] if failed else f"{name} (time or crash)", "ran": len(ran)}
-    return {"state": "survived", "ran": ran, "seconds": round(time.perf_counter() - began)}
+        code, said = run([name], package, seconds)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+        if failed and run([failed[1]], SRC.parent, 2 * seconds)[0] == 0:
+            return {"state": "killed", "by": failed[1], "ran": len(ran)}
+        outcomes.append(
+            "passed" if code in (0, 5) else "out of time" if code < 0 or code > 128 else "broken without it"
+        )
+    return {
+        "state": "survived",
+        "ran": dict(zip(ran, outcomes, strict=True)),
+        "seconds": round(time.perf_counter() - began),
+    }
 
 
 @click.command()

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.study.document import document
@@ -77,24 +80,54 @@ def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
     run(plan, tmp_path / "out", workers=1).close()
 
 
-def test_gate_and_report_need_the_store_alone(finished: Path, tmp_path: Path) -> None:
-    """Data, weights and the plan's code may be gone."""
-    alone = copy_of(finished, tmp_path / "alone")
-    data = finished.parent / "x.npz"
-    data.rename(data.with_suffix(".gone"))
-    try:
-        store = Store.open(alone)
-        assert store.missing() == 0
-        write_reports(store)
-        store.close()
-        command = [sys.executable, "-m", "leakgauge", "gate", str(alone)]
-        gate = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    finally:
-        data.with_suffix(".gone").rename(data)
-    for name in ("report.json", "report.html"):
-        assert (alone / name).read_bytes() == (finished / name).read_bytes()
-    reasons = json.loads((finished / "report.json").read_text())["verdict"]["gate"]["reasons"]
-    assert (gate.returncode, gate.stdout.splitlines()) == (1, [*reasons, "gate failed"])
+OWN_CODE = """
+import torch
+from torch import nn
+from leakgauge.attacks.closed_form import LinearRead
+
+def net(classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, classes))
+
+def attack() -> LinearRead:
+    return LinearRead()
+"""
+
+
+def test_gate_and_report_need_the_store_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data's folder, the model's file, the plan and the plan's code are gone, in a process that never saw them."""
+    work, moved = tmp_path / "work", tmp_path / "moved"
+    work.mkdir()
+    (work / "my_code.py").write_text(OWN_CODE)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3))
+    save_file(net.state_dict(), work / "weights.safetensors")
+    plan = plan_of(
+        work,
+        model={"my_code:net": {"weights": str(work / "weights.safetensors")}},
+        attacks=["closed-form", "my_code:attack"],
+        gate={"identified": {"max": 0.05}},
+    )
+    monkeypatch.syspath_prepend(work)
+    store = run(resolve_plan(plan), tmp_path / "out", workers=1)
+    write_reports(store)
+    store.close()
+    page = tmp_path / "out" / "report.html"
+    before = page.read_bytes(), page.with_suffix(".json").read_bytes()
+    work.rename(moved)
+    page.unlink()
+    page.with_suffix(".json").unlink()
+    code = (
+        "import sys\nfrom leakgauge.cli import main\nfor command in ('gate', 'report'):\n"
+        " try: code = main([command, 'out'])\n except SystemExit as end: code = end.code\n print('exit', code or 0)"
+    )
+    python = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("exit ")] == ["exit 1", "exit 0"], done.stderr
+    assert (page.read_bytes(), page.with_suffix(".json").read_bytes()) == before
+    reasons = json.loads(before[1])["verdict"]["gate"]["reasons"]
+    assert reasons
+    assert lines[: len(reasons) + 1] == [*reasons, "gate failed"]
 
 
 def test_a_trial_that_is_not_there_is_missing_without_the_plan(finished: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _of_rest(rows: Sequence[Record], others: list[Point], bare: Point, tolerance
     best, *near = _best(trained, bare, bare.accuracy, tolerance)
     short = _too_short(next(r for r in rows if r["family"] == UNDEFENDED), tolerance)
     if short:
-        return [short, first, f"So far: {best}", *near, *_about(others, rows)]
+        return [short, first, f"Not the last word: {best}", *near, *_about(others, rows)]
     whole = [p for p in trained if p.family not in {q.family for q in others if q.accuracy is None}]
     return [best, first, *near, *_dominance([bare, *trained], whole), *_about(others, rows)]
 
@@ -87,9 +87,9 @@ def _best(trained: list[Point], bare: Point, full: float, tolerance: Mapping[str
         reached = f"{_percent(best.accuracy)} accuracy against {_percent(full)} without a defence"
         shown = f"{reached}, {best.seen}{best.cost}"
         if best.upper <= most:
-            return [f"{_start(best.words)} is the best that was tried: {shown}."]
+            return [f"Best of what was tried: {best.words}, with {shown}."]
         return [
-            f"{_start(best.words)} looks best of what was tried, on too few pictures to rely on it: {shown}. With none "
+            f"Best of what was tried, on too few pictures to rely on it: {best.words}, with {shown}. With none "
             f"identified it takes {needed(most)} pictures to show {_percent(most)}."
         ]
     said = [
@@ -150,8 +150,8 @@ def _dominance(trained: list[Point], whole: list[Point]) -> list[str]:
     if beaten:
         winner = max(beaten, key=lambda name: len(beaten[name]))
         said.append(
-            f"{_start(winner)} dominates {_list(beaten[winner])}: for each of their strengths one of its own is at "
-            "least as accurate and leaks less, intervals apart."
+            f"Dominated by {winner}: {_list(beaten[winner])}. For each of their strengths one of its own is at least "
+            "as accurate and leaks less, intervals apart."
         )
     return said
 
@@ -238,10 +238,6 @@ def hollow(p: Point) -> bool:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %".replace(".0 %", " %")
-
-
-def _start(text: str) -> str:
-    return text[:1].upper() + text[1:] if " " in text.split("(")[0].strip() else text
 
 
 def _list(parts: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
 from leakgauge.data.parquet import Hub, Parquet
 from leakgauge.data.samples import ECG, Samples
-from leakgauge.data.source import Source, check, client_batches, gallery, public, spec
+from leakgauge.data.source import InWords, Source, check, client_batches, gallery, public, spec
+from leakgauge.data.table import Table
 
 __all__ = [
     "ECG",
@@ -18,9 +19,11 @@ __all__ = [
     "Folder",
     "Hub",
     "InMemory",
+    "InWords",
     "Parquet",
     "Samples",
     "Source",
+    "Table",
     "check",
     "client_batches",
     "gallery",

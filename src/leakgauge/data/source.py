@@ -83,6 +83,21 @@ class LiesInFiles(Protocol):
 
 
 @runtime_checkable
+class InWords(Protocol):
+    """A source whose examples can be read: cells of a table, or the words of a text.
+
+    Attributes:
+        columns: what the words of an example are called; empty for running text.
+    """
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    def in_words(self, inputs: Float[Tensor, "n *shape"]) -> list[list[str]]:
+        """The words of each example, as many as it has, also of one that an attack made."""
+        ...
+
+
+@runtime_checkable
 class MakesOthers(Protocol):
     """A source too small to lend whole examples: it makes other pictures itself."""
 

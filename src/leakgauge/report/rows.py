@@ -15,6 +15,8 @@ Record = Mapping[str, Any]
 PER_FINDING, FAILURES = 8, 100
 """Images kept of a case, and kinds of failures: the most exposed, the first."""
 NONE = "—"
+OF_ONE_CLIENT = ("index", "names", "round", "examples")
+"""What a scenario says of one client's data."""
 LEVELS = ("exposed", "partial", "inconclusive", "not_recovered", "not_applicable")
 _NOWHERE = (False, -math.inf, -math.inf)
 
@@ -33,6 +35,23 @@ class Shown:
         """Read when it is shown."""
         kept = self.stored.get(str(self.trial.get("id")), ())
         return next((p for p in kept if p.slot == self.slot), None)
+
+    @property
+    def words(self) -> list[tuple[str, str, str | None]]:
+        """Of a table or a text: column, true and read, cell by cell; of running text the whole in one row."""
+        found = get(self.trial, "words")
+        true, read = entry(found.get("true"), self.slot), entry(found.get("read"), self.slot)
+        if not true:
+            return []
+        columns = found.get("columns") or []
+        if not columns:
+            return [("text", " ".join(true), None if read is None else " ".join(read))]
+        return [(name, true[i], None if read is None else read[i]) for i, name in enumerate(columns)]
+
+    @property
+    def match(self) -> float | None:
+        """Share of the words that were read."""
+        return number_of(entry(get(self.trial, "words").get("match"), self.slot))
 
     def score(self, key: str) -> Any:
         return entry(get(self.trial, "scores", key), self.slot)
@@ -145,7 +164,7 @@ class Seen:
 
     def _row(self, record: Record) -> Row:
         """By scenario and attack."""
-        data = {k: v for k, v in get(record, "scenario", "data").items() if k not in ("index", "names")}
+        data = {k: v for k, v in get(record, "scenario", "data").items() if k not in OF_ONE_CLIENT}
         scenario = json.dumps({**get(record, "scenario"), "data": data}, sort_keys=True)
         key = scenario, str(record.get("attack") or NONE), bool(record.get("control"))
         if key not in self.rows:

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.clients import client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data.lent import Lent
-from leakgauge.data.source import Part, whole_gallery
+from leakgauge.data.source import InWords, Part, whole_gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction, Status
@@ -139,7 +139,10 @@ def run_trial(
         if counts_only or not plan.spec.is_image
         else _pictures(plan.spec, list(examples.names), batch, reconstruction, found.order)
     )
-    return TrialResult(trial.id, readable(trial.to_json()), pictures)
+    told = trial.to_json()
+    if isinstance(plan.source, InWords):
+        told["words"] = in_words(plan.source, batch, reconstruction, found.order, counts_only=counts_only)
+    return TrialResult(trial.id, readable(told), pictures)
 
 
 def _attacked(
@@ -216,6 +219,21 @@ def observe(
     except InputError as error:
         why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
         return Reconstruction(None, None, Status.FAILED, why)
+
+
+def in_words(
+    source: InWords, batch: Batch, reconstruction: Reconstruction, order: tuple[int | None, ...], *, counts_only: bool
+) -> dict[str, Any]:
+    """Examples and reads in words, as report.json has them, and the share of each example's words that was read."""
+    true, found = source.in_words(batch.inputs), reconstruction.inputs
+    reads = [None if found is None or slot is None else source.in_words(found[slot : slot + 1])[0] for slot in order]
+    equal = [
+        round(sum(a == b for a, b in zip(t, read or (), strict=read is not None)) / len(t), 4)
+        for t, read in zip(true, reads, strict=True)
+    ]
+    if counts_only:
+        return {"match": equal}
+    return {"columns": list(source.columns), "true": true, "read": reads, "match": equal}
 
 
 def readable(value: Any) -> Any:

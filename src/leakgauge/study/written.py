@@ -14,7 +14,7 @@ from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.metrics.lpips import LPIPS
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
-from leakgauge.registry import ATTACKS, CLIENTS, SERVERS
+from leakgauge.registry import ATTACKS, CLIENTS, DATA, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense
 from leakgauge.study.dealt import Dealt, Rule
 from leakgauge.study.grammar import BudgetConfig, DataConfig, OnlyRule, parse
@@ -104,7 +104,9 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
     Raises:
         InputError: names the key.
     """
-    for key in options:
+    kind = source.partition(":")[0] if isinstance(source, str) else ""
+    taken = next((entry.parameters for entry in DATA if entry.name == kind), {})
+    for key in (key for key in options if key not in taken):
         near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
         require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
     if isinstance(source, Source):

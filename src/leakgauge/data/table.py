@@ -1,0 +1,204 @@
+"""Tables in CSV files: numbers and categories, read back in their own units."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.errors import InputError, require
+from leakgauge.registry import DATA
+from leakgauge.task import Batch
+
+MOST_CATEGORIES = 100
+"""Values of a column beyond which it is taken for a name, not for a category."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column's cells become numbers in [0, 1] and back.
+
+    Attributes:
+        name: of the column.
+        values: of a category, one number each; empty for numbers.
+        low, high: of numbers, over the whole file.
+        digits: decimals that the file's numbers have at most.
+    """
+
+    name: str
+    values: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 1.0
+    digits: int = 0
+
+    @property
+    def width(self) -> int:
+        """Numbers of one cell."""
+        return max(1, len(self.values))
+
+    def numbers(self, cell: str) -> list[float]:
+        if self.values:
+            return [float(cell == value) for value in self.values]
+        return [(float(cell) - self.low) / (self.high - self.low)]
+
+    def cell(self, numbers: Sequence[float]) -> str:
+        """What these numbers say, rounded as the file is."""
+        if self.values:
+            return self.values[max(range(self.width), key=numbers.__getitem__)]
+        return f"{self.low + numbers[0] * (self.high - self.low):.{self.digits}f}"
+
+
+@DATA.register("csv")
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of a CSV file with a header. Numbers are scaled to [0, 1] by their column's range, categories are one-hot.
+
+    A column whose cells are all numbers is numeric, others are categories. The model sees one vector a row, its columns
+    in the file's order. Reports show a read beside the truth in the file's own units.
+
+    Attributes:
+        path: the file, in UTF-8.
+        target: the column that is predicted; by default the last.
+        ids: columns that name a row and are no features.
+        categorical: columns that are categories although their cells are numbers.
+        separator: between cells.
+    """
+
+    path: str
+    target: str = ""
+    ids: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    separator: str = ","
+    low = 0.0
+    high = 1.0
+    normalise = False
+
+    def __post_init__(self) -> None:
+        for key, names in (("target", [self._target]), ("ids", self.ids), ("categorical", self.categorical)):
+            lacking = [name for name in names if name not in self._header]
+            problem = f"names {lacking[:1]}, and the columns are {', '.join(self._header[:12])}"
+            require(not lacking, f"data.{key}", problem, "name columns of the header")
+        require(bool(self._features), "data.ids", "leaves no feature", "name fewer columns")
+
+    @cached_property
+    def _cells(self) -> list[list[str]]:
+        require(len(self.separator) == 1, "data.separator", f"is {self.separator!r}", "give one character")
+        try:
+            with open(self.path, encoding="utf-8-sig", newline="") as file:
+                found = [row for row in csv.reader(file, delimiter=self.separator, strict=True) if row]
+        except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+            hint = "give a CSV file in UTF-8 with a header"
+            raise InputError("data.source", f"cannot read '{self.path}' ({error})", hint) from error
+        require(len(found) > 1, "data.source", f"'{self.path}' holds no rows", "give a header and a line an example")
+        twice = len(set(found[0])) < len(found[0])
+        require(not twice, "data.source", "has two columns of one name", "give each column a name of its own")
+        for i, row in enumerate(found[1:], 2):
+            problem = f"line {i} has {len(row)} cells, the header {len(found[0])}"
+            require(len(row) == len(found[0]), "data.source", problem, "check the separator and quotes")
+        return found
+
+    @property
+    def _header(self) -> list[str]:
+        return self._cells[0]
+
+    @property
+    def _target(self) -> str:
+        return self.target or self._header[-1]
+
+    def _of(self, name: str) -> list[str]:
+        place = self._header.index(name)
+        return [row[place].strip() for row in self._cells[1:]]
+
+    @cached_property
+    def _features(self) -> tuple[Column, ...]:
+        left = [name for name in self._header if name != self._target and name not in self.ids]
+        return tuple(self._column(name) for name in left)
+
+    def _column(self, name: str) -> Column:
+        cells = self._of(name)
+        empty = next((i for i, cell in enumerate(cells, 2) if cell in ("", "NA", "NaN", "nan", "?")), None)
+        hint = "fill it or leave the row out, as the client does"
+        require(empty is None, "data.source", f"line {empty}, column {name} is empty", hint)
+        try:
+            numbers = [] if name in self.categorical else [float(cell) for cell in cells]
+        except ValueError:
+            numbers = []
+        if not numbers:
+            values = tuple(sorted(set(cells)))
+            problem = f"column {name} has {len(values)} different values that are no numbers"
+            require(len(values) <= MOST_CATEGORIES, "data.ids", problem, f"add it if it names rows: ids: [{name}]")
+            return Column(name, values)
+        require(all(map(math.isfinite, numbers)), "data.source", f"column {name} is not finite", hint)
+        digits = max(len(cell.lower().partition("e")[0].partition(".")[2]) for cell in cells)
+        return Column(name, (), min(numbers), max(numbers) if max(numbers) > min(numbers) else min(numbers) + 1, digits)
+
+    @property
+    def files(self) -> list[Path]:
+        """The table."""
+        return [Path(self.path)]
+
+    @property
+    def name(self) -> str:
+        return f"csv:{self.path}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the features."""
+        return tuple(column.name for column in self._features)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(column.width for column in self._features),)
+
+    @cached_property
+    def _labels(self) -> tuple[Int[Tensor, " n"], int]:
+        cells = self._of(self._target)
+        values = sorted(set(cells), key=lambda cell: (len(cell), cell) if cell.isdigit() else (0, cell))
+        return torch.tensor([values.index(cell) for cell in cells]), max(FEWEST_CLASSES, len(values))
+
+    @property
+    def labels(self) -> Int[Tensor, " n"]:
+        """Places of the target's values in their order."""
+        return self._labels[0]
+
+    @property
+    def classes(self) -> int:
+        return self._labels[1]
+
+    def __len__(self) -> int:
+        return len(self._cells) - 1
+
+    @cached_property
+    def _numbers(self) -> Float[Tensor, "n features"]:
+        cells = [self._of(column.name) for column in self._features]
+        rows = zip(*cells, strict=True)
+        return torch.tensor(
+            [
+                [v for column, cell in zip(self._features, row, strict=True) for v in column.numbers(cell)]
+                for row in rows
+            ]
+        )
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        return Batch(self._numbers[list(indices)], self.labels[list(indices)])
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        if not self.ids:
+            return [f"row {i + 1}" for i in indices]
+        cells = [self._of(name) for name in self.ids]
+        return [" ".join(column[i] for column in cells) for i in indices]
+
+    def in_words(self, inputs: Float[Tensor, "n features"]) -> list[list[str]]:
+        """The cells that these numbers say, in the file's units: numbers rounded as it is, the likeliest category."""
+        starts = [sum(c.width for c in self._features[:k]) for k in range(len(self._features))]
+        rows = inputs.detach().double().cpu().tolist()
+        pairs = list(zip(self._features, starts, strict=True))
+        return [[column.cell(row[start : start + column.width]) for column, start in pairs] for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from leakgauge.executor import LocalPool
 from leakgauge.study.document import document
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
-from leakgauge.study.store import Store
+from leakgauge.study.store import OWN, Store
 from leakgauge.study.trial import TrialResult
 from leakgauge.study.written import resolve_plan
 from study.plans import tiny
@@ -48,7 +49,8 @@ class Refuses:
         assert not list(jobs)
 
 
-def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path) -> None:
+def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OWN, url)
     plan = resolve_plan(small())
     alone = run(plan, tmp_path / "file", executor=LocalPool(1))
     shared = run(plan, tmp_path / "shared", url=url)
@@ -89,6 +91,23 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is damaged"):
         anew.records()
     anew.close()
+
+
+@pytest.mark.parametrize("own", ["", "postgresql+psycopg://u@127.0.0.1:2/x"])
+def test_a_folder_that_somebody_sent_names_no_database(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`leakgauge gate FOLDER` logged in wherever the folder's store.json said, with the reader's own password."""
+    pytest.importorskip("psycopg")
+    monkeypatch.setenv(OWN, own)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.5)
+        address = f"postgresql+psycopg://u@127.0.0.1:{server.getsockname()[1]}/x?connect_timeout=1"
+        (tmp_path / "store.json").write_text(json.dumps({"store": address, "audit": "a-1"}))
+        with pytest.raises(InputError, match="nothing was sent there"):
+            Store.open(tmp_path)
+        with pytest.raises(TimeoutError):
+            server.accept()
 
 
 @pytest.mark.parametrize(

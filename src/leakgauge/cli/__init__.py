@@ -102,7 +102,7 @@ for command in (between, captured, fit, count, cohort, compare, estimate, lint, 
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--memory", metavar="GB", type=float, help="Most for a worker's step; else a share of what is free.")
 @click.option("--ray", metavar="ADDRESS", help="Run trials on this Ray cluster instead: host:6379, or auto.")
-@click.option("--store", metavar="URL", help="Keep results in PostgreSQL: postgresql+psycopg://user@host/name.")
+@click.option("--store", metavar="URL", envvar="LEAKGAUGE_STORE", help="In postgresql+psycopg://user@host/name.")
 @click.option("--counts-only", is_flag=True, help="Write no image, and hashes for file names.")
 @click.option("--anew", is_flag=True, help="Set older results in the folder aside and start again.")
 @click.option("--fail-on-gate", is_flag=True, help="Exit 1 if the plan's gate does not pass.")

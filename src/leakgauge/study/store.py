@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,9 @@ from leakgauge.study.trial import TrialResult
 LOCK = ".audit.lock"
 SHARED = "store.json"
 """Of a folder whose audit lies in PostgreSQL: where that is. It holds no password."""
+OWN = "LEAKGAUGE_STORE"
+"""In the environment, the URL of the database that is yours: a folder that somebody sent cannot name another, to which
+the reader's password would go."""
 AT_ONCE = 5000
 """Planned trials entered at a time."""
 RESULTS = (FILE, SHARED, "report.json", "report.html")
@@ -153,12 +157,12 @@ class Store:
         """Opens an audit that exists, to read it.
 
         Raises:
-            InputError: there is none, or it is damaged.
+            InputError: there is none, it is damaged, or it lies in a database that `OWN` does not name.
         """
         hint = "run `leakgauge audit -o` into it first"
         note = _read_note(folder / SHARED) if (folder / SHARED).is_file() else None
         require(note is not None or (folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)
-        store = Store(folder, None if note is None else note["store"])
+        store = Store(folder, None if note is None else _own(note["store"], folder))
         with store._base.readable(), Session(store._base.engine) as session:
             store._base.check(session)
             row = session.scalars(select(AuditRow)).first() if note is None else session.get(AuditRow, note["audit"])
@@ -248,6 +252,15 @@ class Store:
         """Lets go of the file and the folder."""
         self._base.engine.dispose()
         self._lock.release()
+
+
+def _own(address: str, folder: Path) -> str:
+    """The URL of the reader's own database. Raises `InputError` where the folder names another."""
+    url = os.environ.get(OWN, "")
+    mine = bool(url) and Database.of(folder, url).address == address
+    problem = f"{folder} says that its audit lies in {address}"
+    require(mine, "folder", problem, f"nothing was sent there: set {OWN} to the URL if that database is yours")
+    return url
 
 
 def _read_note(file: Path) -> dict[str, str]:

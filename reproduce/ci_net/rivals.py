@@ -88,3 +88,13 @@ class DeepImagePrior:
             x = F.conv2d(Nearest()(x), weights[f"up.{step}"], weights[f"up.{step}.bias"], padding=1)
             x = normed(x, weights, f"up.{step}")
         return F.conv2d(x, weights["picture"], weights["picture.bias"]).tanh()
+
+
+@dataclass(frozen=True)
+class ZeroFill:
+    """Each value once, zeros between: no interpolation. With the 3×3 convolution that follows it is a
+    transposed convolution of stride 2, of the same number of parameters."""
+
+    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
+        wide = torch.stack([x, torch.zeros_like(x)], -1).flatten(-2)
+        return torch.stack([wide, torch.zeros_like(wide)], -2).flatten(2, 3)

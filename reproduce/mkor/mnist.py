@@ -14,7 +14,6 @@ from leakgauge.attacks.recipes import inverting_gradients
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Parquet
-from leakgauge.data.batches import random_batches
 from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -27,6 +26,7 @@ from leakgauge.servers.mkor.parts import LossTreatment
 from leakgauge.servers.server import Honest, Server
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
+from reproduce.mkor.batches import random_batches
 from reproduce.mkor.identity import IdentityTaps, modified_lenet5
 from reproduce.mkor.lenet5 import LeNet5Taps
 from reproduce.mkor.scoring import Tally, baseline_scores, common_scores, paper_scores, single_scores

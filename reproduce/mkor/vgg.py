@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from leakgauge.data import Parquet
-from leakgauge.data.batches import few_class_batches
 from leakgauge.defenses import Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
@@ -25,6 +24,7 @@ from leakgauge.servers.server import Broadcast
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
 from reproduce.item import Inputs
+from reproduce.mkor.batches import few_class_batches
 from reproduce.mkor.identity import IdentityTaps, modified_lenet5
 from reproduce.mkor.scoring import Tally, common_scores, paper_scores
 from reproduce.rows import Row

@@ -13,7 +13,6 @@ from leakgauge.attacks.adaptive import Naive
 from leakgauge.attacks.matching import Canvas, Cosine, Matching, Objective, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
-from leakgauge.attacks.matching.networks import Decoder
 from leakgauge.attacks.matching.objectives import Fixed, Gain, PerTensorRMS, SignTanh
 from leakgauge.attacks.matching.polish import MaxNormalise
 from leakgauge.attacks.recipes import rog
@@ -25,7 +24,7 @@ from leakgauge.metrics import PSNR
 from leakgauge.observation import Observation
 from leakgauge.tensors import map_tensors, squared_norm
 from reproduce.item import Inputs
-from reproduce.rog.autoencoder import Autoencoder, fit_autoencoder
+from reproduce.rog.autoencoder import Autoencoder, Decoder, fit_autoencoder
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
 from reproduce.rows import Row
 

@@ -17,16 +17,7 @@ from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.closed_form.linear import ServerRead
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.matching import (
-    Adam,
-    BoundedLBFGS,
-    Cosine,
-    JointSoftLabels,
-    Matching,
-    Pixels,
-    SquaredL2,
-    Uniform,
-)
+from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, JointSoftLabels, Matching, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.recipes import (
     Auto,
     OrderSearch,

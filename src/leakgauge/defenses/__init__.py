@@ -4,7 +4,7 @@ from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples
 from leakgauge.defenses.compose import Compose, parts_of
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, view_of
 from leakgauge.defenses.dp_sgd import DPSGD, AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
-from leakgauge.defenses.mechanism import sigma_for_snr, snr_db
+from leakgauge.defenses.mechanism import snr_db
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.noise import (
     Absolute,
@@ -59,7 +59,6 @@ __all__ = [
     "noise",
     "parts_of",
     "qsgd",
-    "sigma_for_snr",
     "sign",
     "snr_db",
     "transform",

@@ -74,10 +74,3 @@ def snr_db(clipped: Mapping[str, Tensor], sigma: float) -> float:
     require(power > 0, "clipped", "is zero", "a gradient without power has no signal-to-noise ratio")
     require(sigma > 0, "sigma", f"is {sigma}", "give a positive number")
     return float(10 * (squared_norm(clipped) / (entries(clipped) * sigma**2)).log10())
-
-
-def sigma_for_snr(clipped: Mapping[str, Tensor], snr: float) -> float:
-    """The σ per entry with `snr_db(clipped, σ)` = `snr`; divided by C it is Fed-CDP's noise multiplier."""
-    power = float(squared_norm(clipped))
-    require(power > 0, "clipped", "is zero", "a gradient without power has no signal-to-noise ratio")
-    return float((power / entries(clipped)) ** 0.5 * 10 ** (-snr / 20))

@@ -102,23 +102,6 @@ class ByPixels:
         return width
 
 
-@dataclass(frozen=True)
-class AboveTarget:
-    """CI-Net's paper, §4.2: the first doubling of 32 with P(G) > P(F); 512 for ResNet-18.
-
-    Attributes:
-        parameters: P(F), of the network under attack.
-    """
-
-    parameters: int
-
-    def __call__(self, examples: int, channels: int, size: int) -> int:
-        width = 32
-        while parameter_count(width, channels=channels, size=size) <= self.parameters:
-            width *= 2
-        return width
-
-
 @runtime_checkable
 class Enlarge(Protocol):
     """Doubles the side of feature maps; without parameters."""
@@ -132,16 +115,6 @@ class Nearest:
 
     def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
         return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-
-
-@dataclass(frozen=True)
-class ZeroFill:
-    """Each value once, zeros between: no interpolation. With the 3×3 convolution that follows it is a
-    transposed convolution of stride 2, of the same number of parameters."""
-
-    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
-        wide = torch.stack([x, torch.zeros_like(x)], -1).flatten(-2)
-        return torch.stack([wide, torch.zeros_like(wide)], -2).flatten(2, 3)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cases import SPEC, batch
-from leakgauge.attacks.matching import (
-    Adam,
-    Given,
-    Matching,
-    NoPrior,
-    Pixels,
-    Simulator,
-    SquaredL2,
-)
+from leakgauge.attacks.matching import Adam, Given, Matching, NoPrior, Pixels, Simulator, SquaredL2
 from leakgauge.attacks.matching.parts import buffers_in
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproduce.rog.autoencoder import Autoencoder
+from reproduce.rog.autoencoder import Autoencoder, Decoder
 from torch import nn
 from torch.func import grad, vmap
 
 from cases import SPEC
-from leakgauge.attacks.matching import Decoder, LowResolution, Matching, Pixels, SquaredL2, Uniform
+from leakgauge.attacks.matching import LowResolution, Matching, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
-from leakgauge.attacks.matching.canvases import Canvas, Natural, Start, Tiled
+from leakgauge.attacks.matching.canvases import Canvas, Normal, Start
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples
 from leakgauge.draws import Draws
@@ -132,28 +132,7 @@ def test_recordings_are_refused() -> None:
         LowResolution(factor=0)
 
 
-def test_tiles_repeat_and_differ_between_examples(generator: torch.Generator) -> None:
-    raw = WIDE.denormalise(Tiled(tile=5)(3, WIDE, generator))
-    assert raw.shape == (3, 3, 16, 12)
-    torch.testing.assert_close(raw[..., 5:, :], raw[..., :-5, :])
-    torch.testing.assert_close(raw[..., 5:], raw[..., :-5])
-    assert not torch.allclose(raw[0], raw[1])
-    assert WIDE.low <= float(raw.min()) < 0 < 2 < float(raw.max()) <= WIDE.high
-
-
-def test_natural_starts_are_the_given_pictures_resized(generator: torch.Generator) -> None:
-    photos = Samples(size=48).read([0, 1, 2]).inputs
-    data = DataSpec((3, 24, 24), 10, mean=(0.5,), std=(0.25,))
-    start = data.denormalise(Natural(pictures=photos)(6, data, generator))
-    small = F.avg_pool2d(photos.double(), 2)
-    near = torch.cdist(start.flatten(1), small.flatten(1)) / small[0].numel() ** 0.5
-    assert float(near.min(1).values.max()) < 0.05
-    assert len(near.argmin(1).unique()) > 1
-    with pytest.raises(InputError, match="channels"):
-        Natural(pictures=photos[:, :1])(1, data, generator)
-
-
-@pytest.mark.parametrize("first", [Uniform(), Tiled(), Natural(pictures=Samples(size=20).read([3]).inputs)], ids=repr)
+@pytest.mark.parametrize("first", [Uniform(), Normal()], ids=repr)
 @pytest.mark.parametrize("make", [LowResolution, Pixels])
 def test_starts_suit_both_canvases(first: Start, make, generator: torch.Generator) -> None:
     canvas: Canvas = make(first=first)

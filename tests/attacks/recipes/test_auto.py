@@ -12,16 +12,7 @@ from torch import nn
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.matching import (
-    Adam,
-    BoundedLBFGS,
-    Given,
-    NoPrior,
-    Normal,
-    Pixels,
-    Proportional,
-    Scheduled,
-)
+from leakgauge.attacks.matching import Adam, BoundedLBFGS, Given, NoPrior, Normal, Pixels, Proportional, Scheduled
 from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.attacks.recipes import Auto, inverting_gradients
 from leakgauge.attacks.recipes.auto import MOST, MOST_DENSE, affordable, falling_variation, following_variation

@@ -4,7 +4,7 @@ from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
 from leakgauge.attacks.matching.canvases import Given, LowResolution, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
-from leakgauge.attacks.matching.networks import Decoder, Generator, Pretrained
+from leakgauge.attacks.matching.networks import Generator, Pretrained
 from leakgauge.attacks.matching.objectives import (
     Cosine,
     CosineOnSupport,
@@ -47,7 +47,6 @@ __all__ = [
     "Cosine",
     "CosineOnSupport",
     "CosinePerTensor",
-    "Decoder",
     "Denoise",
     "Falling",
     "Generator",

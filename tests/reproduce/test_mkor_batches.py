@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.mkor.batches import few_class_batches, random_batches
 
-from leakgauge.data.batches import few_class_batches, label_counts, random_batches, unique_batch
 from leakgauge.errors import InputError
 
 LABELS = torch.tensor([2, 0, 1, 0, 2, 1, 1, 0, 2, 3, 3])
@@ -13,18 +13,6 @@ LABELS = torch.tensor([2, 0, 1, 0, 2, 1, 1, 0, 2, 3, 3])
 
 def fresh(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def test_unique_is_the_nth_of_each_class_in_order() -> None:
-    assert unique_batch(LABELS, 4) == [1, 2, 0, 9]
-    assert unique_batch(LABELS, 4, 1) == [3, 5, 4, 10]
-    assert unique_batch(LABELS, 3, 2) == [7, 6, 8]
-    with pytest.raises(InputError, match="class 3 has 2"):
-        unique_batch(LABELS, 4, 2)
-    with pytest.raises(InputError, match="class 4 has 0"):
-        unique_batch(LABELS, 5)
-    with pytest.raises(InputError, match="occurrence"):
-        unique_batch(LABELS, 4, -1)
 
 
 def test_random_batches_are_disjoint_and_drawn() -> None:
@@ -62,7 +50,6 @@ def test_few_classes_are_few() -> None:
         few_class_batches(LABELS, 1, 4, 1, g)
 
 
-def test_counts() -> None:
-    assert label_counts(LABELS, [0, 1, 3, 9], 5).tolist() == [2, 0, 1, 1, 0]
+def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError):
         random_batches(LABELS, 0, 1, fresh())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
-from leakgauge.attacks.labels.head import stand_ins
+from leakgauge.attacks.labels.head import made_up, stand_ins
 from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
 from leakgauge.clients import FedAvg
+from leakgauge.clients.protocol import mean_gradient
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation
-from leakgauge.task import cross_entropy
-from leakgauge.tensors import Wire, forward_mode
+from leakgauge.task import Batch, Task, cross_entropy
+from leakgauge.tensors import Wire, forward_mode, map_tensors
 
 Order = tuple[int, ...]
 
@@ -26,11 +27,19 @@ STARTS, FEW, FIRST, THEN, FINALISTS = 2, 24, 40, 160, 8
 PATIENCE, SLOW = 12, 0.9
 """They end where in so many iterations no misfit has fallen below that share."""
 
-FITS, ALIKE = 1e-2, 4.0
-"""Largest relative misfit of an order that is believed, and how many times the smallest one is as good."""
+FITS, ALIKE = 50.0, 4.0
+"""An order fits whose misfit is so many times the rounding at most, and is as good with so many times the smallest."""
 
 SPARE = 1.76
 """Equations for each unknown, at least: five examples of ten classes were read, of six the fit did not find its way."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRead:
+    """What the last layer's steps are, or why that cannot be said; and the gradient evaluations that it took."""
+
+    steps: HeadSteps | Unknown
+    evaluations: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,59 +62,104 @@ class HeadSteps:
     slopes: Float[Tensor, "orders n outputs"]
 
 
-def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> HeadSteps | Unknown:
+def read_head_steps(
+    observation: Observation, orders: list[Order], generator: torch.Generator, *, room: int | None = None
+) -> HeadRead:
     """The orders under which the last layer's steps are what the update says, without the model below it.
 
     With a bias, soft-max cross-entropy and plain SGD for one epoch, the layer's update is Σ_t −lr·(p_t − y_t)·h_tᵀ,
     where p_t = softmax(W_{t−1}·h_t + b_{t−1}): it depends on nothing but the n features h_t, whatever the layers below
     do. The h_t lie in the row space of the update, so n² numbers stand against (n + 1)·(outputs − 1); for every order
-    they are fitted by Levenberg–Marquardt from features of stand-ins, and only the true order fits. No gradient
-    evaluation of the model is made. Examples whose gradient is below the rounding have no place; orders that differ by
-    them fit alike and are all returned.
+    they are fitted by Levenberg–Marquardt, and only the true order fits. It starts from features of stand-ins; where
+    no order fits, from those that a client has who trains on the stand-ins in that order, since a saturated soft-max
+    has no slope that would lead from one predicted class to another. Examples whose gradient is below the rounding
+    have no place; orders that differ by them fit alike and are all returned.
 
     Source: ours.
 
     Args:
         orders: of all labels, as they would come at the steps; at least one.
+        room: gradient evaluations that it may make; without limit unless given. Mostly it makes none.
     """
     client, layer = observation.knowledge.local_training, find_classifier(observation)
     if isinstance(layer, Unknown):
-        return layer
-    refused = _refused(observation, layer, len(orders[0]))
+        return HeadRead(layer)
+    count = len(orders[0])
+    refused = _refused(observation, layer, count)
     if refused or not isinstance(client, FedAvg):
-        return Unknown(refused)
+        return HeadRead(Unknown(refused))
     delta, bias = layer.of(observation.update.tensors)
     weight, offset = layer.of(observation.task.parameters)
     assert bias is not None
     assert offset is not None
-    count = len(orders[0])
-    repeats = max(STARTS, FEW // len(orders))
-    with torch.no_grad():
-        like = [stand_ins(observation, count, generator) for _ in range(repeats)]
-        made = torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
-    if not bool(torch.isfinite(made).all() & torch.isfinite(delta).all()):
-        return Unknown("the update or the model's features are not finite")
-    _, _, rows = torch.linalg.svd(delta, full_matrices=False)
-    basis = rows[:count].T
+    if not bool(torch.isfinite(delta).all()):
+        return HeadRead(Unknown("the update is not finite"))
+    basis = torch.linalg.svd(delta, full_matrices=False)[2][:count].T
     head = _Head(weight @ basis, offset, delta @ basis, bias, client.lr, client.batch_size or count)
-    starts = (made @ basis).repeat(len(orders), 1, 1)
-    coded = F.one_hot(torch.tensor(orders), len(offset)).double().repeat_interleave(repeats, 0)
-    found, misfit = head.fitted(starts, coded, FIRST)
-    each = misfit.view(len(orders), repeats)
-    best = each.argmin(1) + repeats * torch.arange(len(orders))
-    finalists = each.amin(1).argsort()[:FINALISTS]
-    chosen = best[finalists]
-    found, misfit = head.fitted(found[chosen], coded[chosen], THEN)
-    ranked = misfit.argsort()
-    least = float(misfit[ranked[0]])
-    if not least <= FITS:
-        return Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})")
+    coded = F.one_hot(torch.tensor(orders), len(offset)).double()
     # The client rounds its parameters at every step.
     unit = Wire.of(*observation.update.tensors.values()).arithmetic
     rounding = unit * float(weight.norm() / delta.norm()) * client.steps(count) ** 0.5
+    price, spent = len(orders) * client.steps(count), 0
+    best = coded.new_zeros(len(orders), count, basis.shape[1]), coded.new_full((len(orders),), torch.inf)
+    for trained in (False, True, True):
+        if trained and room is not None and spent + price > room:
+            break
+        if trained:
+            spent += price
+            made = torch.stack([_trained(observation.task, client, layer, order, generator) for order in orders])[
+                :, None
+            ]
+        else:
+            made = _untrained(observation, layer, count, max(STARTS, FEW // len(orders)), generator)
+            made = made.expand(len(orders), *made.shape)
+        if not bool(torch.isfinite(made).all()):
+            return HeadRead(Unknown("the model's features are not finite"), spent)
+        best = _better(best, head.best_of(made @ basis, coded))
+        if float(best[1].min()) <= FITS * rounding:
+            break
+    found, misfit = best
+    ranked = misfit.argsort()
+    least = float(misfit[ranked[0]])
+    if not least <= FITS * rounding:
+        return HeadRead(Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})"), spent)
     near = [int(i) for i in ranked if float(misfit[i]) <= max(ALIKE * least, rounding)]
-    slopes = torch.stack([head.slopes(found[i], coded[chosen[i]]) for i in near])
-    return HeadSteps(tuple(orders[int(finalists[i])] for i in near), least, layer, found[near] @ basis.T, slopes)
+    slopes = torch.stack([head.slopes(found[i], coded[i]) for i in near])
+    return HeadRead(HeadSteps(tuple(orders[i] for i in near), least, layer, found[near] @ basis.T, slopes), spent)
+
+
+def _untrained(
+    observation: Observation, layer: Classifier, count: int, starts: int, generator: torch.Generator
+) -> Float[Tensor, "starts n features"]:
+    """Features of stand-ins under the broadcast weights."""
+    with torch.no_grad():
+        like = [stand_ins(observation, count, generator) for _ in range(starts)]
+        return torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
+
+
+def _trained(
+    task: Task, client: FedAvg, layer: Classifier, order: Order, generator: torch.Generator
+) -> Float[Tensor, "n features"]:
+    """Features of made-up examples, each under the weights of its own step."""
+    inputs = made_up(task.data, len(order), generator).to(next(iter(task.parameters.values())))
+    batch, found = Batch(inputs, torch.tensor(order, device=inputs.device)), []
+    for index in torch.arange(len(order)).split(client.batch_size or len(order)):
+        step = batch.take(index.to(inputs.device))
+        with torch.no_grad():
+            found.append(layer.features(task, step.inputs)[0].detach().cpu().double())
+        slope, _ = mean_gradient(task, task.parameters, task.buffers, step, None, torch.Generator())
+        task = replace(task, parameters=map_tensors(lambda p, g: p - client.lr * g, task.parameters, slope))
+    return torch.cat(found)
+
+
+Fit = tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]
+"""Features in the coordinates of the row space, and the misfit that they leave."""
+
+
+def _better(one: Fit, other: Fit) -> Fit:
+    """The better of two for each order."""
+    wins = other[1] < one[1]
+    return torch.where(wins[:, None, None], other[0], one[0]), torch.where(wins, other[1], one[1])
 
 
 def _refused(observation: Observation, layer: Classifier, count: int) -> str:
@@ -151,9 +205,17 @@ class _Head:
             w, b = w - slope.T @ part, b - slope.sum(0)
         return torch.cat(found)
 
-    def fitted(
-        self, h: Float[Tensor, "m n k"], labels: Float[Tensor, "m n outputs"], iterations: int
-    ) -> tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]:
+    def best_of(self, starts: Float[Tensor, "m r n k"], labels: Float[Tensor, "m n outputs"]) -> Fit:
+        """The best fit of every order from all of its starts; only finalists are fitted to the end."""
+        orders, repeats = starts.shape[:2]
+        found, misfit = self.fitted(starts.flatten(0, 1), labels.repeat_interleave(repeats, 0), FIRST)
+        misfit, which = misfit.view(orders, repeats).min(1)
+        found = found[which + repeats * torch.arange(orders)]
+        last = misfit.argsort()[:FINALISTS]
+        found[last], misfit[last] = self.fitted(found[last], labels[last], THEN)
+        return found, misfit
+
+    def fitted(self, h: Float[Tensor, "m n k"], labels: Float[Tensor, "m n outputs"], iterations: int) -> Fit:
         """Levenberg–Marquardt on each of m, side by side; the features and the norm of what they leave."""
         value, slopes = vmap(self.residual), vmap(jacfwd(self.residual))
         damping = torch.full((len(h),), 1e-2, dtype=h.dtype)

@@ -109,11 +109,14 @@ class OrderSearch:
         shuffles = unordered(observation)
         orders = list(orders_of(labels.tolist(), size, self.most, generator)) if shuffles else [tuple(labels.tolist())]
         every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
-        read = read_head_steps(observation, orders, generator.clone_state()) if every else Unknown("too many orders")
+        room = None if budget.gradient_evaluations is None else budget.gradient_evaluations // 8
+        own = generator.clone_state()
+        head = read_head_steps(observation, orders, own, room=room if shuffles else 0) if every else None
+        read = Unknown("too many orders") if head is None else head.steps
         if not shuffles and isinstance(read, Unknown):
             return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         seed = int(torch.randint(2**31, (), generator=generator))
-        limit, spent = budget.gradient_evaluations, 0
+        limit, spent = budget.gradient_evaluations, 0 if head is None else head.evaluations
 
         def seen(order: tuple[int, ...]) -> Observation:
             return replace(observation, knowledge=replace(known, labels=torch.tensor(order, dtype=labels.dtype)))

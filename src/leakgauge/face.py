@@ -66,7 +66,7 @@ def audit(
         anew: set results of another plan in the folder aside.
         on_trial: told (finished, all, id of the last).
         plan: other keys of a plan: ``clients``, ``defenses``, ``attacks``, ``server``, ``knows``, ``budget``,
-            ``seeds``, ``mode``, ``gate``, ``only``, ``gallery``, ``lpips``, ``update``, ``name``.
+            ``seeds``, ``mode``, ``loss``, ``gate``, ``only``, ``gallery``, ``lpips``, ``update``, ``name``.
 
     Raises:
         InputError: an argument cannot be used (it is named), or the folder holds another audit.

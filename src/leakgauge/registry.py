@@ -156,6 +156,7 @@ SERVERS = Registry("server", ("leakgauge.servers",))
 RULES = Registry("rule", ("leakgauge.inspection",))
 TAPS = Registry("taps", ("leakgauge.servers.mkor",))
 HEADS = Registry("head", ("leakgauge.servers.mkor",))
+TRAINING_LOSSES = Registry("training loss", ("leakgauge.clients.losses",))
 LOSSES = Registry("loss", ("leakgauge.servers.mkor",))
 ATTACKS = Registry(
     "attacks",

@@ -155,24 +155,30 @@ class Task:
             logits = self.logits(self.parameters, self.buffers, probe)[0]
         except (RuntimeError, ValueError, IndexError, AssertionError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise InputError(
-                "model",
-                f"does not accept examples of shape {self.data.shape} ({reason})",
-                "set data.size or the model to match",
-            ) from error
+            problem = f"does not accept examples of shape {self.data.shape} ({reason})"
+            raise InputError("model", problem, "set data.size or the model to match") from error
         except FOREIGN as error:
-            raise InputError(
-                "model",
-                f"does not run on a single tensor ({said(error)})",
-                "wrap it in a module whose forward takes one tensor of inputs",
-            ) from error
+            hint = "wrap it in a module whose forward takes one tensor of inputs: leakgauge.models.of_parts"
+            raise InputError("model", f"does not run on a single tensor ({said(error)})", hint) from error
         require(
             logits.ndim == 2 and logits.shape[1] >= self.data.classes,
             "model",
             f"answers with shape {tuple(logits.shape[1:])} but the labels have {self.data.classes} classes",
             "give the model at least as many outputs as classes",
         )
+        self._check_loss(logits)
         return int(logits.shape[1])
+
+    def _check_loss(self, logits: Tensor) -> None:
+        try:
+            value = self.loss(logits, torch.arange(2, device=logits.device) % self.data.classes)
+        except InputError:
+            raise
+        except FOREIGN as error:
+            hint = "give a function of logits [n, outputs] and labels [n]"
+            raise InputError("loss", f"does not run ({said(error)})", hint) from error
+        scalar = isinstance(value, Tensor) and value.ndim == 0
+        require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
 
     def with_state(self, state: Mapping[str, Tensor]) -> Task:
         """The same task with other parameters and buffers, e.g. of the next round."""

@@ -38,6 +38,7 @@ KINDS = (
     "taps",
     "heads",
     "losses",
+    "training-losses",
     "rules",
 )
 

@@ -30,6 +30,7 @@ from leakgauge.registry import (
     RULES,
     SERVERS,
     TAPS,
+    TRAINING_LOSSES,
     Entry,
     Registry,
     hints,
@@ -52,6 +53,7 @@ REGISTRIES: dict[str, Registry] = {
     "taps": TAPS,
     "heads": HEADS,
     "losses": LOSSES,
+    "training-losses": TRAINING_LOSSES,
     "rules": RULES,
 }
 

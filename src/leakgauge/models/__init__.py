@@ -1,5 +1,6 @@
 """Networks of the papers, by name."""
 
+from leakgauge.models.parts import of_parts
 from leakgauge.models.resnet import (
     resnet18,
     resnet18_imagenet,
@@ -27,6 +28,7 @@ __all__ = [
     "lenet",
     "lenet5",
     "mlp",
+    "of_parts",
     "one_convolution",
     "one_hidden_layer",
     "resnet18",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -226,12 +227,22 @@ def described(value: Any) -> Any:
         return [described(inside) for inside in value]
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)} {fingerprint(value)}"
+    if isinstance(value, FunctionType):
+        inside = [described(cell.cell_contents) for cell in value.__closure__ or ()]
+        told = repr((_instructions(value.__code__), described(value.__defaults__), inside))
+        return f"{value.__module__}.{value.__qualname__} {hashlib.sha256(told.encode()).hexdigest()[:16]}"
     kind = _kind(type(value))
     if isinstance(value, nn.Module):
         return {kind: fingerprint(*value.state_dict().values())}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {kind: {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}}
     return kind if isinstance(value, type) or not vars_of(value) else {kind: described(vars_of(value))}
+
+
+def _instructions(code: CodeType) -> list[object]:
+    """Of a function and of those inside it, the same in every process."""
+    inside = [_instructions(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return [code.co_code, code.co_names, inside]
 
 
 def _kind(kind: type) -> str:

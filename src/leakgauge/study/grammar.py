@@ -88,6 +88,7 @@ class PlanConfig(_Strict):
     model: Any = "lenet"
     data: DataConfig = DataConfig()
     mode: Literal["eval", "train"] = "eval"
+    loss: Any = "cross-entropy"
     clients: list[Any] = Field(default=["fedsgd"], min_length=1)
     defenses: list[Any] = Field(default=["none"], min_length=1)
     server: Any = "honest"

@@ -13,9 +13,9 @@ from torch import nn
 
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.models.weights import load_weights, weights_path
-from leakgauge.registry import MODELS
+from leakgauge.registry import MODELS, TRAINING_LOSSES
 from leakgauge.resolve import Named, resolve, split
-from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.task import DataSpec, Loss, Mode, Task, cross_entropy
 
 
 def model_label(name: str, arguments: dict[str, Any], weights: str | None) -> str:
@@ -41,6 +41,7 @@ class ModelSpec:
     arguments: dict[str, Any]
     weights: str | None
     field: str
+    loss: Loss = cross_entropy
 
     def module(self, seed: int) -> nn.Module:
         """The model; one without weights draws them from `seed`."""
@@ -70,7 +71,7 @@ class ModelSpec:
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         try:
-            return Task.of(self.module(seed), data, mode=mode, name=label)
+            return Task.of(self.module(seed), data, mode=mode, loss=self.loss, name=label)
         except InputError as error:
             raise InputError(error.field.replace("model", self.field, 1), error.problem, error.hint) from error
 
@@ -80,33 +81,48 @@ class GivenModel:
     """A module with its weights, the same for every seed."""
 
     module: nn.Module
+    loss: Loss = cross_entropy
 
     def with_weights(self, path: Path) -> GivenModel:
         """The same with other weights."""
         module = copy.deepcopy(self.module)
         load_weights(module, path, "model")
-        return GivenModel(module)
+        return GivenModel(module, self.loss)
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         del seed
-        return Task.of(self.module, data, mode=mode, name=label)
+        return Task.of(self.module, data, mode=mode, loss=self.loss, name=label)
 
 
-def given_model(spec: Any) -> Named | None:
+def given_model(spec: Any, loss: Loss = cross_entropy) -> Named | None:
     """A module, or ``{label: module}``, given from Python; `None` where the plan names one."""
     if isinstance(spec, nn.Module):
-        return Named(type(spec).__name__, GivenModel(spec))
+        return Named(type(spec).__name__, GivenModel(spec, loss))
     if isinstance(spec, dict) and len(spec) == 1:
         ((name, module),) = spec.items()
         if isinstance(module, nn.Module):
-            return Named(str(name), GivenModel(module))
+            return Named(str(name), GivenModel(module, loss))
     return None
 
 
-def model_of(given: Any, field: str, data: DataSpec, mode: Mode) -> Named:
+def loss_of(given: Any) -> Loss:
+    """What the clients minimise: a name, ``package.module:function`` of logits and labels, or from Python the function.
+
+    Raises:
+        InputError: no such loss.
+    """
+    if callable(given):
+        return given  # type: ignore[no-any-return]
+    name, arguments = split(given, "loss")
+    if ":" in name and not arguments:
+        return TRAINING_LOSSES[name].build
+    return resolve(TRAINING_LOSSES, given, "loss").value  # type: ignore[no-any-return]
+
+
+def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy) -> Named:
     """The model that a plan names, or that it is given, tried once on the data's format."""
-    if (own := given_model(given)) is not None:
+    if (own := given_model(given, loss)) is not None:
         own.value.task(0, data, mode, own.label)
         return own
     name, arguments = split(given, field)
@@ -117,6 +133,6 @@ def model_of(given: Any, field: str, data: DataSpec, mode: Mode) -> Named:
         raise InputError(field, error.problem, error.hint) from error
     shown = model_label(name, arguments, weights)
     full = fitted(entry.parameters, data) | arguments
-    resolver = ModelSpec(entry.build, name, full, weights, field)
+    resolver = ModelSpec(entry.build, name, full, weights, field, loss)
     resolver.task(0, data, mode, shown)
     return Named(shown, resolver, (name,), field)

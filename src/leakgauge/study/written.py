@@ -18,7 +18,7 @@ from leakgauge.registry import ATTACKS, CLIENTS, DATA, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense
 from leakgauge.study.dealt import Dealt, Rule
 from leakgauge.study.grammar import BudgetConfig, DataConfig, OnlyRule, parse
-from leakgauge.study.model_spec import model_of
+from leakgauge.study.model_spec import loss_of, model_of
 from leakgauge.study.plan import Plan, with_read
 from leakgauge.task import DataSpec, Mode
 
@@ -36,9 +36,11 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     knows = known(config.knows)
     server = resolve(SERVERS, config.server, "server")
     source = source_of(config.data.source, config.data.options, OWN)
-    data, mode = spec(source), Mode(config.mode)
+    data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     several = config.model if isinstance(config.model, list) else [config.model]
-    models = [model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode) for i, m in enumerate(several)]
+    models = [
+        model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)
+    ]
     clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
     defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
     attacks = with_read(server, [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)])

@@ -13,13 +13,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Optimiser, Protocol, adamw
+from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.explained import Setting
 from leakgauge.study.explaining.fit import Fit
-from leakgauge.task import Batch, Mode, Task
+from leakgauge.task import Batch, Loss, Mode, Task, cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind
 
@@ -66,6 +67,7 @@ def mistakes(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake
     yield from _of_the_order(setting)
     yield from _of_the_mode(setting)
     yield from _of_normalisation(setting)
+    yield from _of_the_loss(setting)
     if not isinstance(setting.defense, NoDefense):
         yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
     yield from _of_local_training(setting)
@@ -138,6 +140,15 @@ def _of_the_mode(setting: Setting) -> Iterator[Mistake]:
         module = copy.deepcopy(task.module).train(other is Mode.TRAIN)
         changed = replace(task, module=module, mode=other, stochastic=bool(drops) and other is Mode.TRAIN)
         yield Mistake("mode", other.value, replace(setting, task=changed))
+
+
+def _of_the_loss(setting: Setting) -> Iterator[Mistake]:
+    others: list[tuple[str, Loss]] = [("plain cross-entropy", cross_entropy)]
+    others += [(f"label smoothing of {s:g}", CrossEntropy(label_smoothing=s)) for s in (0.1, 0.2, 0.05)]
+    others += [("bce-with-logits", BCEWithLogits())]
+    for words, loss in others:
+        if loss != setting.task.loss:
+            yield Mistake("loss", words, replace(setting, task=replace(setting.task, loss=loss)))
 
 
 def _of_normalisation(setting: Setting) -> Iterator[Mistake]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -167,8 +168,9 @@ class RayCluster:
             raise InputError("--ray", "needs Ray", "pip install 'leakgauge[ray]'") from error
         if not ray.is_initialized():
             try:
+                _answers(self.address)  # Ray itself asks for minutes
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise InputError("--ray", f"no cluster answers at '{self.address}' ({reason})", HINT) from error
         return ray
@@ -177,6 +179,13 @@ class RayCluster:
         if self.logs is not None:
             name = hashlib.sha256(repr(job).encode()).hexdigest()[:16]
             (private_folder(self.logs) / f"{name}.log").write_text(f"{job!r}\n{said(error)}\n{error}\n", "utf-8")
+
+
+def _answers(address: str) -> None:
+    """Raises `OSError` or `ValueError` where nobody listens at ``host:port``; other addresses are Ray's to judge."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 _served: dict[str, Any] = {}

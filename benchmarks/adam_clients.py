@@ -45,6 +45,7 @@ def main(photos: str, first: int = 9000, count: int = 4, evaluations: int = 1200
         psnr = float(lg.metrics.PSNR()(found.inputs, batch.inputs)[0])
         print(f"{index}: {psnr:.1f} dB, {found.cost.gradient_evaluations} evaluations", end=", ")
         print(f"{time.process_time() - began:.0f} CPU s, {found.status.value}", flush=True)
+        print("   ", "; ".join(f"{t.name}: {t.status.value} ({t.why})" for t in found.tried))
 
 
 if __name__ == "__main__":

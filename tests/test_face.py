@@ -142,3 +142,16 @@ def test_a_wrong_argument_is_named() -> None:
             lg.audit(**own(**changes))
     with pytest.raises(lg.InputError, match="did you mean 'topk'"):
         lg.frontier(task().module, own()["data"], {"x": [{"topq": {"keep": 0.1}}]})
+
+
+def test_an_audit_from_python_lints_as_the_command_does(tmp_path: Path) -> None:
+    words = {"clients": [{"fedavg": {"lr": 0.05}}], "defenses": [{"noise": {"sigma": 0.1}}], "attacks": ["closed-form"]}
+    plan = {"model": {"mlp": {"hidden": [6]}}, "data": {"source": "samples", "batch": 1, "batches": 1}, **words}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
+    done = CliRunner().invoke(main, ["lint", str(tmp_path / "plan.yaml"), "--json", str(tmp_path / "lint.json")])
+    assert done.exit_code in (0, 1)
+    found = lg.audit({"mlp": {"hidden": [6]}}, "samples", batches=1, folder=tmp_path / "out", **words)
+    assert (tmp_path / "out" / "lint.json").read_text() == (tmp_path / "lint.json").read_text()
+    assert {f.rule for f in found.lint} >= {"exact-count", "batch-of-one", "no-guarantee"}
+    assert found.lint == lg.audit({"mlp": {"hidden": [6]}}, "samples", batches=1, folder=tmp_path / "out", **words).lint
+    assert (found.save(tmp_path / "kept") / "lint.json").is_file()

@@ -15,6 +15,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Source
+from leakgauge.files import write_whole
 from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.inspection import Limits, Received
@@ -24,7 +25,10 @@ from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
 from leakgauge.study.audited import Audit, lent, owning
+from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.document import summary, verdict_of
+from leakgauge.study.pipeline.findings import findings_text, read_findings, sorted_findings
+from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.run import OnTrial, run
 from leakgauge.study.session import write_reports
 from leakgauge.study.written import resolve_plan
@@ -75,11 +79,14 @@ def audit(
     dealt = {"source": _source(data), "batch": batch, "batches": batches}
     made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
     where = lent(folder)
+    linted = None if anew else read_findings(where / LINT)
+    linted = sorted_findings(lint_plan(made)) if linted is None else linted
     store = run(made, where, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial, anew=anew)
+    write_whole(where / LINT, findings_text(linted))
     found = verdict_of(store)
     write_reports(store, summary(store, found))
     store.close()
-    return owning(Audit(made.name, found, where), where, folder)
+    return owning(Audit(made.name, found, where, tuple(linted)), where, folder)
 
 
 def frontier(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leakgauge.errors import InputError
 from leakgauge.files import private_folder
+from leakgauge.risk.lint import LintFinding
+from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.verdict import Verdict, lines, named
 from leakgauge.study.store import RESULTS
@@ -28,6 +30,7 @@ class Audit:
     Attributes:
         name: as its plan has it.
         verdict: what all trials say together; never "safe".
+        lint: what can be read without an attack, and settings that fail their purpose; the gravest first.
         folder: where its files lie: ``report.html``, ``report.json`` and the trials. A temporary one, which goes with
             this object, where `leakgauge.audit` was given none.
     """
@@ -35,6 +38,7 @@ class Audit:
     name: str
     verdict: Verdict
     folder: Path
+    lint: tuple[LintFinding, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -52,7 +56,7 @@ class Audit:
         Raises:
             InputError: it holds an audit.
         """
-        return copied(self.folder, Path(folder), RESULTS)
+        return copied(self.folder, Path(folder), (*RESULTS, LINT))
 
     def to_frame(self) -> pandas.DataFrame:
         """A row for each finding.

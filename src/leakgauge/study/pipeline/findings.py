@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -25,6 +26,15 @@ def findings_text(found: Sequence[LintFinding]) -> str:
     """As a JSON document."""
     records = [asdict(f) | {"severity": f.severity.value} for f in found]
     return json.dumps({"findings": records}, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_findings(path: Path) -> list[LintFinding] | None:
+    """What `findings_text` wrote; `None` where there is no such file, or none that can be read."""
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))["findings"]
+        return [LintFinding(**record | {"severity": Severity(record["severity"])}) for record in records]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def print_findings(console: Console, found: Sequence[LintFinding]) -> None:

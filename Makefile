@@ -38,9 +38,10 @@ test: install-dev
 shapes: install-dev
 	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
 
-# Reproductions that take minutes.
+# What takes minutes; docs/promises.md is the table of what was tried and what failed.
 slow: install-dev
-	$(BIN)/python -m pytest -m slow
+	LEAKGAUGE_PROMISES=.promises $(BIN)/python -m pytest -m slow
+	$(BIN)/python tests/promises.py .promises docs/promises.md
 
 # Tables and figures of the papers, hours on one core; goes on where it stopped. DATA holds the Parquet files.
 reproductions: install-dev

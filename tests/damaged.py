@@ -9,6 +9,7 @@ import struct
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +225,12 @@ def _read_begun(path: Path) -> None:
         pass
 
 
+def _dicom(path: Path) -> None:
+    from data.test_dicom import scan
+
+    scan(path, np.arange(64).reshape(8, 8) * 60)
+
+
 def _lint_file(path: Path) -> None:
     path.write_text(json.dumps({"findings": [{"rule": "exact-read", "where": "here", "evidence": "seen"}]}))
 
@@ -231,6 +238,9 @@ def _lint_file(path: Path) -> None:
 def _denoiser(path: Path) -> None:
     save_file({k: v.contiguous() for k, v in DenoisingUNet(width=2).state_dict().items()}, path)
 
+
+HAS_DICOM = find_spec("pydicom") is not None
+DICOM = (Reader("scan.dcm", _dicom, lambda path: open_source(f"dicom:{path.parent}", size=8).read([0])),) * HAS_DICOM
 
 READERS = (
     Reader("update.safetensors", _update, Update.load),
@@ -256,6 +266,7 @@ READERS = (
     Reader("denoiser.safetensors", _denoiser, read_denoiser),
     Reader("picture.jpg", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
     Reader("picture.gif", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
+    *DICOM,
     Reader("sixteen.png", _sixteen, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),
     Reader("checkpoint.pt", lambda path: save_checkpoint(path, "me", {"step": 3}), lambda p: read_checkpoint(p, "me")),
 )

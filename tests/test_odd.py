@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from odd import ODD, Odd, outcome
+from promises import Row, keep, peak
+
+SECONDS = 10.0
+"""Of processor, most of one."""
 
 WERE_TRACEBACKS = {
     "plan: noise on: 1",
@@ -48,6 +53,30 @@ def test_what_is_odd_is_one_line_or_a_row(odd: Odd, tmp_path: Path) -> None:
     found = outcome(odd, tmp_path)
     assert not found.startswith("foreign"), found
     assert "lines" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_that_is_odd_in_one_table(tmp_path: Path) -> None:
+    """Each beside the others of its kind, with its time and the memory of all."""
+    kinds: dict[str, list[Odd]] = {}
+    for odd in ODD:
+        kinds.setdefault(odd.name.partition(":")[0], []).append(odd)
+    rows, wrong = [], []
+    for kind, members in kinds.items():
+        slowest, failed = 0.0, 0
+        for i, odd in enumerate(members):
+            folder, began = tmp_path / kind / str(i), time.process_time()
+            folder.mkdir(parents=True)
+            found = outcome(odd, folder)
+            took = time.process_time() - began
+            slowest, bad = max(slowest, took), found.startswith("foreign") or "lines" in found or took > SECONDS
+            failed += bad
+            wrong += [f"{odd.name}: {found}, {took:.0f} s"] * bad
+        promise = f"an odd {kind} is one line or a row, within {SECONDS:g} s"
+        rows.append(Row(promise, str(len(members)), failed, f"slowest {slowest:.1f} s, memory {peak()}"))
+    keep("odd-input", "tests/test_odd.py", rows)
+    assert not wrong
 
 
 def test_a_full_disk_behind_the_standard_output_is_one_line() -> None:

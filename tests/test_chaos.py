@@ -1,0 +1,36 @@
+"""Audits, frontiers and trainings that are killed, stopped, starved and doubled: nothing is lost or there twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos import BLOWS, PATIENCE, Subject, audit, chaos, frontier, training
+from promises import Row, keep
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("make", [training, audit, frontier], ids=lambda f: f.__name__)
+def test_disturbed_at_random_nothing_is_lost_and_nothing_is_there_twice(
+    make: Callable[[Path], Subject], tmp_path: Path
+) -> None:
+    """`LEAKGAUGE_CHAOS` is the number of runs, each of which is disturbed several times."""
+    runs = int(os.environ.get("LEAKGAUGE_CHAOS", "16"))
+    count = chaos(make, tmp_path / "runs", runs, on_point=print)
+    name = f"a run of {make.__name__}"
+    hits = ", ".join(f"{way} {n}" for way, n in sorted(count.hits.items()))
+    tried = f"{count.runs} runs, {count.kills} kills ({hits})"
+    slowest = f"slowest end {count.slowest:.0f} s"
+    rows = [
+        Row(f"{name} that was disturbed and run again gives the undisturbed result", tried, count.lost, slowest),
+        Row(f"{name} stores no trial twice", f"after each of {BLOWS * count.runs} disturbances", count.twice),
+        Row(f"{name} ends in one line, never in a traceback", "the same", count.foreign),
+        Row(f"{name} ends within {PATIENCE:g} s", "the same", count.hung),
+    ]
+    keep(f"chaos-{make.__name__}", "tests/test_chaos.py", rows)
+    assert (count.lost, count.twice, count.foreign, count.hung) == (0, 0, 0, 0), count.said
+    assert count.kills > 0

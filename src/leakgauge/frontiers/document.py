@@ -14,6 +14,7 @@ from leakgauge.frontiers import costs as spent
 from leakgauge.frontiers.folder import HINT, Folder, kept
 from leakgauge.frontiers.leakage import counters_of, leakage_of
 from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.reads import reads_of, sentences
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.rows import Row, row_label
 from leakgauge.observation import Known
@@ -46,6 +47,8 @@ def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, 
         for row in plan.rows
     ]
     tolerance = asdict(plan.tolerance)
+    reads = reads_of(plan, folder)
+    said = recommendation(rows, tolerance)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": __version__,
@@ -55,7 +58,8 @@ def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, 
         "tolerance": tolerance,
         "utility": _utility(plan),
         "rows": rows,
-        "recommendation": recommendation(rows, tolerance),
+        "recommendation": said | {"sentences": [*said["sentences"], *sentences(reads)]},
+        "reads": reads,
         "not_tried": not_tried(plan),
         "sureness": sureness(plan),
     }

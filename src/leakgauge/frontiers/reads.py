@@ -1,0 +1,199 @@
+"""Which exact reads the plan's undefended clients allow, and the smallest change of the update that stops each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.exact import Peeling
+from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
+from leakgauge.attacks.recipes.exact_reads import EXACT
+from leakgauge.attacks.recipes.order_search import orders_of, several_steps
+from leakgauge.clients import FedAvg, client_update
+from leakgauge.defenses import Defense, Quantise, TopK, noise
+from leakgauge.draws import Draws
+from leakgauge.errors import FOREIGN
+from leakgauge.frontiers.folder import Folder, keep, kept, slug
+from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.rows import Row
+from leakgauge.metrics.assignment import pairwise_mse
+from leakgauge.observation import Attack, Knowledge, Known, Observation
+from leakgauge.task import Batch, Task
+
+EXACTLY, SEEN = 45.0, 20.0
+"""dB above which a read is exact, and above which a person sees the picture."""
+
+MOST_ORDERS = 121
+"""Orders of labels that are tried, as `order-search` has it."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """One kind of change, from weak to strong."""
+
+    words: str  # with a place for the strength
+    rungs: tuple[tuple[str, Defense], ...]
+
+
+LADDERS = (
+    Ladder("noise of {} of the update's norm", tuple((f"1e-{k}", noise(relative=10.0**-k)) for k in range(8, -1, -1))),
+    Ladder("rounding to {} steps each way", tuple((str(n), Quantise(levels=n)) for n in (32767, 1023, 127, 7, 1))),
+    Ladder("top-k that keeps {}", tuple((f"{k:g}", TopK(keep=k)) for k in (0.99, 0.9, 0.5, 0.1, 0.01))),
+)
+
+SPARSE, ORDER = "peeling and sparse directions", "order of the labels"
+
+READS: dict[str, Attack] = {
+    "closed form of one example": LinearRead(),
+    **{m.name: m.attack for m in EXACT if m.name != "peeling"},
+    "peeling": Peeling(directions=0),
+    SPARSE: Peeling(),
+}
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The first rung at which no example is exact any more, and the first at which none is above 20 dB; empty where
+    no rung does that."""
+
+    change: str
+    exact: str
+    seen: str
+
+
+@dataclass(frozen=True)
+class ReadRow:
+    """One read of one undefended client.
+
+    Attributes:
+        read: its name.
+        client, batch: who was read.
+        exact: examples that came back above 45 dB; of the order of the labels all or none.
+        stopped: for each ladder.
+    """
+
+    read: str
+    client: str
+    batch: int
+    exact: int
+    stopped: tuple[Stopped, ...]
+
+
+def reads_of(plan: FrontierPlan, folder: Folder) -> list[dict[str, Any]]:
+    """A record for each read and undefended setting that it reads; kept in the folder once it is made."""
+    rows: dict[str, Row] = {}
+    for row in plan.rows:
+        if not row.defended and row.cohort == 1:
+            rows.setdefault(row.setting, row)
+    found: list[dict[str, Any]] = []
+    for setting, row in rows.items():
+        file = folder.path / "reads" / f"{slug(setting)}.json"
+        record = kept(file) or keep(file, {"reads": [asdict(one) for one in _of_setting(plan, row)]})
+        found += record["reads"]
+    return found
+
+
+def sentences(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What stops each read, of the client that it reads most of."""
+    said: list[str] = []
+    for name in dict.fromkeys(r["read"] for r in records):
+        best = max((r for r in records if r["read"] == name), key=lambda r: r["exact"])
+        what = "is read" if name == ORDER else f"reads {best['exact']} of {best['batch']} examples exactly"
+        stops = [s["change"].format(s["exact"]) + _seen(s) for s in best["stopped"] if s["exact"]]
+        ends = f"what stops it first: {', or '.join(stops)}" if stops else "no change tried stops it"
+        said.append(f"{name[:1].upper()}{name[1:]} {what} without a defence; {ends}.")
+    return said
+
+
+def _seen(stopped: dict[str, Any]) -> str:
+    if stopped["seen"] == stopped["exact"]:
+        return ""
+    until = f"until {stopped['seen']}" if stopped["seen"] else "at every strength tried"
+    return f" (pictures of {SEEN:g} dB {until})"
+
+
+def _of_setting(plan: FrontierPlan, row: Row) -> list[ReadRow]:
+    task = plan.attacked_task()
+    index = list(range(plan.start, min(plan.start + row.batch, len(plan.source))))
+    batch = plan.source.read(index)
+    known = plan.knows
+    found: list[ReadRow] = []
+
+    def observed(defense: Defense | None) -> Observation:
+        update = client_update(task, row.client.value, batch, Draws(0), defense=defense)
+        return Observation(
+            task,
+            update,
+            Knowledge(
+                labels=batch.labels if Known.LABELS in known else None,
+                example_count=len(batch) if Known.EXAMPLE_COUNT in known else None,
+                local_training=row.client.value if Known.LOCAL_TRAINING in known else None,
+                defense=defense if Known.DEFENSE in known else None,
+            ),
+        )
+
+    def tried(name: str, defense: Defense | None) -> tuple[int, int]:
+        seen = observed(defense)
+        return _ordered(seen, batch) if name == ORDER else _read(READS[name], seen, batch, task, plan)
+
+    for name in (*READS, ORDER):
+        method = partial(tried, name)
+        try:
+            exact, _ = method(None)
+            # The search for sparse directions is a read of its own where peeling stalls.
+            if exact and not (name == SPARSE and any(r.read == "peeling" and r.exact >= exact for r in found)):
+                stopped = tuple(_stop(ladder, method) for ladder in LADDERS)
+                found.append(ReadRow(name, row.client.label, len(batch), exact, stopped))
+        except FOREIGN:
+            continue  # the model or the protocol does not suit this read
+    return found
+
+
+def _read(attack: Attack, seen: Observation, batch: Batch, task: Task, plan: FrontierPlan) -> tuple[int, int]:
+    """Examples that come back above 45 and above 20 dB."""
+    found = attack.reconstruct(seen, torch.Generator().manual_seed(0), budget=plan.budget)
+    if found.inputs is None or not len(found.inputs):
+        return 0, 0
+    data = task.data
+    error = pairwise_mse(found.inputs, batch.inputs, data_range=data.range, low=data.low).amin(0) / data.range**2
+    quality = -10 * error.clamp_min(1e-30).log10()
+    return int((quality > EXACTLY).sum()), int((quality > SEEN).sum())
+
+
+def _ordered(seen: Observation, batch: Batch) -> tuple[int, int]:
+    """Whether the order that the client drew is among those that the last layer's steps leave; by one who is not told
+    the defence."""
+    client = several_steps(seen)
+    if client is None or not isinstance(client, FedAvg):
+        return 0, 0
+    size, g = client.batch_size or len(batch), torch.Generator().manual_seed(0)
+    orders = list(orders_of(batch.labels.tolist(), size, MOST_ORDERS, g))
+    if not 1 < len(orders) < MOST_ORDERS:
+        return 0, 0
+    naive = Observation(seen.task, seen.update, Knowledge(batch.labels, len(batch), client))
+    steps = read_head_steps(naive, orders, g).steps
+    visited = [batch.labels[i].tolist() for i in client.order(len(batch), Draws(0))]
+    drawn = tuple(label for part in visited for label in sorted(part))
+    right = isinstance(steps, HeadSteps) and drawn in steps.orders and len(steps.orders) < len(orders)
+    return int(right), int(right)
+
+
+def _stop(ladder: Ladder, method: Callable[[Defense | None], tuple[int, int]]) -> Stopped:
+    """By bisection: a stronger change is taken to stop what a weaker one stops."""
+    tried: dict[int, tuple[int, int]] = {}
+
+    def first(which: int) -> str:
+        low, high = 0, len(ladder.rungs)
+        while low < high:
+            middle = (low + high) // 2
+            if middle not in tried:
+                tried[middle] = method(ladder.rungs[middle][1])
+            low, high = (middle + 1, high) if tried[middle][which] else (low, middle)
+        return ladder.rungs[low][0] if low < len(ladder.rungs) else ""
+
+    return Stopped(ladder.words, first(0), first(1))

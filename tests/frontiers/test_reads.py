@@ -1,0 +1,46 @@
+"""What stops each exact read: of a client whose reads are known, and in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leakgauge.frontiers import reads
+from leakgauge.frontiers.folder import Folder
+from leakgauge.frontiers.reads import reads_of, sentences
+from leakgauge.frontiers.written import resolve_frontier
+
+PLAN = {"data": {"batch": 1, "images": 4, "size": 12}, "attack": "closed-form", "gallery": 10}
+
+
+def records(tmp_path: Path, **keys: object) -> list[dict]:
+    plan = resolve_frontier({**PLAN, **keys})
+    with Folder.open(tmp_path / "out", digest="d", raw={}, contents={}) as folder:
+        found = reads_of(plan, folder)
+        assert reads_of(plan, folder) == found, "it is kept"
+    return found
+
+
+def test_a_dense_first_layer_is_read_until_noise_hides_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "LADDERS", reads.LADDERS[:1])
+    batches = {"larger batch": [{"batch": 3}]}
+    found = records(tmp_path, model={"mlp": {"hidden": [64]}}, client="fedsgd", defenses=batches)
+    by = {(r["read"], r["batch"]): r for r in found}
+    one, several = by["closed form of one example", 1], by["peeling", 3]
+    assert (one["exact"], several["exact"]) == (1, 3)
+    noise = {r["stopped"][0]["exact"] for r in (one, several)}
+    assert all(noise), "noise of the update's own norm stops both"
+    assert float(several["stopped"][0]["exact"]) < float(one["stopped"][0]["exact"]), "a batch is hidden by less"
+    said = sentences(found)
+    assert any(
+        line.startswith("Peeling reads 3 of 3 examples exactly without a defence; what stops it") for line in said
+    )
+    assert all("noise of 1e-" in line for line in said)
+
+
+def test_a_convolution_allows_no_read(tmp_path: Path) -> None:
+    assert (
+        records(tmp_path, model="small-convnet", client="fedsgd", defenses={"top-k": [{"topk": {"keep": 0.1}}]}) == []
+    )
+    assert sentences([]) == []

@@ -19,13 +19,13 @@ import psutil
 import pytest
 import yaml
 from sqlalchemy import create_engine, text
+from study.test_chaos import plan_file
 
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.written import resolve_plan
 from study.postgres import cluster
-from study.test_chaos import plan_file
 
 pytest.importorskip("ray")
 ENVIRONMENT = os.environ | {

@@ -188,7 +188,7 @@ def _answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-_served: dict[str, Any] = {}
+_served: dict[str, Callable[[Any], Any]] = {}
 """Of a worker process: what it has begun with → what runs a job."""
 
 

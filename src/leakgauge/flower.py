@@ -156,7 +156,7 @@ class CaptureNumPyClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+    def fit(self, parameters: list[Any], config: dict[str, object]) -> tuple[list[Any], int, dict[str, object]]:
         """As `NumPyClient.fit`."""
         before = [p.copy() for p in parameters]  # a client may train in them
         with watching() as examples:

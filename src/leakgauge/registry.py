@@ -35,7 +35,7 @@ def own_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def hints(build: Callable[..., Any]) -> dict[str, Any]:
+def hints(build: Callable[..., Any]) -> Mapping[str, Any]:
     """Types of a constructor's parameters, as far as they are stated where they can be read."""
     own = isinstance(build, type) and not dataclasses.is_dataclass(build)
     stated = build.__init__ if own else build

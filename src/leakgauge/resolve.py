@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,7 +187,7 @@ def read_option(text: str, field: str) -> Any:
         raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
 
 
-def split(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
+def split(spec: Any, field: str) -> tuple[str, dict[str, object]]:
     """``name`` or ``{name: {…}}`` or ``{name: null}`` to name and arguments."""
     if isinstance(spec, str):
         return spec, {}
@@ -202,7 +203,7 @@ def split(spec: Any, field: str) -> tuple[str, dict[str, Any]]:
     raise InputError(field, f"cannot read {spec!r}", "write a name, or {name: {parameter: value}}")
 
 
-def label(name: str, arguments: dict[str, Any]) -> str:
+def label(name: str, arguments: Mapping[str, object]) -> str:
     """How reports call it."""
     shown = ", ".join(f"{k}={v}" for k, v in arguments.items())
     return f"{name}({shown})" if shown else name

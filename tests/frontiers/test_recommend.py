@@ -186,6 +186,10 @@ def test_rows_without_a_result_are_named_and_never_good() -> None:
     said = _said(lost)
     assert said.startswith("Nothing tried")
     assert "Without a result of an attack, and so not compared: a(x=1)." in said
+    many = [row(name, name, 0.6, (0, 9.0)) for name in "abcde"]
+    for record in many:
+        record["leakage"]["adapted"] = None
+    assert "and so not compared: a; b; c; d; e." in _said(*many), "five names are a list, not a sentence"
     lost["leakage"]["adapted"] = lost["leakage"]["naive"] | {"identified": None, "psnr": None}
     assert "not compared: a(x=1)" in _said(lost)
     assert "Nothing can be recommended" in recommendation([lost | {"family": "undefended"}], TOLERANCE)["headline"]

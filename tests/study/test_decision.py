@@ -78,6 +78,12 @@ def test_the_next_step_says_what_it_costs() -> None:
     assert f"{missing - 16} more images, about 43 minutes" in following.step
 
 
+def test_a_captured_audit_says_how_many_updates_it_rests_on() -> None:
+    for trials, words in ((quiet(1), "one captured update"), (quiet(2), "2 captured updates of 2 clients")):
+        assert words in decide(verdict(trials, GATE), Asked(gate=GATE, batch=1, captured=True)).rests_on
+        assert "captured" not in decided(trials).rests_on
+
+
 def test_one_client_never_says_that_labels_do_not_leak() -> None:
     """The constant guess that is best for one client is that client's own labels."""
     found = verdict([trial(0, 10.0, f1=1.0, constant=1.0)], None)

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from leakgauge.data import Samples
 from leakgauge.errors import InputError
 from leakgauge.study.dealt import CONTROLS, control_client
 from leakgauge.study.grammar import example_text, read_yaml
@@ -218,6 +219,8 @@ def test_a_control_holds_public_examples_that_no_client_has() -> None:
             return [str(i) for i in indices]
 
     batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    crops = [control_client(Samples(size=16), [[0, 1], [2, 3]], n).names for n in range(2)]
+    assert crops == [("public crop 1", "public crop 2"), ("public crop 3", "public crop 4")]
     clients = [control_client(Numbered(), batches, n) for n in range(CONTROLS)]
     held = [i for c in clients for i in c.indices]
     assert len(held) == len(set(held)) == 4 * CONTROLS

@@ -38,7 +38,7 @@ def example_text() -> str:
     return files("leakgauge.frontiers").joinpath("example.yaml").read_text(encoding="utf-8")
 
 
-def quick(raw: Mapping[str, Any]) -> dict[str, Any]:
+def quick(raw: Mapping[str, Any]) -> dict[str, object]:
     """A plan cut down to a run of at most ten minutes on two cores, for the example's size."""
     made = overlaid(raw, QUICK)
     strengths = made.get("defenses")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import torch
@@ -71,7 +70,7 @@ def run_training(stage: Stage, name: str, result: Path) -> str:
     return name
 
 
-def record_of(name: str, done: Training, tested: int) -> dict[str, Any]:
+def record_of(name: str, done: Training, tested: int) -> dict[str, object]:
     """A training as report.json has it. The interval is that of a share of `tested` examples, nothing else."""
     score = done.accuracy
     ends = None if score is None else proportion_interval(round(score * tested), tested)

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -43,7 +42,7 @@ def measure(plan: FrontierPlan, folder: Folder, *, on_row: Callable[[int, int], 
             keep(file, cost_of(task, plan.client.value, row.client.value, row.defense.value))
 
 
-def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> dict[str, Any]:
+def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> dict[str, object]:
     """Bytes sent, with those of the undefended update, and under ``seconds`` the processor time of a client.
 
     Both clients, this one and the plan's own without a defence, train in turn `REPEATS` times on uniform noise;
@@ -101,7 +100,7 @@ def exposures(plan: FrontierPlan, row: Row) -> list[Exposure]:
     return [Exposure(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
 
 
-def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -> dict[str, Any]:
+def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -> dict[str, object]:
     """The worst ε over the clients: of the one whose examples are seen most often.
 
     Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or

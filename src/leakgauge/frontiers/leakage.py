@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -52,7 +51,7 @@ def run_leakage(
         before += sizes[setting]
 
 
-def leakage_of(trials: Sequence[Trial], row: Row) -> dict[str, Any]:
+def leakage_of(trials: Sequence[Trial], row: Row) -> dict[str, object]:
     """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
 
     Args:
@@ -65,7 +64,7 @@ def leakage_of(trials: Sequence[Trial], row: Row) -> dict[str, Any]:
     return {NAIVE: naive, ADAPTED: found.get(ADAPTED) if row.defended else naive}
 
 
-def _finding(group: Group, groups: list[Group]) -> dict[str, Any]:
+def _finding(group: Group, groups: list[Group]) -> dict[str, object]:
     record = told(group, groups)
     written = record.to_json()
     chosen = {key: written[key] for key in KEPT} | {"attack": group.attack}
@@ -75,14 +74,16 @@ def _finding(group: Group, groups: list[Group]) -> dict[str, Any]:
     return chosen
 
 
-def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, Any]]:
+def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, object]]:
     """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
     none."""
-    known, parts = [], parts_of(row.defense.value)
+    known: list[dict[str, object]] = []
+    parts = parts_of(row.defense.value)
     seen = _seen(plan, row) if parts else None
     for part in parts:
         found = counter_to(part)
-        told = {"part": type(part).__name__, "counter": None, "known": isinstance(found, Counter), "missing": ""}
+        is_known = isinstance(found, Counter)
+        told: dict[str, object] = {"part": type(part).__name__, "counter": None, "known": is_known, "missing": ""}
         if isinstance(found, Counter):
             missing = found.missing(part, seen) if isinstance(seen, Observation) else ""
             told |= {"counter": found.name, "because": found.because, "missing": missing}

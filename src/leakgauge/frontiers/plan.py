@@ -139,7 +139,7 @@ class FrontierPlan:
         return super().__reduce_ex__(protocol) if self.again is None else (self.again, ())
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The plan in words that a file can hold."""
         return plan_in_words(self)
 

@@ -7,7 +7,6 @@ about a defence by its name, and only a stated ε is called differential privacy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from leakgauge.frontiers.costs import TRAINING
 from leakgauge.frontiers.points import Point, Record, point_of
@@ -20,7 +19,7 @@ EMPTY, CERTAIN = 50.0, 0.9
 that it may leave to be one."""
 
 
-def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> dict[str, Any]:
+def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> dict[str, object]:
     """``headline`` and further ``sentences``."""
     points = [p for p in (point_of(r) for r in rows) if p is not None]
     bare = next((p for p in points if p.family == UNDEFENDED), None)

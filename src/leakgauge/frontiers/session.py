@@ -37,7 +37,7 @@ def run_frontier(
     compute: Compute = Compute(),
     progress: Callable[[str], OnProgress] | None = None,
     executor: Executor | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Runs what is not yet finished, writes report.html and report.json, and returns what the latter holds.
 
     Args:

@@ -123,7 +123,7 @@ class Inspection:
         """Findings that reach their limits."""
         return tuple(f for f in self.findings if f.alarms)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document that ``leakgauge inspect --json`` writes: the same for the same input, every number finite."""
         return {
             "schema_version": SCHEMA_VERSION,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from leakgauge.errors import InputError
 from leakgauge.files import private_folder
@@ -92,7 +92,7 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
     return result
 
 
-def _row(found: Finding) -> dict[str, Any]:
+def _row(found: Finding) -> dict[str, object]:
     s, seen, psnr = found.scenario, found.identified, found.psnr
     return {
         "model": s.model,
@@ -116,7 +116,7 @@ def _row(found: Finding) -> dict[str, Any]:
     }
 
 
-def frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+def frame(rows: list[dict[str, object]]) -> pandas.DataFrame:
     """Rows as a table of pandas, which is no requirement of leakgauge.
 
     Raises:

@@ -251,7 +251,7 @@ def _kind(kind: type) -> str:
     return ".".join([*(parts[:2] if parts[0] == "leakgauge" else parts), kind.__qualname__])
 
 
-def plan_in_words(plan: Any) -> dict[str, Any]:
+def plan_in_words(plan: Any) -> dict[str, object]:
     """A plan's own words where it was read from a file (`written`), else its fields, described."""
     if plan.written is not None:
         return dict(described(plan.written))
@@ -259,7 +259,7 @@ def plan_in_words(plan: Any) -> dict[str, Any]:
     return {name: described(getattr(plan, name)) for name in told}
 
 
-def vars_of(value: Any) -> dict[str, Any]:
+def vars_of(value: Any) -> dict[str, object]:
     """What an object of no dataclass holds; private members left out."""
     return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
 

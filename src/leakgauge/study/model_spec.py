@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,15 @@ from leakgauge.resolve import Named, resolve, split
 from leakgauge.task import DataSpec, Loss, Mode, Task, cross_entropy
 
 
-def model_label(name: str, arguments: dict[str, Any], weights: str | None) -> str:
+def model_label(name: str, arguments: Mapping[str, object], weights: str | None) -> str:
     """How reports call a model."""
     shown = [f"{k}={v}" for k, v in arguments.items()] + ([f"weights={Path(weights).name}"] if weights else [])
     return f"{name}({', '.join(shown)})" if shown else name
 
 
-def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, Any]:
+def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:
     """Those of a constructor's arguments that the data decide, unless somebody gives them."""
-    known: dict[str, Any] = {"classes": data.classes, "shape": data.shape}
+    known: dict[str, object] = {"classes": data.classes, "shape": data.shape}
     if data.is_image:
         known |= {"channels": data.shape[0], "size": data.shape[-1]}
     return {name: known[name] for name in accepted if name in known}
@@ -38,7 +38,7 @@ class ModelSpec:
 
     build: Any
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     weights: str | None
     field: str
     loss: Loss = cross_entropy
@@ -127,6 +127,8 @@ def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cr
         return own
     name, arguments = split(given, field)
     weights = arguments.pop("weights", None)
+    if weights is not None and not isinstance(weights, str):
+        raise InputError(f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
     try:
         entry = MODELS[name]
     except InputError as error:

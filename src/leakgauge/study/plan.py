@@ -109,7 +109,7 @@ class Plan:
     def __reduce_ex__(self, protocol: Any) -> Any:
         return super().__reduce_ex__(protocol) if self.again is None else (self.again, ())
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_sent": {}}
 
     @property
@@ -127,7 +127,7 @@ class Plan:
         return spec(self.source)
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The plan in words that a file can hold."""
         return plan_in_words(self)
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import torch
@@ -80,7 +79,7 @@ def _run(job: Job) -> TrialResult:
     return result
 
 
-def environment(compute: Compute) -> dict[str, Any]:
+def environment(compute: Compute) -> dict[str, object]:
     """What a reader needs to repeat the numbers."""
     return {
         "python": platform.python_version(),

@@ -128,7 +128,7 @@ def _print_explained(console: Console, explained: Explained) -> None:
             console.print(row, markup=False, highlight=False)
 
 
-def write_reports(store: Store, told: dict[str, Any] | None = None) -> tuple[Path, Path]:
+def write_reports(store: Store, told: dict[str, object] | None = None) -> tuple[Path, Path]:
     """report.html and report.json, each written whole.
 
     Args:

@@ -42,7 +42,7 @@ class TrialResult:
     """`record` is an entry of report.json's trials."""
 
     id: str
-    record: dict[str, Any]
+    record: dict[str, object]
     pictures: tuple[Picture, ...]
 
 
@@ -223,7 +223,7 @@ def observe(
 
 def in_words(
     source: InWords, batch: Batch, reconstruction: Reconstruction, order: tuple[int | None, ...], *, counts_only: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Examples and reads in words, as report.json has them, and the share of each example's words that was read."""
     true, found = source.in_words(batch.inputs), reconstruction.inputs
     reads = [None if found is None or slot is None else source.in_words(found[slot : slot + 1])[0] for slot in order]

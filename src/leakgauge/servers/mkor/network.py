@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +132,7 @@ def of_call(node: fx.Node) -> Operation | None:
         return Average((*node.args[1:], *node.kwargs.values())[0])
     # F.max_pool2d is a dispatcher without a name of its own before it is traced.
     if node.target is F.max_pool2d or getattr(node.target, "__name__", "") == "max_pool2d":
-        pool: dict[str, Any] = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+        pool: dict[str, object] = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
         pool |= dict(zip(_MAX_POOL, node.args[1:], strict=False)) | dict(node.kwargs)
         return MaxPool(*(pool[name] for name in _MAX_POOL))
     return None
@@ -234,5 +235,5 @@ def _dropout(node: fx.Node, module: nn.Module | None, called: object) -> float |
         return module.p
     if called not in DROPOUTS:
         return None
-    options: dict[str, Any] = dict(zip(("p", "training"), node.args[1:], strict=False)) | dict(node.kwargs)
+    options: Mapping[str, Any] = dict(zip(("p", "training"), node.args[1:], strict=False)) | dict(node.kwargs)
     return float(options.get("p", 0.5)) if options.get("training", True) else 0.0

@@ -44,7 +44,7 @@ def facts(
     config: Mapping[str, Any],
     contents: Mapping[str, str],
     lint: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The ``decision`` of report.json."""
     own = [f for f in verdict.findings if not f.control]
     following = decision.next
@@ -160,7 +160,7 @@ def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
     return found
 
 
-def _means(own: Sequence[Finding]) -> list[dict[str, Any]]:
+def _means(own: Sequence[Finding]) -> list[dict[str, object]]:
     return [
         {
             "attack": f.attack,
@@ -176,7 +176,7 @@ def _means(own: Sequence[Finding]) -> list[dict[str, Any]]:
     ]
 
 
-def _singled_out(f: Finding) -> dict[str, Any]:
+def _singled_out(f: Finding) -> dict[str, object]:
     assert f.identified is not None
     risk = f.residual_risk
     return {
@@ -195,12 +195,12 @@ def _singled_out(f: Finding) -> dict[str, Any]:
     }
 
 
-def _budgets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _budgets(config: Mapping[str, Any]) -> list[dict[str, object]]:
     """ε of one release for each defence of the plan, or why there is none."""
     batch = (config.get("data") or {}).get("batch", 1)
     found = []
     for i, described in enumerate(config.get("defenses") or ["none"]):
-        entry: dict[str, Any] = {"defense": str(described), "epsilon": None, "delta": None}
+        entry: dict[str, object] = {"defense": str(described), "epsilon": None, "delta": None}
         try:
             named = resolve_defense(described, f"defenses[{i}]")
             stated = mechanism(named.value, examples=batch)
@@ -244,7 +244,7 @@ def signed(
     config: Mapping[str, Any],
     contents: Mapping[str, str],
     folder: Path,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The ``decision`` of report.json."""
     lint = read_lint(folder)
     exact = next((f for f in lint if f["rule"] == "exact-read"), None)
@@ -259,10 +259,10 @@ def signed(
     return facts(decide(judged, asked), judged, config=config, contents=contents, lint=lint)
 
 
-def read_lint(folder: Path) -> list[dict[str, Any]]:
+def read_lint(folder: Path) -> list[dict[str, object]]:
     """What the lint found before the trials; nothing where it did not run."""
     try:
-        found: list[dict[str, Any]] = read_json(folder / LINT)["findings"]
+        found: list[dict[str, object]] = read_json(folder / LINT)["findings"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return found

@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -105,7 +104,7 @@ class Explained:
         return self.recognisable and self.enough and not self.too_well and self.its_pictures
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """As in report.json."""
         return {
             **({"round": self.round} if self.round else {}),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -45,6 +43,7 @@ def scenario_of(
 ) -> Scenario:
     """What is attacked."""
     crafted = sent.crafting is not None
+    name, held = _of_the_round(plan, key, counts_only)
     return Scenario(
         model=plan.models[key.model].label,
         mode=plan.mode.value,
@@ -61,17 +60,18 @@ def scenario_of(
             batch=batch,
             index=plan.client(key),
             names=names,
-            **_of_the_round(plan, key, counts_only),
+            round=name,
+            examples=held,
         ),
     )
 
 
-def _of_the_round(plan: Plan, key: Key, counts_only: bool) -> dict[str, Any]:
+def _of_the_round(plan: Plan, key: Key, counts_only: bool) -> tuple[str, tuple[int, ...]]:
     """Name of a captured round among several, and which of the audit's examples it holds: the same one counts once."""
     if key.control or len(plan.rounds) < 2:
-        return {}
+        return "", ()
     name = plan.rounds[key.batch].name
-    return {"round": withheld_name(name) if counts_only else name, "examples": plan.data.distinct(key.batch)}
+    return withheld_name(name) if counts_only else name, plan.data.distinct(key.batch)
 
 
 def trained_inputs(client: Named, batch: Batch, draws: Draws, defense: Named) -> Tensor | None:

@@ -95,7 +95,7 @@ class Nulls:
     nearest_public: tuple[float, ...]
     other_client: OtherClients | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "mean_image": {"psnr": list(self.mean_image), "identified": self.mean_identified},
             "nearest_public": {"psnr": list(self.nearest_public)},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
@@ -29,7 +28,7 @@ class Verdict:
     gate: GateResult
     explained: Explanation | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The ``verdict`` of report.json."""
         told = {} if self.explained is None else {"explained": self.explained.to_json()}
         return told | {

@@ -61,7 +61,7 @@ class Comparison:
     alone_second: tuple[Setting, ...]
 
 
-def read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> dict[str, object]:
     """Of an audit's folder, or a report.json.
 
     Raises:

@@ -14,6 +14,7 @@ from leakgauge.observation import Status
 from leakgauge.study.dealt import Key
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import needed
+from leakgauge.study.judging.records import Trial
 from leakgauge.study.plan import Plan
 from leakgauge.study.trial import run_trial
 
@@ -88,7 +89,7 @@ def estimate(
         budget = Budget(whole.gradient_evaluations, cut)
         began = time.perf_counter()
         try:
-            record = run_trial(plan, key, compute=compute, counts_only=True, budget=budget).record
+            ran = run_trial(plan, key, compute=compute, counts_only=True, budget=budget)
         except InputError as error:
             found.append(Cost(label, counts[group], 0.0, False, str(error)))
             continue
@@ -96,8 +97,9 @@ def estimate(
             found.append(Cost(label, counts[group], 0.0, False, said(error)))
             continue
         took = time.perf_counter() - began
-        is_cut = record["status"] == Status.TIME_LIMIT.value and whole.seconds is None
-        spent = record["cost"]["gradient_evaluations"]
+        trial = Trial.from_json(ran.record)
+        is_cut = trial.status == Status.TIME_LIMIT.value and whole.seconds is None
+        spent = trial.gradient_evaluations
         if is_cut and whole.gradient_evaluations and spent:
             took, is_cut = took * max(1.0, whole.gradient_evaluations / spent), False
         found.append(Cost(label, counts[group], took, is_cut))

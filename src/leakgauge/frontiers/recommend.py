@@ -7,6 +7,7 @@ about a defence by its name, and only a stated ε is called differential privacy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from leakgauge.frontiers.costs import TRAINING
 from leakgauge.frontiers.points import Point, Record, point_of
@@ -19,8 +20,15 @@ EMPTY, CERTAIN = 50.0, 0.9
 that it may leave to be one."""
 
 
-def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> dict[str, object]:
-    """``headline`` and further ``sentences``."""
+class Recommendation(TypedDict):
+    """As report.json has it."""
+
+    headline: str
+    sentences: list[str]
+
+
+def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> Recommendation:
+    """What the rows say, in words."""
     points = [p for p in (point_of(r) for r in rows) if p is not None]
     bare = next((p for p in points if p.family == UNDEFENDED), None)
     if bare is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from scipy.stats import norm
 
 from leakgauge.study.deciding.decision import Answer, Asked, Decision, decide
 from leakgauge.study.deciding.facts import facts
@@ -103,6 +104,9 @@ def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> 
     assert without["epsilon"] is None
     assert "neither clip nor noise" in without["reason"]
     assert noisy["epsilon"] == pytest.approx(4.38, abs=0.01)
+    assert noisy["at_most"] == pytest.approx(norm.cdf(norm.ppf(1e-3) + 1), rel=1e-3), "full batch, one release, z = 1"
+    assert "right at most 1.8 % of the time" in noisy["robustness"]
+    assert "at_most" not in without
     assert found["hashes"] == {"data": "ab"}
     assert found["origin"]["kind"] == "simulated"
     assert "safe" not in str(found)

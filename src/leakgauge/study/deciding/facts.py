@@ -9,6 +9,8 @@ from typing import Any
 from leakgauge.errors import FOREIGN
 from leakgauge.files import read_json
 from leakgauge.privacy.guarantee import NoGuarantee, mechanism
+from leakgauge.privacy.rero import sentence as robust
+from leakgauge.privacy.rero import success_bound
 from leakgauge.privacy.tested import Claim
 from leakgauge.resolve import resolve_defense
 from leakgauge.study.deciding.decision import Asked, Decision, decide, label_words
@@ -195,8 +197,17 @@ def _singled_out(f: Finding) -> dict[str, object]:
     }
 
 
+<<<<<<< HEAD
 def _budgets(config: Mapping[str, Any]) -> list[dict[str, object]]:
     """ε of one release for each defence of the plan, or why there is none."""
+=======
+GUESS = 1e-3
+"""Chance of a right guess without the update, for which the bound on reconstruction is stated."""
+
+
+def _budgets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """ε of one release and what it says of reconstruction, for each defence of the plan, or why there is none."""
+>>>>>>> 9c330bf (The decision page bounds how often a reconstruction can succeed where a mechanism states an epsilon)
     batch = (config.get("data") or {}).get("batch", 1)
     found = []
     for i, described in enumerate(config.get("defenses") or ["none"]):
@@ -217,7 +228,9 @@ def _budgets(config: Mapping[str, Any]) -> list[dict[str, object]]:
             found.append(entry | {"reason": f"noise over clip is {stated.noise_multiplier:.3g}: ε is beyond use"})
             continue
         unit = f"one {stated.unit.value}, there or not"
-        stated_for = {"epsilon": round(epsilon, 4), "delta": DELTA, "unit": unit, "releases": 1}
+        release = (stated.noise_multiplier, 1, 1.0)
+        bound = {"at_most": float(f"{success_bound(release, GUESS):.4g}"), "robustness": robust(release, GUESS)}
+        stated_for = {"epsilon": round(epsilon, 4), "delta": DELTA, "unit": unit, "releases": 1} | bound
         reason = "exact for one Gaussian release without sampling; rounds and tuning add to it: leakgauge privacy"
         found.append(entry | stated_for | {"reason": reason})
     return found

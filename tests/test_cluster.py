@@ -25,6 +25,7 @@ from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.written import resolve_plan
+from study.plans import plan_file
 from study.postgres import cluster
 
 pytest.importorskip("ray")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import yaml
 
 
 def tiny(**changes: Any) -> dict[str, Any]:
@@ -17,3 +21,19 @@ def tiny(**changes: Any) -> dict[str, Any]:
         "gallery": 20,
     }
     return plan | changes
+
+
+def plan_file(folder: Path) -> Path:
+    """Some forty small trials on records of numbers, each with a time limit."""
+    x = np.random.default_rng(0).random((60, 1, 12), dtype=np.float32)
+    np.savez(folder / "x.npz", x=x, y=np.arange(60) % 3)
+    raw = tiny(
+        model={"mlp": {"hidden": [6]}},
+        data={"source": f"npz:{folder / 'x.npz'}", "batches": 20},
+        defenses=["none"],
+        attacks=["closed-form", {"inverting-gradients": {"steps": 20}}],
+        gallery=5,
+        budget={"trial_seconds": 20},
+    )
+    (folder / "plan.yaml").write_text(yaml.safe_dump(raw))
+    return folder / "plan.yaml"

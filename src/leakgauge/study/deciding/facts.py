@@ -197,17 +197,12 @@ def _singled_out(f: Finding) -> dict[str, object]:
     }
 
 
-<<<<<<< HEAD
-def _budgets(config: Mapping[str, Any]) -> list[dict[str, object]]:
-    """ε of one release for each defence of the plan, or why there is none."""
-=======
 GUESS = 1e-3
 """Chance of a right guess without the update, for which the bound on reconstruction is stated."""
 
 
-def _budgets(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _budgets(config: Mapping[str, Any]) -> list[dict[str, object]]:
     """ε of one release and what it says of reconstruction, for each defence of the plan, or why there is none."""
->>>>>>> 9c330bf (The decision page bounds how often a reconstruction can succeed where a mechanism states an epsilon)
     batch = (config.get("data") or {}).get("batch", 1)
     found = []
     for i, described in enumerate(config.get("defenses") or ["none"]):

@@ -22,7 +22,7 @@ from leakgauge.update import UPDATE, Update
 
 def main(photos: str, first: int = 9000, count: int = 4, evaluations: int = 1200) -> None:
     torch.set_num_threads(1)
-    source = lg.data.Parquet(path=photos)
+    source = lg.data.Parquet(path=photos, normalise=False)  # as in examples/flower
     for index in range(first, first + count):
         torch.manual_seed(index)
         net, batch = lg.models.lenet(classes=10, size=32), source.read([index])

@@ -181,7 +181,10 @@ def exchanged(one: str, two: str) -> Callable[[State], State]:
 Change = Callable[[Round], dict[str, Any]]
 REFUSED: dict[str, tuple[Change, str]] = {
     "no such update": (lambda _: {"update": "nothing.safetensors"}, "update nothing.safetensors: is no file"),
-    "a folder": (lambda r: {"update": str(r.folder)}, "is no file; give a file"),
+    "a folder": (
+        lambda r: {"update": str(r.folder.parent)},
+        "holds no update.safetensors and weights.safetensors; name folders",
+    ),
     "empty": (lambda r: {"update": r.written("e.safetensors", b"")}, "cannot be read"),
     "half of it": (lambda r: {"update": r.written("h.safetensors", whole(r)[: len(whole(r)) // 2])}, "cannot be read"),
     "a byte short": (lambda r: {"update": r.written("b.safetensors", whole(r)[:-1])}, "cannot be read"),

@@ -45,15 +45,16 @@ def rounds_of(update: str | Sequence[str] | None) -> tuple[Round, ...]:
     """
     if update is None:
         return ()
-    if isinstance(update, str):
-        one = Path(update)
-        return (Round(one / UPDATE, one / WEIGHTS) if one.is_dir() else Round(one),)
-    for i, text in enumerate(update):
-        whole = (Path(text) / UPDATE).is_file() and (Path(text) / WEIGHTS).is_file()
-        require(whole, f"update[{i}]", f"'{text}' holds no {UPDATE} and {WEIGHTS}", "name folders of captured rounds")
-    once = len(set(update)) == len(update) > 0
+    if isinstance(update, str) and not Path(update).is_dir():
+        return (Round(Path(update)),)
+    single, folders = isinstance(update, str), [update] if isinstance(update, str) else list(update)
+    for i, text in enumerate(folders):
+        whole = all((Path(text) / file).is_file() for file in (UPDATE, WEIGHTS))
+        key = "update" if single else f"update[{i}]"
+        require(whole, key, f"'{text}' holds no {UPDATE} and {WEIGHTS}", "name folders of captured rounds")
+    once = len(set(folders)) == len(folders) > 0
     require(once, "update", "names no round, or one of them twice", "give each folder once")
-    return tuple(Round(Path(text) / UPDATE, Path(text) / WEIGHTS) for text in update)
+    return tuple(Round(Path(text) / UPDATE, Path(text) / WEIGHTS) for text in folders)
 
 
 def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:

@@ -33,8 +33,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC, TESTS = ROOT / "src" / "leakgauge", ROOT / "tests"
 CONTRACTS = TESTS / "test_contracts.py"
-MOST_FILES = 3
-"""Test files run for one fault, at most; for attacks, clients and defences their contracts too."""
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -119,7 +117,7 @@ def _logic(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
             yield from _logic(child)
 
 
-def mirrored(path: Path) -> list[Path]:
+def mirrored(path: Path, most: int) -> list[Path]:
     """Test files of a module, the nearest first: of its name in its room, of its name, that import it, of its room."""
     inside = path.relative_to(SRC).with_suffix("")
     name, room = inside.name, TESTS / inside.parent
@@ -135,10 +133,15 @@ def mirrored(path: Path) -> list[Path]:
     for file in TESTS.rglob("test_*.py"):
         text = file.read_text(encoding="utf-8")
         hits = len(used.findall(text))
-        score = 4.0 * (name in file.stem) + 3.0 * (f"{module} import" in text) + 2.0 * (file.parent == room)
+        score = (
+            4.0 * (name in file.stem)
+            + 3.0 * (f"{module} import" in text)
+            + 2.0 * (file.parent == room)
+            + (file.parent == room.parent != TESTS)
+        )
         if score or hits:
             scores.append((score + min(hits, 20) / 10, file))
-    return [file for _, file in sorted(scores, key=lambda s: (-s[0], s[1]))[:MOST_FILES]]
+    return [file for _, file in sorted(scores, key=lambda s: (-s[0], s[1]))[:most]]
 
 
 WARM = (
@@ -184,7 +187,7 @@ def run(tests: list[str], package: Path, seconds: int) -> tuple[int, str]:
         return os.waitstatus_to_exitcode(status), said.read()[-3000:]
 
 
-def judge(fault: Fault, folder: Path, seconds: int) -> dict[str, object]:
+def judge(fault: Fault, folder: Path, seconds: int, most: int) -> dict[str, object]:
     """What became of a fault: killed by which test, or survived which files."""
     package = folder / "src"
     shutil.rmtree(package, ignore_errors=True)
@@ -194,8 +197,8 @@ def judge(fault: Fault, folder: Path, seconds: int) -> dict[str, object]:
     file.write_bytes(source[: fault.start] + fault.text.encode() + source[fault.end :])
     began, ran, outcomes = time.perf_counter(), [], []
     parts = Path(fault.path).parts[2:]
-    contracts = [CONTRACTS] * (parts[0] in ("attacks", "clients", "defenses", "task.py"))
-    for test in [*mirrored(ROOT / fault.path), *contracts]:
+    contracts = [CONTRACTS] * (most > 3 and parts[0] in ("attacks", "clients", "defenses", "task.py"))
+    for test in [*mirrored(ROOT / fault.path, most), *contracts]:
         name = str(test.relative_to(ROOT))
         ran.append(name)
         code, said = run([name], package, seconds)
@@ -216,9 +219,12 @@ def judge(fault: Fault, folder: Path, seconds: int) -> dict[str, object]:
 @click.option("--count", default=50, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--seconds", default=150, show_default=True, help="CPU seconds of a test file.")
+@click.option(
+    "--most", default=8, show_default=True, help="Test files of a fault; the contracts beside them from 4 on."
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 @click.option("--again", multiple=True, type=int, help="Run these numbers again, e.g. after a sharper test.")
-def main(count: int, seed: int, seconds: int, out: Path, again: tuple[int, ...]) -> None:
+def main(count: int, seed: int, seconds: int, most: int, out: Path, again: tuple[int, ...]) -> None:
     """See above."""
     every = [fault for path in sorted(SRC.rglob("*.py")) for fault in faults(path)]
     drawn = random.Random(seed).sample(every, count)
@@ -232,7 +238,7 @@ def main(count: int, seed: int, seconds: int, out: Path, again: tuple[int, ...])
         for number, fault in enumerate(drawn):
             if number in done or (again and number not in again):
                 continue
-            record = {"number": number, **asdict(fault), **judge(fault, Path(folder), seconds)}
+            record = {"number": number, **asdict(fault), **judge(fault, Path(folder), seconds, most)}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
             click.echo(f"{number} {record['state']} {fault.path}:{fault.line} {fault.old[:60]!r} → {fault.text[:60]!r}")

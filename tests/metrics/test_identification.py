@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from leakgauge.data import Samples, gallery
 from leakgauge.errors import InputError
 from leakgauge.metrics import assign, identify
+from leakgauge.metrics.assignment import pairwise_mse
+from leakgauge.metrics.line_up import residuals
 
 
 def rand(n: int, seed: int) -> torch.Tensor:
@@ -69,3 +71,14 @@ def test_an_empty_gallery_is_refused() -> None:
     x = rand(1, 0)
     with pytest.raises(InputError, match="empty"):
         identify(x, x, assign(x, x), x[:0])
+
+
+def test_pictures_are_compared_in_three_ways_and_records_in_one() -> None:
+    pictures = Samples(size=16).read([0, 1]).inputs
+    ways = residuals(pictures, pictures)
+    assert len(ways) == 3
+    for way in ways:
+        assert float(way[0, 1]) > 2 * float(way.diagonal().max()), "a copy is the nearest"
+    records = torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
+    (only,) = residuals(records, records.flip(0))
+    torch.testing.assert_close(only, pairwise_mse(records, records.flip(0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import xml.etree.ElementTree as ET
 from importlib.resources import files
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 
 from leakgauge.cli import main
 from leakgauge.cli.lint import decision
 from leakgauge.errors import InputError
+from leakgauge.risk.lint import LintFinding, Severity
 from leakgauge.study.contents import withheld_name
 from leakgauge.study.pipeline.compare import compare
 from leakgauge.study.pipeline.estimate import Cost, Estimate
+from leakgauge.study.pipeline.findings import print_rules
 from leakgauge.study.pipeline.gate import Judged, write_junit
 from study.plans import tiny
 
@@ -165,3 +169,13 @@ def test_the_forecast_says_whether_the_gate_can_decide(needed: float | None, sai
     found = Estimate((Cost("x", 3, 2.0, False), Cost("y", 1, 4.0, True)), 8, needed)
     assert (found.trials, found.seconds, found.is_least) == (4, 10.0, True)
     assert said in decision(found)
+
+
+def test_findings_before_an_audit_are_a_line_a_rule_and_where_the_rest_lies() -> None:
+    found = [LintFinding("exact-read", Severity.HIGH, where, "seen", "a hint") for where in ("mlp", "lenet")]
+    console = Console(file=io.StringIO(), width=80)
+    print_rules(console, found, "lint.json")
+    *rules, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert rules == ["high: exact-read: mlp, and 1 more"]
+    assert last.startswith("lint: 2 ")
+    assert last.endswith("; evidence and what helps: lint.json")

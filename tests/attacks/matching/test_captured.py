@@ -86,3 +86,5 @@ def test_a_search_with_dropout_is_not_recorded() -> None:
         for c in (2, None)
     )
     assert one.trace == two.trace
+    assert len(one.trace) >= 12, "a point a step"
+    assert [spent for spent, _ in one.trace] == sorted(spent for spent, _ in one.trace)

@@ -258,7 +258,7 @@ def chaos(
     whole, began = folder / "whole", time.monotonic()
     assert end(begin(subject, whole), count) == 0, [p.read_text() for p in folder.glob("*.traceback")]
     took, good = time.monotonic() - began, subject.result(whole)
-    size = max(p.stat().st_size for p in whole.rglob("*") if p.is_file())
+    size = max(20_000, *(p.stat().st_size for p in whole.rglob("*") if p.is_file()))
     for point in range(points):
         way, out = subject.ways[point % len(subject.ways)], folder / f"out-{point}"
         before: set[str] = set()

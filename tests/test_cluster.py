@@ -19,7 +19,6 @@ import psutil
 import pytest
 import yaml
 from sqlalchemy import create_engine, text
-from study.test_chaos import plan_file
 
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.run import run

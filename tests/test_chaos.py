@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from chaos import BLOWS, PATIENCE, Subject, audit, chaos, frontier, training
 from promises import Row, keep
+from study.plans import plan_file
 
 
 @pytest.mark.slow
@@ -34,3 +40,25 @@ def test_disturbed_at_random_nothing_is_lost_and_nothing_is_there_twice(
     keep(f"chaos-{make.__name__}", "tests/test_chaos.py", rows)
     assert (count.lost, count.twice, count.foreign, count.hung) == (0, 0, 0, 0), count.said
     assert count.kills > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_ctrl_c_however_often_is_one_line_and_leaves_nothing_behind(times: int, tmp_path: Path) -> None:
+    """No traceback, no process, and no remark of Python's about semaphores."""
+    plan, out = plan_file(tmp_path), tmp_path / "out"
+    command = [sys.executable, "-m", "leakgauge", "audit", str(plan), "-o", str(out), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 240
+    while not psutil.Process(process.pid).children() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    there = psutil.Process(process.pid).children(recursive=True)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    said = process.communicate(timeout=240)[1]
+    assert process.returncode == 130
+    assert [line for line in said.splitlines() if line] == [
+        "leakgauge: stopped; run the same command to go on where it was"
+    ]
+    assert not psutil.wait_procs(there, timeout=60)[1]

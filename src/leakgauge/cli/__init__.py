@@ -63,7 +63,7 @@ class OneLine(click.Command):
             click.echo(error.ctx.get_help() if error.ctx else str(error))
         except click.ClickException as error:
             click.echo(f"leakgauge: {error.format_message()}", err=True)
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):  # a second Ctrl-C, while the first is answered
             click.echo("leakgauge: stopped; run the same command to go on where it was", err=True)
             sys.exit(130)
         sys.exit(2)

@@ -1,6 +1,6 @@
 """Two epochs of Adam on one photo, captured as a client sends it, read by `auto`: held-out clients, one line each.
 
-``python benchmarks/adam_clients.py CIFAR10-TEST.parquet [FIRST] [COUNT] [EVALUATIONS]``
+``python benchmarks/adam_clients.py CIFAR10-TEST.parquet [FIRST] [COUNT] [EVALUATIONS] [NORMALISE]``; the last is 1 or 0
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from leakgauge.observation import Knowledge
 from leakgauge.update import UPDATE, Update
 
 
-def main(photos: str, first: int = 9000, count: int = 4, evaluations: int = 1200) -> None:
+def main(photos: str, first: int = 9000, count: int = 4, evaluations: int = 1200, normalise: int = 0) -> None:
     torch.set_num_threads(1)
-    source = lg.data.Parquet(path=photos, normalise=False)  # as in examples/flower
+    source = lg.data.Parquet(path=photos, normalise=bool(normalise))  # examples/flower does not
     for index in range(first, first + count):
         torch.manual_seed(index)
         net, batch = lg.models.lenet(classes=10, size=32), source.read([index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ class OneLine(click.Command):
             click.echo(error.ctx.get_help() if error.ctx else str(error))
         except click.ClickException as error:
             click.echo(f"leakgauge: {error.format_message()}", err=True)
-        except (click.Abort, KeyboardInterrupt):  # a second Ctrl-C, while the first is answered
+        except (click.Abort, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C, while the first is answered
             click.echo("leakgauge: stopped; run the same command to go on where it was", err=True)
             sys.exit(130)
         sys.exit(2)

@@ -119,3 +119,10 @@ def test_models_of_another_signature_are_one_clear_line(module: nn.Module, words
         Task.of(module, SPEC)
     assert "wrap it in a module" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_normalisation_is_channel_by_channel_and_undone() -> None:
+    data = DataSpec((3, 2, 2), 4, mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 4.0))
+    x = torch.ones(5, 3, 2, 2, dtype=torch.float64)
+    assert data.normalise(x)[0, :, 0, 0].tolist() == pytest.approx([0.9, 0.4, 0.175])
+    torch.testing.assert_close(data.denormalise(data.normalise(x)), x)

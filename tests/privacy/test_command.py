@@ -125,3 +125,11 @@ def test_no_one_is_told_to_count_shuffled_batches_as_samples() -> None:
     code, text = run("--noise-multiplier", "1", "--delta", "1e-5")
     assert code == 2
     assert "--sample-rate: is missing; give 1 where each example is in one step of every epoch, shuffled or not" in text
+
+
+@pytest.mark.parametrize("claim", [[], ["--noise-multiplier", "1", "--epsilon", "2"]], ids=["none", "two"])
+def test_a_claim_is_given_once(claim: list[str]) -> None:
+    done = CliRunner().invoke(main, ["privacy", "test", "math:fsum", "--clip", "1", "--delta", "1e-5", *claim])
+    assert done.exit_code == 2
+    assert "claim" in done.output
+    assert ("given twice" in done.output) == bool(claim)

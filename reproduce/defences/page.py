@@ -92,8 +92,8 @@ where it is given the defence. Median PSNR in dB, with the 95 % bootstrap interv
 and a weight seed; images repeat over seeds, so intervals are somewhat too narrow). *No defence* is the same attack on
 the same clients without the defence. These runs (2026-11-21, 6720cef) are older than the variation that couples the
 colours, which `auto` has now, with and without a defence: on six other pictures (three for noise and signs) it gained
-1.1 dB at top-k 5 %, .5 at 1 %, .8 under noise of .3, .3 under signs and 1.9 without a defence. So the columns understate
-both attackers.
+1.1 dB at top-k 5 %, .5 at 1 %, .8 under noise of .3, .3 under signs and 1.9 without a defence. So the columns
+understate both attackers.
 
 The reading goes by medians, the gain by that of adapted − naive by client. *Not recovered*: both attackers less
 than {margin:g} dB above the mean picture. *No protection*: naive within {margin:g} dB of no defence. *Flatters*:

@@ -143,6 +143,7 @@ def test_a_round_named_by_somebody_else_stays_in_the_folder(round_: str) -> None
     assert len(name) <= 200
 
 
+@pytest.mark.usefixtures("identity")
 def test_two_mods_bracket_a_defence(tmp_path: Path) -> None:
     def clip(msg: Message, context: Context, call_next: Any) -> Message:
         before = msg.content["arrays"].to_torch_state_dict()

@@ -31,7 +31,12 @@ def test_an_audit_of_ones_own_runs_in_a_script_without_a_guard(tmp_path: Path) -
     assert found.stderr == ""
     assert found.stdout.startswith("Client images were reconstructed in 1 of 2 settings")
     assert found.stdout.rstrip().endswith("gate failed")
-    assert {p.name for p in (tmp_path / "kept").iterdir()} == {"audit.sqlite", "report.json", "report.html"}
+    assert {p.name for p in (tmp_path / "kept").iterdir()} == {
+        "audit.sqlite",
+        "report.json",
+        "report.html",
+        "lint.json",
+    }
 
 
 @pytest.mark.parametrize(

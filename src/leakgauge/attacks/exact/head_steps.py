@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd, vmap
+from torch.func import jacrev, vmap
 
 from leakgauge.attacks.labels.head import made_up, stand_ins
 from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
@@ -17,7 +17,7 @@ from leakgauge.clients.protocol import mean_gradient
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, Task, cross_entropy
-from leakgauge.tensors import Wire, forward_mode, map_tensors
+from leakgauge.tensors import Wire, map_tensors
 
 Order = tuple[int, ...]
 
@@ -217,13 +217,12 @@ class _Head:
 
     def fitted(self, h: Float[Tensor, "m n k"], labels: Float[Tensor, "m n outputs"], iterations: int) -> Fit:
         """Levenberg–Marquardt on each of m, side by side; the features and the norm of what they leave."""
-        value, slopes = vmap(self.residual), vmap(jacfwd(self.residual))
+        value, slopes = vmap(self.residual), vmap(jacrev(self.residual))
         damping = torch.full((len(h),), 1e-2, dtype=h.dtype)
         left = value(h, labels)
         before = left.norm(dim=1)
         for iteration in range(1, iterations + 1):
-            with forward_mode():
-                j = slopes(h, labels).flatten(2)
+            j = slopes(h, labels).flatten(2)
             normal = j.mT @ j
             scale = torch.diag_embed(normal.diagonal(dim1=1, dim2=2) + 1e-12)
             step, _ = torch.linalg.solve_ex(normal + damping[:, None, None] * scale, (j.mT @ left[..., None]))

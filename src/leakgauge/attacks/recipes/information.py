@@ -89,7 +89,8 @@ def _gap(a: Tensors, b: Tensors) -> Tensor:
     """1 − cosine as ‖a/‖a‖ − b/‖b‖‖²/2, which keeps the digits that the plain formula loses near 0."""
     tiny = torch.finfo(torch.float64).tiny
     p, q = (squared_norm(t).sqrt().clamp_min(tiny) for t in (a, b))
-    return squared_norm({k: a[k] / p - b[k] / q for k in a}) / 2
+    # Tensor by tensor: both may be as large as the model.
+    return torch.stack([squared_norm({k: a[k] / p - b[k] / q}) for k in a]).sum() / 2
 
 
 @dataclass(frozen=True, kw_only=True)

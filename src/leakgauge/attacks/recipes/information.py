@@ -13,10 +13,13 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses.defense import child_generator
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction
 from leakgauge.task import Batch
-from leakgauge.tensors import Tensors, squared_norm
+from leakgauge.tensors import Tensors
 
 BLIND = 1e-6
 """A cosine gap below this is called none: in float32 1 − cosine has no digit left. Working attacks start at 1e-2."""
+
+PIECE = 1_000_000
+"""Entries that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,10 @@ def image_information(observation: Observation, examples: int, generator: torch.
 def _gap(a: Tensors, b: Tensors) -> Tensor:
     """1 − cosine as ‖a/‖a‖ − b/‖b‖‖²/2, which keeps the digits that the plain formula loses near 0."""
     tiny = torch.finfo(torch.float64).tiny
-    p, q = (squared_norm(t).sqrt().clamp_min(tiny) for t in (a, b))
-    # Tensor by tensor: both may be as large as the model.
-    return torch.stack([squared_norm({k: a[k] / p - b[k] / q}) for k in a]).sum() / 2
+    p, q = (torch.stack([v.norm() for v in t.values()]).norm().clamp_min(tiny) for t in (a, b))
+    # Piece by piece: both may be as large as the model.
+    pairs = (zip(a[k].flatten().split(PIECE), b[k].flatten().split(PIECE), strict=True) for k in a)
+    return torch.stack([(x / p - y / q).square().sum() for pair in pairs for x, y in pair]).sum() / 2
 
 
 @dataclass(frozen=True, kw_only=True)

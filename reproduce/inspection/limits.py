@@ -44,12 +44,8 @@ FLOORS: Mapping[str, float] = {
     "trap-weights": 6.0,
     "uneven-classes": 4.0,
     "couplings": 0.4,
-    "negative-loss": 0.001,
     "layers": 0.25,
     "row-differences": 0.15,
-    "silent-examples": 0.3,
-    "class-rows": 0.25,
-    "example-rows": 0.28,
     "sub-models": 0.2,
     "loss-level": 6.0,
     "fixed-answer": 18.0,
@@ -57,7 +53,7 @@ FLOORS: Mapping[str, float] = {
     "narrowed-view": 6.0,
 }
 """Below these a statistic is no sign of anything: a few rows with one entry, a weight of 60, one example of twelve."""
-SHARES = ("class-rows", "example-rows", "input-in-depth", "layers", "row-differences", "silent-examples", "sub-models")
+SHARES = ("input-in-depth", "layers", "row-differences", "sub-models")
 """Statistics of at most 1: their limit lies at most half-way between the largest honest value and 1."""
 
 

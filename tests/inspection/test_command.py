@@ -121,7 +121,10 @@ def test_not_finite_entries_are_a_finding(tmp_path: Path) -> None:
     assert result.exit_code == 1
     found = read(tmp_path / "out.json")
     assert found["findings"][0]["rule"] == "not-finite"
-    assert {"1.weight"} <= {u["tensor"] for u in found["unjudged"]}
+    odd = next(u for u in found["unjudged"] if u["tensor"] == "1.weight")
+    assert odd["reason"] == "has entries that are not finite"
+    assert odd["rules"] == sorted(odd["rules"])
+    assert "taps" in odd["rules"]
 
 
 class TestFiles:

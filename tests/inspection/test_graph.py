@@ -242,7 +242,7 @@ def test_streams_carried_apart_are_followed() -> None:
 def test_what_cannot_be_traced_says_so() -> None:
     found = Couplings().measure(received(Stubborn()))
     assert found.statistic == 0
-    assert "cannot be traced" in found.unjudged[0]
+    assert "cannot be traced" in found.unjudged[0].reason
     # The rules that only run the model still judge it.
     assert not SubModels().measure(received(nn.Sequential(Stubborn(), nn.Linear(5, 5)))).unjudged
 
@@ -333,7 +333,7 @@ def test_a_new_start_leaves_the_task_and_names_what_has_none() -> None:
 def test_tables_are_not_judged_for_passing_inputs_on() -> None:
     found = InputInDepth().measure(received(nn.Linear(20, 5), DataSpec((20,), 5)))
     assert found.statistic == 0
-    assert "tables" in found.unjudged[0]
+    assert "tables" in found.unjudged[0].reason
 
 
 def test_a_part_for_each_example_is_seen() -> None:

@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from leakgauge.inspection.matrices import Omission
 from leakgauge.task import Batch, Mode, Task
 
 Convolution = nn.modules.conv._ConvNd
 VALUES_AT_ONCE = 2**20
 """Input values per backward pass; bounds memory (VGG16 at 224 px: six examples at a time)."""
 
+ALONE = 0.99
+"""Share of a row's total drive from which it belongs to one example."""
 FITTED = 1e-7
 """Relative residual below which an example counts as fitted perfectly: float32 rounds its probability to one."""
 
@@ -60,7 +63,6 @@ class Drives:
     Attributes:
         layers: linear layers and convolutions that ran.
         losses, logits: of each example alone.
-        labels: class indices (the largest entry of soft ones).
         residuals: length of the loss gradient at the answer, before it is scaled.
         finite: examples whose answer, loss and gradients are finite numbers.
         remarks: what the measurement could not cover, each with the reason.
@@ -69,10 +71,9 @@ class Drives:
     layers: tuple[LayerDrive, ...]
     losses: Float[Tensor, " n"]
     logits: Float[Tensor, "n outputs"]
-    labels: Int[Tensor, " n"]
     residuals: Float[Tensor, " n"]
     finite: Bool[Tensor, " n"]
-    remarks: tuple[str, ...]
+    remarks: tuple[Omission, ...]
 
     @property
     def erring(self) -> Bool[Tensor, " n"]:
@@ -83,6 +84,13 @@ class Drives:
     def hidden(self) -> tuple[LayerDrive, ...]:
         """Layers below the one that answers."""
         return tuple(layer for layer in self.layers if not layer.head)
+
+
+def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
+    """Which example drives which row: by more than (1 − ALONE) of the row's total, in rows that are driven at all."""
+    total = rows.sum(0)
+    live = total > 1e-6 * total.max()
+    return (rows > (1 - ALONE) * total) & live
 
 
 def in_eval(task: Task) -> Task:
@@ -112,31 +120,32 @@ def drives(task: Task, batch: Batch) -> Drives:
         )
         for i, first in enumerate(parts[0].layers)
     )
-    labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
     losses, logits = torch.cat([p.losses for p in parts]), torch.cat([p.logits for p in parts])
     residuals, finite = torch.cat([p.residuals for p in parts]), torch.cat([p.finite for p in parts])
     remarks = _remarks(task, {layer.name for layer in layers})
-    return Drives(layers, losses, logits, labels, residuals, finite, remarks)
+    return Drives(layers, losses, logits, residuals, finite, remarks)
 
 
-def _remarks(task: Task, measured: set[str]) -> tuple[str, ...]:
+def _remarks(task: Task, measured: set[str]) -> tuple[Omission, ...]:
     found = []
     mixing = [n for n, m in task.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if task.mode is Mode.TRAIN and mixing:
         found.append(
-            f"{mixing[0]}: BatchNorm in train mode mixes examples, so that none has a gradient of its own; "
-            "measured in eval mode, with the statistics that were received"
+            Omission(
+                mixing[0],
+                "BatchNorm in train mode mixes examples, so that none has a gradient of its own; "
+                "measured in eval mode, with the statistics that were received",
+            )
         )
     for name, module in task.module.named_modules():
         if name in measured or isinstance(module, nn.Embedding):
             continue
         own = [p for p in module.parameters(recurse=False) if p.ndim > 1]
         if isinstance(module, nn.Linear | Convolution):
-            found.append(f"{name}: is not called as a module in the forward pass, so that it cannot be watched")
+            found.append(Omission(name, "is not called as a module in the forward pass, so that it cannot be watched"))
         elif own:
-            found.append(
-                f"{name}: a {type(module).__name__} holds weights itself; only linear layers and convolutions are"
-            )
+            kind = type(module).__name__
+            found.append(Omission(name, f"a {kind} holds weights itself; only linear layers and convolutions are"))
     return tuple(found)
 
 
@@ -178,7 +187,7 @@ def _some(task: Task, inputs: Float[Tensor, "n *shape"], labels: Tensor) -> Driv
         is_linear = isinstance(module, nn.Linear)
         lengths = watch.inputs.sqrt().nan_to_num(0.0, 0.0, 0.0)
         layers.append(LayerDrive(name, is_linear, name in heads, rows, signed, lengths))
-    return Drives(tuple(layers), losses.detach(), logits.detach(), labels, length.nan_to_num(), finite, ())
+    return Drives(tuple(layers), losses.detach(), logits.detach(), length.nan_to_num(), finite, ())
 
 
 @contextmanager

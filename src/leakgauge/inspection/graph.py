@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 from leakgauge.task import Task
@@ -183,7 +184,7 @@ class Couplings:
         assert received.task is not None
         graph = traced(received.task)
         if isinstance(graph, str):
-            reason = f"model: cannot be traced ({graph}), so that its wiring is not seen"
+            reason = Omission("model", f"cannot be traced ({graph}), so that its wiring is not seen")
             return Measurement(0.0, (), "Not judged.", (reason,))
         found = couplings(graph)
         raw = [c for c in found if c.raw]

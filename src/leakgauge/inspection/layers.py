@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.inspection.drives import Convolution, in_eval
+from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 from leakgauge.task import Mode, Task
@@ -191,17 +192,16 @@ class LayerPlaces:
     def measure(self, received: Received) -> Measurement:
         assert received.task is not None
         exposures: list[tuple[str, Exposure]] = []
-        unjudged = []
+        unjudged: list[Omission] = []
         for site in sites(received.task):
             rule = rule_of(site.module)
             if rule is None:
-                unjudged.append(
-                    f"{site.name or 'model'}: no rule for {type(site.module).__name__}, which holds parameters itself; "
-                    "its gradient may show its inputs"
-                )
+                kind = type(site.module).__name__
+                why = f"no rule for {kind}, which holds parameters itself; its gradient may show its inputs"
+                unjudged.append(Omission(site.name or "model", why))
                 continue
             if site.order is None:
-                unjudged.append(f"{site.name}: is not called as a module, so that what reaches it is not seen")
+                unjudged.append(Omission(site.name, "is not called as a module, so that what reaches it is not seen"))
             exposure = rule(site)
             if exposure is not None:
                 exposures.append((site.name, exposure))

@@ -23,6 +23,14 @@ WIDE = 1 << 22
 """The same where a chunk meets a second matrix."""
 
 
+@dataclass(frozen=True, order=True)
+class Omission:
+    """What a rule should have judged and could not: a tensor or layer by its name, the ``model`` or the ``batch``."""
+
+    name: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
     """One weight tensor.
@@ -82,19 +90,19 @@ def finite(tensor: Tensor) -> bool:
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
-def layers(state: Mapping[str, Tensor]) -> tuple[list[Layer], list[str]]:
+def layers(state: Mapping[str, Tensor]) -> tuple[list[Layer], list[Omission]]:
     """All weight matrices in the order of the state dict, and what could not be judged, with the reason."""
     found: list[Layer] = []
-    unjudged: list[str] = []
+    unjudged: list[Omission] = []
     for name, tensor in state.items():
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype == torch.bool:
             continue
         if not tensor.is_floating_point() and not tensor.is_quantized:
-            unjudged.append(f"{name}: integers ({_dtype(tensor)}) without their scale")
+            unjudged.append(Omission(name, f"integers ({_dtype(tensor)}) without their scale"))
         elif is_table(name, tensor):
-            unjudged.append(f"{name}: a table of rows to look up, not a layer")
+            unjudged.append(Omission(name, "a table of rows to look up, not a layer"))
         elif not finite(tensor):
-            unjudged.append(f"{name}: has entries that are not finite")
+            unjudged.append(Omission(name, "has entries that are not finite"))
         else:
             bias_name, bias = _bias(name, tensor, state)
             depthwise = bool(found) and tensor.dim() > 2 and tensor.shape[1] == 1 and tensor.shape[0] > 1
@@ -107,12 +115,12 @@ def head(found: list[Layer]) -> Layer | None:
     return next((layer for layer in reversed(found) if layer.weight.dim() == 2), None)
 
 
-def too_small(layer: Layer, *, units: int, inputs: int) -> str | None:
+def too_small(layer: Layer, *, units: int, inputs: int) -> Omission | None:
     """Why a rule that compares rows does not judge this layer."""
     if layer.units < units:
-        return f"{layer.name}: {layer.units} unit{'s' if layer.units > 1 else ''}, too few to compare"
+        return Omission(layer.name, f"{layer.units} unit{'s' if layer.units > 1 else ''}, too few to compare")
     if layer.inputs < inputs:
-        return f"{layer.name}: rows of {layer.inputs}, too short to tell"
+        return Omission(layer.name, f"rows of {layer.inputs}, too short to tell")
     return None
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import json_of
+from leakgauge.inspection.matrices import Omission
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
 
@@ -70,13 +71,13 @@ class Measurement:
         statistic: ≥ 0, finite, larger is more suspicious; its unit is the rule's.
         where: names of tensors or layers, the worst first.
         evidence: one sentence with the numbers that a person can check.
-        unjudged: names that the rule should have judged and could not, each with the reason.
+        unjudged: what the rule should have judged and could not.
     """
 
     statistic: float
     where: tuple[str, ...]
     evidence: str
-    unjudged: tuple[str, ...] = ()
+    unjudged: tuple[Omission, ...] = ()
 
 
 @runtime_checkable
@@ -119,8 +120,8 @@ def measure(received: Received) -> dict[str, Measurement]:
 def _sound(name: str, measured: Measurement) -> Measurement:
     """The measurement; one whose numbers ran over on this model says that it does not judge it."""
     if not math.isfinite(measured.statistic):
-        where = measured.where[0] if measured.where else "the model"
-        return Measurement(0.0, measured.where, "Its numbers run over here.", (f"{where}: too large to compute with",))
+        omission = Omission(measured.where[0] if measured.where else "model", "too large to compute with")
+        return Measurement(0.0, measured.where, "Its numbers run over here.", (omission,))
     if measured.statistic < 0:
         raise ValueError(f"rule '{name}' measured {measured.statistic}")
     return measured

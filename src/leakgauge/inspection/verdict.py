@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from leakgauge.inspection.matrices import layers
+from leakgauge.inspection.matrices import Omission, layers
 from leakgauge.inspection.result import CRAFTED, Finding, Inspection, Level, Skipped, Unjudged
 from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules, skipped
 
@@ -106,9 +106,8 @@ def _headline(level: Level, alarms: list[Finding]) -> tuple[str, str]:
 def _unjudged(measured: Mapping[str, Measurement], state: Mapping[str, Tensor]) -> tuple[Unjudged, ...]:
     """Each tensor that a rule could not judge, with the reason and the rules."""
     odd = [name for name, t in state.items() if t.dim() > 1 and (t.dtype == torch.bool or t.is_complex())]
-    found: dict[str, list[str]] = {f"{name}: no real numbers ({state[name].dtype})": ["every rule"] for name in odd}
+    found = {Omission(name, f"no real numbers ({state[name].dtype})"): ["every rule"] for name in odd}
     for rule, m in measured.items():
-        for text in m.unjudged:
-            found.setdefault(text, []).append(rule)
-    split = {text: text.partition(": ") for text in sorted(found)}
-    return tuple(Unjudged(s[0], s[2] or text, tuple(sorted(found[text]))) for text, s in split.items())
+        for omission in m.unjudged:
+            found.setdefault(omission, []).append(rule)
+    return tuple(Unjudged(o.name, o.reason, tuple(sorted(found[o]))) for o in sorted(found))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Layer, finite, head, layers, too_small, working
+from leakgauge.inspection.matrices import Layer, Omission, finite, head, layers, too_small, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -179,7 +179,7 @@ class UnevenClasses:
             entries = torch.cat([(part != 0).sum(1) for part in layer.chunks()])
             norms = norms[entries >= SURVIVORS]
             if len(norms) < 3:
-                reason = f"{layer.name}: pruned to under {SURVIVORS} entries in nearly all rows"
+                reason = Omission(layer.name, f"pruned to under {SURVIVORS} entries in nearly all rows")
                 return Measurement(0.0, (), "The last linear layer is pruned.", (*unjudged, reason))
             middle, largest = float(norms.median()), float(norms.max())
         typical = middle if middle > 2**-CLASS_CAP * largest else largest

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Layer, head, layers, too_small
+from leakgauge.inspection.matrices import WIDE, Layer, Omission, head, layers, too_small
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -47,7 +47,7 @@ class CopiedRows:
         for layer in found:
             reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
             if layer is last and len(found) > 1:
-                reason = f"{layer.name}: the last layer, where classes that never occur have parallel rows"
+                reason = Omission(layer.name, "the last layer, where classes that never occur have parallel rows")
             if reason:
                 unjudged.append(reason)
                 continue
@@ -185,7 +185,7 @@ class SingleTaps:
         for layer in found:
             reason = too_small(layer, units=1, inputs=MIN_INPUTS)
             if layer.depthwise:
-                reason = f"{layer.name}: depthwise, where trained filters often have one large entry"
+                reason = Omission(layer.name, "depthwise, where trained filters often have one large entry")
             if reason:
                 unjudged.append(reason)
             else:

@@ -1,4 +1,4 @@
-"""What the model would do with the client's own batch: whose gradient the sum is, and how large the loss."""
+"""What the model would do with the client's own batch: how large the loss is, and whether the answer varies."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import math
 from dataclasses import dataclass
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from leakgauge.inspection.drives import Drives, drives
+from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
 
 OWN: tuple[Part, ...] = (Part.TASK, Part.BATCH)
 NEEDS = "the task (model, data format, loss) and a batch of the client's own examples with labels"
-SILENT = 1e-3
-"""Share of the strongest example's gain below which an example counts as silenced."""
-
-
 _MEASURED: WeakKeyDictionary[Batch, tuple[ReferenceType[Task], Drives]] = WeakKeyDictionary()
 """The last measurement per batch, since several rules ask for it; tasks and batches are never changed."""
 
@@ -35,51 +28,6 @@ def own_drives(received: Received) -> Drives:
         before = (ref(task), drives(task, batch))
         _MEASURED[batch] = before
     return before[1]
-
-
-def gains(found: Drives) -> Float[Tensor, " n"]:
-    """Length of each erring example's gradient over all layers but the answering one, per unit of its residual."""
-    squares = [layer.gain[found.erring].double().square() for layer in found.hidden]
-    return torch.stack(squares).sum(0).sqrt() if squares else torch.empty(0)
-
-
-def _too_few(found: Drives, least: int) -> str | None:
-    if not found.hidden:
-        return "model: has no watched layer below the one that answers"
-    if int(found.erring.sum()) < least:
-        return (
-            f"batch: has {int(found.erring.sum())} examples with finite answers that err; {least} are needed to compare"
-        )
-    return None
-
-
-@RULES.register("silent-examples", needs=f"{NEEDS}: two or more")
-@dataclass(frozen=True)
-class SilentExamples:
-    """Share of erring examples that move no feature layer.
-
-    Statistic in [0, 1]: share of examples whose gain (see `DominatedGradient`) is below 10⁻³ of the strongest one's. A
-    model that no example moves (a zero-initialised answering layer) scores 0: nothing is singled out.
-    """
-
-    needs: tuple[Part, ...] = OWN
-    meaning: str = (
-        "Examples are silenced so that the remaining ones stand alone in the gradient (fishing, gated sub-models). "
-        "Honest reasons: dead ReLUs in a very narrow network."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found = own_drives(received)
-        reason = _too_few(found, 2)
-        if reason:
-            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
-        gain = gains(found)
-        silent = (gain < SILENT * gain.max()) & (gain.max() > 0)
-        names = found.erring.nonzero()[:, 0][silent].tolist()
-        evidence = (
-            f"{len(names)} of {len(gain)} examples move the feature layers less than {SILENT:g} times the strongest."
-        )
-        return Measurement(float(silent.double().mean()), tuple(f"example {i}" for i in names), evidence, found.remarks)
 
 
 @RULES.register("loss-level", needs=NEEDS)
@@ -101,7 +49,7 @@ class LossLevel:
     def measure(self, received: Received) -> Measurement:
         found = own_drives(received)
         if not bool(found.finite.any()):
-            return Measurement(0.0, (), "Not judged.", ("model: answers with values that are not finite",))
+            return Measurement(0.0, (), "Not judged.", (Omission("model", "answers with values that are not finite"),))
         losses, logits = found.losses[found.finite].double(), found.logits[found.finite].double()
         guess = math.log(max(2, logits.shape[1]))
         spread = float((logits - logits.mean(0)).square().mean().sqrt())
@@ -110,34 +58,8 @@ class LossLevel:
             f"The median loss of {len(losses)} examples is {typical:.3g}; guessing gives {guess:.3g}, and the logits "
             f"vary over the examples by {spread:.3g} (rms)."
         )
-        unjudged = () if bool(found.finite.all()) else ("batch: some answers are not finite",)
+        unjudged = () if bool(found.finite.all()) else (Omission("batch", "some answers are not finite"),)
         return Measurement(typical / (guess * (1 + spread)), ("loss",), evidence, unjudged)
-
-
-@RULES.register("negative-loss", needs=NEEDS)
-@dataclass(frozen=True)
-class NegativeLoss:
-    """Whether the loss can fall below zero, which no classifier's training loss does.
-
-    Statistic: the most negative loss of one example, its sign dropped; 0 where none is negative.
-    """
-
-    needs: tuple[Part, ...] = OWN
-    meaning: str = (
-        "A log-likelihood without the soft-max keeps the classes' gradients apart, so that each class's mean image can "
-        "be read (MKOR's published code). Honest reasons: none for classifiers."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found = own_drives(received)
-        losses = found.losses[found.finite].double()
-        if not len(losses):
-            return Measurement(0.0, (), "Not judged.", ("model: answers with values that are not finite",))
-        lowest = float(losses.min())
-        # Rounding in log-softmax stays within a few units in the last place of one.
-        statistic = -lowest if lowest < -1e-6 else 0.0
-        where = (f"example {int(found.losses.nan_to_num(math.inf).argmin())}",) if statistic else ()
-        return Measurement(statistic, where, f"The smallest loss of {len(losses)} examples is {lowest:.3g}.")
 
 
 @RULES.register("fixed-answer", needs=f"{NEEDS}: four or more")
@@ -159,7 +81,8 @@ class FixedAnswer:
         found = own_drives(received)
         logits = found.logits[found.finite].double()
         if len(logits) < 4:
-            return Measurement(0.0, (), "Not judged.", ("batch: four examples with finite answers are needed",))
+            few = Omission("batch", "four examples with finite answers are needed")
+            return Measurement(0.0, (), "Not judged.", (few,))
         mean = logits.mean(0)
         preference, spread = float(mean.max() - mean.min()), float(logits.std(0).max())
         evidence = (

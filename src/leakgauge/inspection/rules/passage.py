@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.inspection.drives import VALUES_AT_ONCE, Convolution, in_eval
+from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 from leakgauge.task import Task
@@ -176,8 +177,8 @@ def _views(task: Task) -> list[View]:
     return _SEEN[task]
 
 
-NOT_AN_IMAGE = "data: not a picture; models of tables pass inputs on to late layers by design"
-NO_LATE = "model: no linear layer is called behind the first weighted layer"
+NOT_AN_IMAGE = Omission("data", "not a picture; models of tables pass inputs on to late layers by design")
+NO_LATE = Omission("model", "no linear layer is called behind the first weighted layer")
 
 
 @RULES.register("input-in-depth", needs="the task: architecture, values and data format")
@@ -241,7 +242,7 @@ class NarrowedView:
         ratios = sorted(
             (((v.focus / f.focus - 1) * min(1.0, BLUR * v.focus), v, f) for v, f in pairs), key=lambda r: -r[0]
         )
-        unjudged = tuple(f"{name}: cannot be initialised again, so it stayed as received" for name in missed)
+        unjudged = tuple(Omission(name, "cannot be initialised again, so it stayed as received") for name in missed)
         if not ratios:
             return Measurement(0.0, (), "No feature responds to pixels after initialisation.", unjudged)
         ratio, view, new = ratios[0]

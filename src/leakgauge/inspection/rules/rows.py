@@ -1,119 +1,17 @@
-"""Rules about rows that few examples drive, and rows that are constant."""
+"""Rules about rows that differ by one example, and rows that are constant."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.inspection.drives import Drives, LayerDrive
-from leakgauge.inspection.matrices import Layer, layers, too_small
+from leakgauge.inspection.matrices import Layer, Omission, layers, too_small
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.inspection.rules.own_data import NEEDS, OWN, own_drives
 from leakgauge.registry import RULES
-
-ALONE = 0.99
-"""Share of a row's total drive from which it belongs to one example or class."""
-LEAST = 8
-"""Examples needed: with n examples that drive half of all rows at random, n/2ⁿ of the rows are driven by one."""
-PRIOR = 2
-"""Rows added to a layer's count that are not alone, so that a handful of rows cannot reach a high share."""
-
-
-def _watched_layers(found: Drives) -> list[LayerDrive]:
-    """The first linear layer below the answering one, if any."""
-    return [layer for layer in found.hidden if layer.linear][:1]
-
-
-def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
-    """Which example drives which row: by more than (1 − ALONE) of the row's total, in rows that are driven at all."""
-    total = rows.sum(0)
-    live = total > 1e-6 * total.max()
-    return (rows > (1 - ALONE) * total) & live
-
-
-def _unjudged(found: Drives, layers: list[LayerDrive]) -> tuple[str, ...]:
-    reasons = [] if layers else ["model: has no linear layer below the one that answers"]
-    if int(found.erring.sum()) < LEAST:
-        reasons.append(
-            f"batch: has {int(found.erring.sum())} examples that err; {LEAST} are needed, since few share rows"
-        )
-    return (*reasons, *found.remarks)
-
-
-@RULES.register("example-rows", needs=f"{NEEDS}: eight or more; a linear layer below the answering one")
-@dataclass(frozen=True)
-class ExampleRows:
-    """Rows of the first linear layer that one example drives.
-
-    Statistic in [0, 1): share of the driven rows that take 99 % of their drive from one example, of (driven rows + 2).
-    Honest first layers answer about half of all examples with each unit, so that few rows are alone from eight
-    examples on.
-    """
-
-    needs: tuple[Part, ...] = OWN
-    meaning: str = (
-        "The gradient of a row that one example drives is that example's input, times a number: trap weights and "
-        "bins make many such rows. Honest reasons: few examples, or a layer with very sparse activations."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found = own_drives(received)
-        layers = _watched_layers(found)
-        reasons = _unjudged(found, layers)
-        if not layers or int(found.erring.sum()) < LEAST:
-            return Measurement(0.0, (), "Not judged.", reasons)
-        layer = layers[0]
-        on = driven(layer.rows[found.erring].double())
-        alone, live = on.sum(0) == 1, on.any(0)
-        shown = int(on[:, alone].any(1).sum())
-        evidence = (
-            f"Of {int(live.sum())} driven rows of {layer.name}, {int(alone.sum())} are driven by one example alone; "
-            f"they show {shown} of {len(on)} examples."
-        )
-        return Measurement(float(alone.sum()) / (float(live.sum()) + PRIOR), (layer.name,), evidence, reasons)
-
-
-@RULES.register("class-rows", needs=f"{NEEDS}: eight or more, of three or more classes")
-@dataclass(frozen=True)
-class ClassRows:
-    """Rows of the first linear layer that several examples drive, all of one class.
-
-    Statistic in [0, 1): share of such rows in (rows that two or more examples drive + 2). Classes with more than half
-    of the examples do not count: their members meet by chance.
-    """
-
-    needs: tuple[Part, ...] = OWN
-    meaning: str = (
-        "A row that one class drives holds the mean picture of that class's examples (MKOR's wiring). Honest reasons: "
-        "a trained network whose first linear layer is its last hidden one, with units that stand for classes."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found = own_drives(received)
-        layers = _watched_layers(found)
-        reasons = list(_unjudged(found, layers))
-        labels = found.labels[found.erring].long()
-        members = F.one_hot(labels, int(found.labels.max()) + 1).double()
-        sizes = members.sum(0)
-        minor = (sizes >= 2) & (sizes <= len(members) / 2)
-        if int((sizes > 0).sum()) < 3 or not bool(minor.any()):
-            reasons.append("batch: needs three classes, one of them with two examples and at most half of all")
-        if not layers or int(found.erring.sum()) < LEAST or len(reasons) > len(_unjudged(found, layers)):
-            return Measurement(0.0, (), "Not judged.", tuple(reasons))
-        layer = layers[0]
-        rows = layer.rows[found.erring].double()
-        shared = driven(rows).sum(0) >= 2
-        per_class = members.T @ rows
-        owned = (per_class[minor] > ALONE * rows.sum(0)).any(0) & shared
-        evidence = (
-            f"Of {int(shared.sum())} rows of {layer.name} that several examples drive, {int(owned.sum())} are driven "
-            f"by examples of one class only."
-        )
-        return Measurement(float(owned.sum()) / (float(shared.sum()) + PRIOR), (layer.name,), evidence, tuple(reasons))
 
 
 @RULES.register("row-differences", needs=f"{NEEDS}: four or more; a linear layer below the answering one")
@@ -134,13 +32,15 @@ class RowDifferences:
 
     def measure(self, received: Received) -> Measurement:
         found = own_drives(received)
-        layers = [layer for layer in _watched_layers(found) if layer.signed is not None]
-        if not layers or int(found.erring.sum()) < 4:
-            reason = "model: has no linear layer below the answering one whose units answer once per example"
-            few = f"batch: has {int(found.erring.sum())} examples that err; 4 are needed"
-            return Measurement(0.0, (), "Not judged.", (reason if not layers else few, *found.remarks))
-        layer = layers[0]
-        assert layer.signed is not None
+        layer = next((layer for layer in found.hidden if layer.linear), None)
+        if layer is None or layer.signed is None:
+            reason = Omission(
+                "model", "has no linear layer below the answering one whose units answer once per example"
+            )
+            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+        if int(found.erring.sum()) < 4:
+            few = Omission("batch", f"has {int(found.erring.sum())} examples that err; 4 are needed")
+            return Measurement(0.0, (), "Not judged.", (few, *found.remarks))
         isolated = isolated_examples(layer.signed[found.erring].double())
         names = isolated.nonzero()[:, 0].tolist()
         evidence = f"{len(names)} of {len(isolated)} examples are the whole difference of two rows of {layer.name}."

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Layer, head, layers, too_small
+from leakgauge.inspection.matrices import WIDE, Layer, Omission, head, layers, too_small
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -73,7 +73,7 @@ class TrapWeights:
         for layer in found:
             reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
             if layer is last and len(found) > 1:
-                reason = f"{layer.name}: the last layer, which training skews"
+                reason = Omission(layer.name, "the last layer, which training skews")
             if reason:
                 unjudged.append(reason)
             elif signs := _signs(layer):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Layer, head, layers, too_small, working
+from leakgauge.inspection.matrices import Layer, Omission, head, layers, too_small, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -71,7 +71,7 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
     for layer in found:
         reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
         if reason is None and layer.name not in known:
-            reason = f"{layer.name}: not in {words}"
+            reason = Omission(layer.name, f"not in {words}")
         if reason:
             unjudged.append(reason)
             continue
@@ -133,7 +133,7 @@ def _relabelled(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words:
     if layer is None or layer.name not in known:
         return Measurement(0.0, (), "The model has no linear layer to compare.")
     if not 2 <= layer.units <= MOST:
-        reason = f"{layer.name}: {layer.units} rows, compared from 2 to {MOST}"
+        reason = Omission(layer.name, f"{layer.units} rows, compared from 2 to {MOST}")
         return Measurement(0.0, (), "The last linear layer has too few or too many rows to compare.", (reason,))
     new = torch.nn.functional.normalize(layer.rows, dim=1)
     old = torch.nn.functional.normalize(working(known[layer.name]).reshape(layer.units, -1).to(new), dim=1)

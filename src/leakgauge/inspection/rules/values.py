@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.drives import drives
-from leakgauge.inspection.matrices import layers, working
+from leakgauge.inspection.drives import driven, drives
+from leakgauge.inspection.matrices import Omission, layers, working
 from leakgauge.inspection.rule import Measurement, Part, Received
-from leakgauge.inspection.rules.rows import driven
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
 
@@ -86,8 +85,7 @@ class SubModels:
 
     Statistic in [0, 1): the larger of two shares over sixteen made-up pictures with made-up labels. Of the layers below
     the answering one, those that exactly one picture drives, in (layers + 2). Of the rows of each linear layer,
-    those that one picture drives, in (driven rows + 2); the first linear layer counts. A client's own batch
-    (`example-rows`) is the better test.
+    those that one picture drives, in (driven rows + 2); the first linear layer counts.
     """
 
     needs: tuple[Part, ...] = (Part.TASK,)
@@ -103,8 +101,8 @@ class SubModels:
         labels = torch.arange(PICTURES) % task.data.classes
         found = drives(task, Batch(pictures(task, PICTURES, generator), labels))
         if not found.hidden or int(found.erring.sum()) < PICTURES // 2:
-            reason = "model: has no watched layer below the one that answers, or does not err on made-up pictures"
-            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+            why = "has no watched layer below the one that answers, or does not err on made-up pictures"
+            return Measurement(0.0, (), "Not judged.", (Omission("model", why), *found.remarks))
         private = []
         for layer in found.hidden:
             gain = layer.gain[found.erring].double()

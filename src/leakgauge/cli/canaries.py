@@ -56,9 +56,8 @@ def privacy_test_command(
         path, claim, bound = stated.path, Claim.of_noise(stated.noise_multiplier, delta, rounds), stated.clip
     else:
         assert function is not None
-        path = of_function(
-            Registry("path", ())[_code(function)].build, Unit(unit or "example"), updates, numpy=is_numpy
-        )
+        require(":" in function, "path", f"'{function}' names no function", "write your_package.module:function")
+        path = of_function(Registry("path", ())[function].build, Unit(unit or "example"), updates, numpy=is_numpy)
         claim = _claim(noise_multiplier, epsilon, delta, rounds, any_noise)
         require(clip is not None, "--clip", "is missing", "give the norm that each update is clipped to")
         bound = clip or 0.0
@@ -67,11 +66,6 @@ def privacy_test_command(
         write_whole(json_file, json.dumps(record(result), indent=1, ensure_ascii=False) + "\n")
     _show(console, path, result)
     return 0 if result.outcome is Outcome.NOT_CONTRADICTED else 1
-
-
-def _code(name: str) -> str:
-    require(":" in name, "path", f"'{name}' names no function", "write your_package.module:function")
-    return name
 
 
 def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, any_noise: bool) -> Claim:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,15 +22,6 @@ IN_ALL, GALLERIES, PAGE, CASES = 240, 120, 100, 5000
 """Pictures, cases with pictures, table rows at a time and in all: of the worst; the rest is in report.json."""
 NBSP = "\u00a0"
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PHRASES = {
-    "fedsgd": "one gradient (FedSGD)",
-    "fedavg": "local training (FedAvg: {})",
-    "none": "no defence",
-    "noise": "Gaussian noise ({})",
-    "topk": "top-k ({})",
-    "clip": "clipping ({})",
-    "clip-examples": "clipping of each example ({})",
-}
 
 
 def _uri(png: bytes | None) -> str | None:
@@ -53,17 +43,9 @@ def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
     return middle if NONE in (middle, low, high) else f"{middle}{NBSP}[{low},{NBSP}{high}]"
 
 
-def _phrase(term: object) -> str:
-    """A client or defence in words: ``noise(relative=0.01)`` → Gaussian noise (relative = 0.01)."""
-
-    def one(part: str) -> str:
-        named = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", part.strip(), flags=re.S)
-        if not named or named[1] not in _PHRASES:
-            return part.strip()
-        inside = re.sub(r"\s*=\s*", f"{NBSP}={NBSP}", named[2] or "")
-        return _PHRASES[named[1]].format(inside).replace(" ()", "").replace(": )", ")")
-
-    return ", then ".join(one(p) for p in str(term or NONE).split(" + "))
+def _defence(scenario: Record) -> object:
+    """Its label as in the plan, or that there is none."""
+    return "no defence" if get(scenario, "defended") is False else get(scenario, "defense")
 
 
 def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
@@ -76,7 +58,7 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
     page = Environment(loader=PackageLoader("leakgauge", "report"), autoescape=True, undefined=ChainableUndefined)
     page.trim_blocks = page.lstrip_blocks = True
     page.finalize = lambda value: NONE if value is None else value
-    page.filters |= {"figure": figure, "interval": interval, "phrase": _phrase, "uri": _uri}
+    page.filters |= {"figure": figure, "interval": interval, "defence": _defence, "uri": _uri}
     seen = Seen.of(report, pictures)
     rows = seen.ordered
     audited = [r for r in rows if not r.control]

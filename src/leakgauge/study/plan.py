@@ -206,13 +206,13 @@ class Plan:
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
 
     @cached_property
-    def _clients(self) -> list[int]:
+    def _client_of_batch(self) -> list[int]:
         holders = [self.data.holder(number) for number in range(len(self.batches))]
         return clients_of([r.node for r in self.rounds], holders) if len(self.rounds) > 1 else holders
 
     def client(self, key: Key) -> int:
         """Which client's a trial is: clients that hold the same examples are one, and so are rounds of one node."""
-        return self.data.holder(key.batch, control=True) if key.control else self._clients[key.batch]
+        return self.data.holder(key.batch, control=True) if key.control else self._client_of_batch[key.batch]
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""

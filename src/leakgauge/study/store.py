@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import Lock, private_folder, read_json, write_whole
-from leakgauge.study.contents import ANEW, Pictures, refuse_other
+from leakgauge.study.contents import ANEW, refuse_other
 from leakgauge.study.database import FILE as FILE
-from leakgauge.study.database import Database
+from leakgauge.study.database import Database, Pictures
 from leakgauge.study.tables import DIED, Asked, AuditRow, PictureRow, PlannedRow, TrialRow, checksum_of, died
 from leakgauge.study.trial import TrialResult
 

@@ -183,11 +183,6 @@ def _open(unsettled: Sequence[Finding]) -> str:
     return "too few clients, or no control that shows whether the attack works on such clients"
 
 
-def _named(attack: str) -> str:
-    name = attack.split("(")[0]
-    return "auto (all attacks that apply)" if name == "auto" else name
-
-
 def duration(minutes: float) -> str:
     """In words, rounded up to two digits."""
     if minutes < 1:
@@ -228,7 +223,7 @@ def _settings(own: Sequence[Finding]) -> str:
 
 
 def _rests_on(own: Sequence[Finding], captured: bool) -> str:
-    attacks = sorted({_named(f.attack) for f in own if f.level is not Level.NOT_APPLICABLE})
+    attacks = sorted({f.attack for f in own if f.level is not Level.NOT_APPLICABLE})
     trials, evaluations = sum(f.trials for f in own), sum(f.cost.gradient_evaluations for f in own)
     clients = max((f.clients for f in own), default=0)
     real = max((f.trials for f in own), default=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -57,6 +58,7 @@ class BCEWithLogits:
     positive: tuple[float, ...] = ()
 
     def __call__(self, logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
-        shares = labels if labels.is_floating_point() else F.one_hot(labels, logits.shape[-1]).to(logits)
+        classes = torch.arange(logits.shape[-1], device=labels.device)  # as one_hot, which does not run under vmap
+        shares = labels if labels.is_floating_point() else (labels[..., None] == classes).to(logits)
         weights = logits.new_tensor(self.positive) if self.positive else None
         return F.binary_cross_entropy_with_logits(logits, shares, pos_weight=weights)

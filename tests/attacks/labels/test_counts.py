@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.labels import CountsFromLastLayer, KnownLabels, LabelGuess, Unknown
+from leakgauge.attacks.labels import IDLG, CountsFromLastLayer, KnownLabels, LabelGuess, Unknown
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder, neighbours
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
+from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -263,3 +265,50 @@ def test_repeated_labels_of_photographs(shared: Path, protocol: Protocol, least:
         batch = skewed(images, labels, 8, seed)
         scores.append(f1(answer(observe(lenet(seed), CIFAR, batch, protocol), seed).labels, batch.labels))
     assert sum(scores) / seeds >= least
+
+
+LOSSES = {
+    "smoothing": CrossEntropy(label_smoothing=0.5),
+    "weights": nn.CrossEntropyLoss(weight=torch.linspace(1, 5, 10)),
+    "each class on its own": BCEWithLogits(),
+    "focal": lambda z, y: (
+        (1 - z.softmax(1).gather(1, y[:, None])[:, 0]) ** 2 * F.cross_entropy(z, y, reduction="none")
+    ).mean(),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(lr=0.1, batch_size=4)], ids=repr)
+def test_counts_are_those_of_the_clients_own_loss(name: str, protocol: Protocol) -> None:
+    """Of class weights, read as plain cross-entropy, .83 came back with a confidence of .99."""
+    for seed in range(3):
+        batch = vectors([0, 0, 3, 7, 7, 7, 8, 9], seed)
+        task = Task.of(mlp(seed), VECTOR, loss=LOSSES[name])
+        update = client_update(task, protocol, batch, Draws(seed))
+        found = CountsFromLastLayer().infer(
+            Observation(task, update, Knowledge(local_training=protocol)), torch.Generator().manual_seed(1)
+        )
+        assert isinstance(found, LabelGuess)
+        assert found.labels.tolist() == batch.labels.tolist()
+
+
+def test_under_a_loss_that_cannot_be_simulated_label_counts_are_not_estimated() -> None:
+    def looks(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels) if labels.min().item() >= 0 else logits.sum()
+
+    task = Task.of(mlp(0), VECTOR, loss=looks)
+    update = client_update(task, FedSGD(), vectors([1, 1, 2]), Draws(0))
+    found = CountsFromLastLayer().infer(Observation(task, update, Knowledge()), torch.Generator().manual_seed(1))
+    assert isinstance(found, Unknown)
+    assert found.message.startswith("label counts are not estimated: the loss cannot be simulated")
+
+
+def test_one_label_is_not_read_where_the_loss_raises_another_logit() -> None:
+    def turned(logits: Tensor, labels: Tensor) -> Tensor:
+        return -F.cross_entropy(logits, labels)
+
+    task = Task.of(mlp(0), VECTOR, loss=turned)
+    update = client_update(task, FedSGD(), vectors([4]), Draws(0))
+    found = IDLG().infer(Observation(task, update, Knowledge()), torch.Generator())
+    assert isinstance(found, Unknown)
+    assert "under this loss" in found.message

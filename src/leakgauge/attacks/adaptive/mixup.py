@@ -20,7 +20,7 @@ from leakgauge.clients import FedAvg
 from leakgauge.defenses import InstaHide, MixUp, Transform
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.task import Batch, DataSpec, Task, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode, map_tensors
 from leakgauge.update import UpdateKind
 
@@ -132,7 +132,7 @@ def read_mixing(
     `None` where it cannot be: not one gradient, no classifier, one example, or more than `MOST_EXAMPLES` or outputs.
     """
     n, sent = len(labels), single_gradient(observation)
-    if sent is None or not 1 < n <= MOST_EXAMPLES:
+    if sent is None or not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
         return None
     classifier = find_classifier(observation)
     if isinstance(classifier, Unknown) or classifier.bias is None:

@@ -14,7 +14,7 @@ from leakgauge.attacks.labels.strategy import IDLG, Classifier, LabelGuess, Unkn
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import view_of
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, require, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.update import UpdateKind
@@ -47,11 +47,13 @@ class CountsFromLastLayer:
     p from simulated inputs over local steps, RLU (ICML 2024).
     Differs: no class embeddings are divided out of gradient rows (ratios with a small divisor); one linear-Gaussian
     model takes their place, and the answer maximises the expected multiset F1.
-    Assumes: soft-max cross-entropy, hard labels; the client's features vary as the stand-ins' do.
+    Assumes: the client minimises the task's own loss, by which it is simulated, with one class an example; its features
+    vary as the stand-ins' do.
     Confidence: expected multiset F1 of the answer under the posterior, widened by the misfit of the statistics and
     by `WIDER`. It can be too high on trained networks, whose features depend on the class.
-    Edge cases: unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only ratios could be
-    read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
+    Edge cases: a loss that cannot be simulated for many clients at once (it looks into its tensors): `Unknown`, label
+    counts are not estimated; unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only
+    ratios could be read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
     Known failure: several examples behind clipping or sparsification are read as if there were none, with
     confidence 0 where the defence is known. Local steps that overshoot: the order of the examples is unknown and
     decides what each step does. Features that depend on the class, which unlabelled stand-ins do not show.
@@ -93,7 +95,12 @@ class CountsFromLastLayer:
             features = layer.features(observation.task, inputs)[0].detach().cpu().double()
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
-        start, confidence = mean_field(observation, layer, protocol, features, count)
+        try:
+            start, confidence = mean_field(observation, layer, protocol, features, count)
+        except RuntimeError as error:  # a loss of the user's own that looks into its tensors
+            return Unknown(
+                f"label counts are not estimated: the loss cannot be simulated for many clients ({said(error)})"
+            )
         outputs = len(observation.task.parameters[layer.weight])
         width = outputs + PRINCIPAL + 1
         work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
@@ -161,7 +168,7 @@ def _head(
 
     read = torch.cat([axis[None], loud])
     tangent = tangent_below(observation, layer, inputs, most)
-    task = head_task(weight @ basis.T, bias, tangent)
+    task = head_task(weight @ basis.T, bias, tangent, observation.task)
     summary = statistics(read @ basis.T, whiten @ basis.T)
     head = SimulatedHead(task, protocol, basis, features @ basis.T, summary)
     return head, statistics(read, whiten)(moved, moved_bias)

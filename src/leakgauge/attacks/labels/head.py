@@ -14,7 +14,7 @@ from leakgauge.attacks.labels.strategy import Classifier, without_dropout
 from leakgauge.clients.protocol import Protocol, mean_gradient
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
 from leakgauge.update import UpdateKind
 
 ENOUGH = 64
@@ -106,10 +106,16 @@ class SimulatedHead:
         return torch.cat([vmap(one, randomness="same")(self.features[i], y) for i, y in parts])
 
 
-def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor) -> Task:
-    """A task whose examples are features; parameters that do not move are left out."""
+def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor, client: Task) -> Task:
+    """A task whose examples are features, with the client's loss; parameters that do not move are left out."""
     outputs, width = weight.shape
-    task = Task.of(_Head(weight, bias, tangent), DataSpec(shape=(width,), classes=outputs), name="head")
+    kind = next(iter(client.parameters.values())).dtype
+
+    def in_its_type(logits: Tensor, labels: Tensor) -> Tensor:
+        return client.loss(logits.to(kind), labels).to(logits)  # it may hold tensors of its own
+
+    loss: Loss = client.loss if client.loss is cross_entropy else in_its_type
+    task = Task.of(_Head(weight, bias, tangent), DataSpec(shape=(width,), classes=outputs), loss=loss, name="head")
     return task.to(weight)
 
 

@@ -34,7 +34,7 @@ def mean_field(
     def summary(w: Tensor, b: Tensor | None) -> Tensor:
         return w[:, 0] if b is None else b
 
-    task = head_task(weight @ axis.T, bias, weight.new_zeros(outputs, 1))
+    task = head_task(weight @ axis.T, bias, weight.new_zeros(outputs, 1), observation.task)
     head = SimulatedHead(task, protocol, axis, length.view(1, 1), summary)
     observed = summary(moved @ axis.T, moved_bias)
     index = torch.zeros(1, count, dtype=torch.long)

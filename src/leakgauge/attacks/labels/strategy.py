@@ -12,11 +12,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from leakgauge.defenses.precode import mean_draws
+from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
+
+PROBED = 16
+"""Classes at most that a loss is asked about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +147,9 @@ class IDLG:
     Source: Zhao et al., *iDLG*, 2020: ∂L/∂b_i = p_i − [i = y] < 0 for i = y alone. Without a bias the rows
     ∂L/∂W_i = (p_i − [i = y])·h: the label's row has a negative inner product with every other (iDLG's own
     criterion; no sign of h is assumed), and for two outputs the negative row sum decides.
-    Assumes: one example, soft-max cross-entropy with a hard label. Several local steps keep the signs.
+    Assumes: one example with one class, and a loss whose slope in the logits is negative for the label alone, as that
+    of cross-entropy; of another loss the lowest slope is to be the label's (both are checked on random logits). Several
+    local steps keep the signs.
     Differs: a delta θ_local − θ_server points the other way and is turned first.
     Confidence: the winner's share of the negative mass; 1 on an undefended update, less under noise.
     Known failure: two outputs, no bias, and features of negative sum give the other class.
@@ -157,6 +163,8 @@ class IDLG:
         layer = find_classifier(observation)
         if isinstance(layer, Unknown):
             return layer
+        if not lowers_the_label(observation.task):
+            return Unknown("labels are not read: under this loss the label's logit is not the one that rises most")
         evidence = _evidence(observation, layer)[: observation.task.data.classes]
         negative = (-evidence).clamp_min(0)
         if not bool(negative.sum() > 0):
@@ -164,6 +172,22 @@ class IDLG:
                 "no entry of the classifier's gradient is negative: the update is empty or was changed on its way"
             )
         return LabelGuess(negative.argmax().view(1), float(negative.max() / negative.sum()))
+
+
+def lowers_the_label(task: Task) -> bool:
+    """Whether the loss of one example falls fastest in its label's own logit, at random logits of every label."""
+    labels = torch.arange(min(task.data.classes, PROBED))
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(labels), task.outputs, generator=generator)
+    logits = logits.to(next(iter(task.parameters.values()))).requires_grad_()
+    labels = labels.to(logits.device)
+    try:
+        total = torch.stack([task.loss(z[None], y[None]) for z, y in zip(logits, labels, strict=True)]).sum()
+        (slope,) = torch.autograd.grad(total, logits)
+    except FOREIGN:
+        return False
+    falls = slope.gather(1, labels[:, None])[:, 0] < 0
+    return bool((falls & (slope.argmin(1) == labels)).all())
 
 
 def _evidence(observation: Observation, layer: Classifier) -> Float[Tensor, " outputs"]:

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.models.generators import CORE, Nearest, add_convolution, add_norm, normed, stages
+from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """(−1, 1) goes into the target as raw data, as in CI-Net's code, though pictures begin at 0: half of what the
+    network can say is no picture. Clamped before scoring only."""
+
+    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
+        return picture
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,6 @@ from leakgauge.models import vgg, vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
 from leakgauge.servers import Server
-from leakgauge.servers.mkor.taps import changed_fraction
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.inspection.crafted import STEALTH
 from reproduce.inspection.judging import version
@@ -48,6 +47,13 @@ HOSTS = (
 TRAINED, DEEP = 2, 1
 HEAD_BETA = 0.03
 """Size of the last layers' signal: small, so that logits are nearly equal, which the absent-class loss needs."""
+
+
+def changed_fraction(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
+    """Share of the scalars of `before` that differ in `after`; a name that `after` lacks counts as unchanged."""
+    total = sum(tensor.numel() for tensor in before.values())
+    changed = sum(int((tensor != after[name]).sum()) for name, tensor in before.items() if name in after)
+    return changed / total if total else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.models import vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.servers.mkor.losses import Decoy, NLLRaw
-from leakgauge.servers.mkor.mkor import MKOR, shortcut_update
+from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.servers.mkor.parts import LossTreatment, Taps
 from leakgauge.servers.mkor.taps import PublishedTaps
 from leakgauge.servers.server import Broadcast
@@ -27,6 +27,7 @@ from reproduce.item import Inputs
 from reproduce.mkor.batches import few_class_batches
 from reproduce.mkor.identity import IdentityTaps, modified_lenet5
 from reproduce.mkor.scoring import Tally, common_scores, paper_scores
+from reproduce.mkor.shortcut import shortcut_update
 from reproduce.rows import Row
 
 SIZE = 224

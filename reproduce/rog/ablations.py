@@ -14,7 +14,6 @@ from leakgauge.attacks.matching import Canvas, Cosine, Matching, Objective, Pixe
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
 from leakgauge.attacks.matching.objectives import Fixed, Gain, PerTensorRMS, SignTanh
-from leakgauge.attacks.matching.polish import MaxNormalise
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import raw_update
 from leakgauge.data import Parquet
@@ -25,6 +24,7 @@ from leakgauge.observation import Observation
 from leakgauge.tensors import map_tensors, squared_norm
 from reproduce.item import Inputs
 from reproduce.rog.autoencoder import Autoencoder, Decoder, fit_autoencoder
+from reproduce.rog.polish import MaxNormalise
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
 from reproduce.rows import Row
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,13 +12,33 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from leakgauge.attacks.matching.canvases import Uniform
-from leakgauge.attacks.matching.networks import Output, UnitRange, called, frozen
+from leakgauge.attacks.matching.networks import Output
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import require
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class UnitRange:
+    """A decoder's (0, 1) mapped to the data's true range, linearly."""
+
+    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
+        return data.low + data.range * picture
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+def called(module: nn.Module, given: Tensor) -> Tensor:
+    """In the dtype and on the device of what is given, which need not be the module's."""
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    state = {k: v.to(given) if v.is_floating_point() else v.to(given.device) for k, v in state.items()}
+    return cast(Tensor, functional_call(module, state, (given,)))
 
 
 class Autoencoder(nn.Module):

@@ -10,13 +10,13 @@ import torch
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.objectives import SignTanh
-from leakgauge.attacks.matching.polish import MaxNormalise
 from leakgauge.attacks.recipes import inverting_gradients, rog
 from reproduce.denoiser.items import postprocessing
 from reproduce.item import Inputs, Item, Measure, State
 from reproduce.rog import ablations, batches
 from reproduce.rog.ablations import SMALL
 from reproduce.rog.networks import rog_resnet18, rog_vgg7
+from reproduce.rog.polish import MaxNormalise
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
 from reproduce.rog.semantic import semantic
 from reproduce.rog.settings import (

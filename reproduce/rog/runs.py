@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.matching import Matching
-from leakgauge.attacks.matching.polish import LABEL_FREE, Clamp, Denoise
+from leakgauge.attacks.matching.polish import LABEL_FREE, Denoise
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import FedAvg, client_update
 from leakgauge.compute import Compute
@@ -28,6 +28,7 @@ from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.metrics import Jaccard, PSNRBytes, SSIMGlobal
 from reproduce.rog.networks import rog_lenet
+from reproduce.rog.polish import Clamp
 from reproduce.rows import ItemRows, Row
 
 SEEDS = (0, 1, 2)

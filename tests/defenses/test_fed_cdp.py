@@ -9,10 +9,10 @@ import torch
 
 from cases import batch, task
 from leakgauge.clients import FedAvg, FedSGD, client_update, example_gradients
-from leakgauge.defenses import AtSNR, FedCDP, Multiplier, fed_cdp, layers_of, snr_db, view_of
+from leakgauge.defenses import AtSNR, FedCDP, Multiplier, fed_cdp, layers_of, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors
 
 NORM = 2.6
 """Between the norms of the layers: half of them are clipped."""
@@ -79,13 +79,6 @@ def test_the_attacker_estimates_the_noise_of_one_example_from_the_wire() -> None
     seen = view_of(defense, update, None).noise_scale
     assert seen is not None
     assert float(seen["0.weight"]) == pytest.approx(float(added(defense, 1, NORM).std()), rel=0.15)
-
-
-def test_the_ratio_is_of_powers() -> None:
-    tensors = {"a": torch.full((3, 4), 2.0), "b": torch.full((4,), 1.0)}
-    assert snr_db(tensors, 1.0) == pytest.approx(10 * math.log10(52 / 16))
-    with pytest.raises(InputError, match="is zero"):
-        snr_db(map_tensors(torch.zeros_like, tensors), 1.0)
 
 
 def test_weight_and_bias_are_one_layer() -> None:

@@ -19,7 +19,6 @@ from leakgauge.risk.counting import (
     paper_rows,
     paper_tally,
     rank_of,
-    simple_rows,
 )
 from leakgauge.risk.jacobian import update_rank
 from leakgauge.risk.layers import count_layers
@@ -103,7 +102,6 @@ def test_the_papers_count_says_where_it_does_not_apply() -> None:
 
 def test_the_corrected_count_does_not_grow_with_the_batch() -> None:
     assert [needed_rows(conv(32), b) for b in (1, 4)] == [10, 12]
-    assert [math.ceil(simple_rows(conv(32), b)) for b in (1, 4)] == [10, 12]
     assert [needed_rows(conv(16), b) for b in (1, 2)] == [6, 8]
     assert needed_rows(OneHidden.linear(inputs=1024, units=1, classes=10), 8) == 8
 
@@ -111,7 +109,6 @@ def test_the_corrected_count_does_not_grow_with_the_batch() -> None:
 def test_equations_that_repeat_others_raise_the_count() -> None:
     """Kernel 3, 16 pixels: B·C·d²/(B·d'² + C·k² + 1) says 9, but 9 filters leave directions open."""
     small = conv(16, kernel=3, padding=1)
-    assert math.ceil(simple_rows(small, 1)) == 9
     assert needed_rows(small, 1) == 10
 
 

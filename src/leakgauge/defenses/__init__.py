@@ -4,7 +4,6 @@ from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples
 from leakgauge.defenses.compose import Compose, parts_of
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, view_of
 from leakgauge.defenses.dp_sgd import DPSGD, AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
-from leakgauge.defenses.mechanism import snr_db
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.noise import (
     Absolute,
@@ -60,7 +59,6 @@ __all__ = [
     "parts_of",
     "qsgd",
     "sign",
-    "snr_db",
     "transform",
     "view_of",
 ]

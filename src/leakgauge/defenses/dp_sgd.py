@@ -117,8 +117,9 @@ class Multiplier:
 
 @dataclass(frozen=True)
 class AtSNR:
-    """As strong as gives `snr` dB on each clipped gradient, over all its entries (`snr_db`).
+    """As strong as gives `snr` dB on each clipped gradient: 10·log₁₀(‖g‖² / (D·σ²)) over all its D entries.
 
+    ROG (2024, Section 5.2) names the ratio without saying whether it is meant by layer, by example or over all.
     It depends on the data, so it guarantees nothing; it is for measuring at the level that a paper states.
     """
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.errors import require
-from leakgauge.tensors import Tensors, entries, squared_norm
+from leakgauge.tensors import Tensors
 from leakgauge.update import Update
 
 
@@ -62,15 +62,3 @@ def replaying_view(stage: Callable[[Tensors, torch.Generator], Tensors], draw: t
         return stage(raw, again)
 
     return AttackerView(simulate=simulate)
-
-
-def snr_db(clipped: Mapping[str, Tensor], sigma: float) -> float:
-    """10·log₁₀(‖g‖² / (D·σ²)): the power of a clipped gradient over the expected power of noise N(0, σ²).
-
-    Over all D entries of all tensors together. ROG (2024, Section 5.2) names the ratio without saying whether it is
-    meant by layer, by example or over all; give the tensors of one example, or of the mean with its noise.
-    """
-    power = float(squared_norm(clipped))
-    require(power > 0, "clipped", "is zero", "a gradient without power has no signal-to-noise ratio")
-    require(sigma > 0, "sigma", f"is {sigma}", "give a positive number")
-    return float(10 * (squared_norm(clipped) / (entries(clipped) * sigma**2)).log10())

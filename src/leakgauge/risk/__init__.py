@@ -4,15 +4,12 @@ from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
 from leakgauge.risk.counting import (
     OneHidden,
     Tally,
-    expected_singletons,
-    hidden_by_averaging,
     highest_rank,
     needed_rows,
     paper_applies,
     paper_rows,
     paper_tally,
     rank_of,
-    simple_rows,
 )
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import LayerCount, ModelCount, count_layers
@@ -26,8 +23,6 @@ __all__ = [
     "Tally",
     "count_layers",
     "error_bracket",
-    "expected_singletons",
-    "hidden_by_averaging",
     "highest_rank",
     "needed_rows",
     "paper_applies",
@@ -36,6 +31,5 @@ __all__ = [
     "random_batch",
     "rank_of",
     "relative_noise",
-    "simple_rows",
     "update_rank",
 ]

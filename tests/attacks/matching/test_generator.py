@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from reproduce.ci_net.rivals import DCGANGenerator
+from reproduce.ci_net.rivals import AsItIs, DCGANGenerator
 from torch import nn
 
 from cases import SPEC, batch, task
@@ -25,7 +25,7 @@ from leakgauge.attacks.matching import (
     Turn,
 )
 from leakgauge.attacks.matching.adam import held
-from leakgauge.attacks.matching.networks import AsItIs, IntoRange
+from leakgauge.attacks.matching.networks import IntoRange
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.recipes import ci_net, gias
 from leakgauge.clients import FedSGD, client_update

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reproduce.rog.networks import rog_lenet
+from reproduce.rog.polish import MaxNormalise
 
 from cases import batch as tiny_batch
 from cases import task as tiny_task
@@ -17,7 +18,6 @@ from leakgauge.attacks.matching import Matching, Pixels, SignTanh, SquaredL2, Un
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
 from leakgauge.attacks.matching.objectives import Fixed
-from leakgauge.attacks.matching.polish import MaxNormalise
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update

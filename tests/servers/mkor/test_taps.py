@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from reproduce.inspection.stealth import changed_fraction
 from reproduce.mkor.variants import BlockTaps
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from leakgauge.models.vgg import vgg, vgg16
 from leakgauge.registry import TAPS
 from leakgauge.servers.mkor.chain import chain
 from leakgauge.servers.mkor.parts import CraftedFeatures, Taps
-from leakgauge.servers.mkor.taps import PublishedTaps, QuietTaps, changed_fraction
+from leakgauge.servers.mkor.taps import PublishedTaps, QuietTaps
 from leakgauge.task import DataSpec, Mode, Task
 
 BLOCKS = ((32, 32), (64, 64), (128, 128))

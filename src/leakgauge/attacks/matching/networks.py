@@ -27,15 +27,6 @@ class Output(Protocol):
 
 
 @dataclass(frozen=True)
-class AsItIs:
-    """(−1, 1) goes into the target as raw data, as in CI-Net's code, though pictures begin at 0: half of what the
-    network can say is no picture. Clamped before scoring only."""
-
-    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
-        return picture
-
-
-@dataclass(frozen=True)
 class IntoRange:
     """(−1, 1) mapped to the data's true range, linearly. With CI-Net's generator SSIM .68 and 18.9 dB after 200
     steps, against .24 and 10.8 dB with `AsItIs` (ResNet-18 of width 16, one batch of 4, one seed)."""
@@ -143,22 +134,3 @@ def _middle(pictures: Tensor, data: DataSpec) -> Tensor:
     height, width = data.shape[1:]
     top, left = (pictures.shape[-2] - height) // 2, (pictures.shape[-1] - width) // 2
     return pictures[..., top : top + height, left : left + width]
-
-
-@dataclass(frozen=True)
-class UnitRange:
-    """A decoder's (0, 1) mapped to the data's true range, linearly."""
-
-    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
-        return data.low + data.range * picture
-
-
-def frozen(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).eval().requires_grad_(False)
-
-
-def called(module: nn.Module, given: Tensor) -> Tensor:
-    """In the dtype and on the device of what is given, which need not be the module's."""
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    state = {k: v.to(given) if v.is_floating_point() else v.to(given.device) for k, v in state.items()}
-    return cast(Tensor, functional_call(module, state, (given,)))

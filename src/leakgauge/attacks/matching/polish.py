@@ -1,4 +1,4 @@
-"""What is done to the result of a search: clamping, contrast, a denoiser."""
+"""What is done to the result of a search: a denoiser."""
 
 from __future__ import annotations
 
@@ -14,39 +14,6 @@ from leakgauge.errors import require
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import weights_path
 from leakgauge.task import DataSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clamp(Polish):
-    """Into the data's range."""
-
-    low: float = 0.0
-    high: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.high > self.low, "high", f"is {self.high}", "give more than low")
-
-    def __call__(
-        self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None = None
-    ) -> Float[Tensor, "n *shape"]:
-        del labels
-        return x.clamp(self.low, self.high)
-
-
-@dataclass(frozen=True)
-class MaxNormalise(Polish):
-    """x / max|x| of each example; an example of zeros stays.
-
-    Source: ROG, for signSGD: signs do not tell the contrast of a picture, only its pattern.
-    """
-
-    def __call__(
-        self, x: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"] | None = None
-    ) -> Float[Tensor, "n *shape"]:
-        del labels
-        largest = x.abs().flatten(1).amax(1).view(-1, *([1] * (x.ndim - 1)))
-        return x / torch.where(largest > 0, largest, 1)
-
 
 LABEL_FREE, CONDITIONAL = "packaged:denoiser-cifar10", "packaged:denoiser-conditional-cifar10"
 

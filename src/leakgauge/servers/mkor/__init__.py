@@ -3,7 +3,7 @@
 from leakgauge.servers.mkor.heads import Constant
 from leakgauge.servers.mkor.inconspicuous import Inconspicuous
 from leakgauge.servers.mkor.losses import AbsentClass, Decoy, NLLRaw
-from leakgauge.servers.mkor.mkor import MKOR, shortcut_update
+from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.servers.mkor.taps import PublishedTaps, QuietTaps
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "NLLRaw",
     "PublishedTaps",
     "QuietTaps",
-    "shortcut_update",
 ]

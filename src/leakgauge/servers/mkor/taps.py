@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -91,13 +90,6 @@ class QuietTaps:
             shuffle=self.shuffle,
             beta=self.beta,
         )
-
-
-def changed_fraction(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """Share of the scalars of `before` that differ in `after`; a name that `after` lacks counts as unchanged."""
-    total = sum(tensor.numel() for tensor in before.values())
-    changed = sum(int((tensor != after[name]).sum()) for name, tensor in before.items() if name in after)
-    return changed / total if total else 0.0
 
 
 def _zeros(step: Step, weight: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.rog.polish import Clamp, MaxNormalise
 
-from leakgauge.attacks.matching.polish import Clamp, MaxNormalise
 from leakgauge.errors import InputError
 
 

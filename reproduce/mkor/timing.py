@@ -1,7 +1,7 @@
 """Speed and memory of MKOR on VGG16: reading and inverting a batch of 100, and the update by the shortcut.
 
-`python benchmarks/mkor.py [--network]`; medians of three, one process. With ``--network`` the shortcut is compared with
-the real network's forward and backward pass on two pictures.
+`python -m reproduce.mkor.timing [--network]`; medians of three, one process. With ``--network`` the shortcut is
+compared with the real network's forward and backward pass on two pictures.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from leakgauge.compute import Compute
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor import MKOR, shortcut_update
+from leakgauge.servers.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
+from reproduce.mkor.shortcut import shortcut_update
 
 
 def peak() -> int:

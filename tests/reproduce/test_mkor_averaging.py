@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
+from reproduce.mkor.averaging import expected_singletons, hidden_by_averaging
 
 from leakgauge.errors import InputError
-from leakgauge.risk import expected_singletons, hidden_by_averaging
 
 
 def test_the_published_number() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.mkor.shortcut import shortcut_update
 
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
@@ -11,7 +12,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import lenet5, vgg
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.mkor.losses import Decoy, NLLRaw
-from leakgauge.servers.mkor.mkor import MKOR, shortcut_update
+from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
 
 DATA = DataSpec((3, 32, 32), 6, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))

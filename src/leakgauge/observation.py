@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -130,6 +132,29 @@ class Attack(Protocol):
         compute: Compute = ...,
         on_step: OnStep | None = None,
     ) -> Reconstruction: ...
+
+
+class Read(ABC):
+    """An attack that only looks: it searches nothing, so that budget, compute and steps do not concern it."""
+
+    @abstractmethod
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """The answer, without its time."""
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """The read with the time it took."""
+        del budget, compute, on_step
+        began = time.perf_counter()
+        found = self.read(observation, generator)
+        return replace(found, cost=Cost(found.cost.gradient_evaluations, time.perf_counter() - began))
 
 
 class Known(Enum):

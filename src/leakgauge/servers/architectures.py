@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Observation, Read, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
 from leakgauge.servers.reads import (
@@ -45,7 +44,7 @@ class Skip(nn.Module):
 
 
 @dataclass(frozen=True)
-class SkipRead:
+class SkipRead(Read):
     """The classifier's rows of the input's columns ÷ its bias: mean inputs per class.
 
     Attributes:
@@ -56,20 +55,12 @@ class SkipRead:
     outputs: int
     decoy: int
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Costs no gradient evaluation. One image a class, paired with its label.
 
         `EXACT` where every example is the only one of its class, none is of the decoy's, and no defence is known.
         """
-        del generator, budget, compute, on_step
+        del generator
         data, examples = observation.task.data, observation.examples
         columns = slice(self.outputs, None)
         found = class_features(observation, "classifier.weight", "classifier.bias", columns, self.decoy)
@@ -83,7 +74,7 @@ class SkipRead:
             message += "; several or unknown local steps: exact only while the decoy leads"
         status = Status.EXACT if exact else Status.CONVERGED
         kept = raw.clamp(data.low, data.high)
-        return Reconstruction(kept, found.classes, status, message, cost=Cost())
+        return Reconstruction(kept, found.classes, status, message)
 
 
 @SERVERS.register("input-skip")
@@ -148,7 +139,7 @@ class Reversible(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class ReversibleRead:
+class ReversibleRead(Read):
     """Activations per class off the head, and the couplings backwards from there.
 
     Attributes:
@@ -169,20 +160,12 @@ class ReversibleRead:
                 x = coupling.inverse(x)
         return x.to(activations)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Costs no gradient evaluation. One image a class, paired with its label.
 
         `EXACT` where every example is the only one of its class, none is of the decoy's, and no defence is known.
         """
-        del generator, budget, compute, on_step
+        del generator
         data, examples = observation.task.data, observation.examples
         found = class_features(observation, "head.weight", "head.bias", slice(None), self.decoy)
         if found is None:
@@ -195,7 +178,7 @@ class ReversibleRead:
             message += "; several or unknown local steps moved the couplings: reads are approximate"
         status = Status.EXACT if exact else Status.CONVERGED
         kept = raw.nan_to_num().clamp(data.low, data.high)
-        return Reconstruction(kept, found.classes, status, message, cost=Cost())
+        return Reconstruction(kept, found.classes, status, message)
 
 
 @SERVERS.register("reversible")

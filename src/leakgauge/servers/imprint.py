@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import LinearRead
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation, OnStep, Reconstruction
+from leakgauge.observation import Observation, Read, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import fronted, relu_pair
 from leakgauge.servers.reads import Slots, read_slots, row_errors
@@ -27,7 +26,7 @@ biases with large gradients keep its digits."""
 
 
 @dataclass(frozen=True, eq=False)
-class ImprintRead:
+class ImprintRead(Read):
     """Differences of neighbouring rows: Σ over the examples between two thresholds (`leakgauge.servers.reads`).
 
     Attributes:
@@ -39,17 +38,8 @@ class ImprintRead:
     bias: str
     thresholds: Float[Tensor, " bins"]
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Costs no gradient evaluation. `EXACT` where no bin can have been shared."""
-        del budget, compute, on_step
         bins, data = len(self.thresholds), observation.task.data
         weight, bias = (observation.values(name)[:bins] for name in (self.weight, self.bias))
         # Nothing stands above the last row, so that it is a bin itself.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.closed_form.linear import read_labels
 from leakgauge.clients.local_training import FedAvg
 from leakgauge.defenses import NoDefense
-from leakgauge.observation import Cost, Observation, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind
@@ -113,7 +112,6 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     With entries of the weight off by at most e and of the bias by f, a ratio x is off by at most
     (e + f·|x|)·Σ_r |b_r| / Σ_r b_r², and rows agree where residuals are within e + f·|x| + |b_r| times that.
     """
-    began = time.perf_counter()
     data, examples = observation.task.data, observation.examples
     evidence = slots.bias.square().sum(1)
     chosen = (slots.driven & (evidence > 0)).nonzero()[:, 0]
@@ -145,11 +143,7 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     if not plain and not slots.steadfast:
         message += "; several or unknown local steps: reads are approximate"
     kept = raw[chosen][:examples].clamp(data.low, data.high)
-    labels, confidence = observation.knowledge.labels, None
-    if labels is None:
-        guess = CountsFromLastLayer().infer(observation, generator)
-        if not isinstance(guess, Unknown):
-            labels, confidence = guess.labels, guess.confidence
+    labels, confidence = read_labels(observation, generator)
     return Reconstruction(
         kept.view(-1, *data.shape),
         labels,
@@ -157,7 +151,6 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
         message,
         None,
         confidence,
-        Cost(0, time.perf_counter() - began),
         paired=False,
     )
 

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation, OnStep, Reconstruction
+from leakgauge.observation import Observation, Read, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
 from leakgauge.servers.reads import Slots, read_slots, row_errors
@@ -47,23 +46,14 @@ class Routed(nn.Module):
 
 
 @dataclass(frozen=True)
-class RoutedRead:
+class RoutedRead(Read):
     """One slot a copy (`leakgauge.servers.reads`)."""
 
     copies: int
     turns: float
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Costs no gradient evaluation. `EXACT` where no copy can have been shared, over any local steps."""
-        del budget, compute, on_step
         data = observation.task.data
         names = "copies.weight", "copies.bias"
         weight, bias = (observation.values(name).unflatten(0, (self.copies, -1)) for name in names)

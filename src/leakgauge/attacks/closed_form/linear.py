@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +12,7 @@ from leakgauge.attacks.closed_form.outer_product import Errors, gradients, read_
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Observation, OnStep, Read, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
@@ -28,7 +27,7 @@ NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
     "closed-form", needs="a linear layer with bias that reads the input; batch 1, or rows that one example drives"
 )
 @dataclass(frozen=True, kw_only=True)
-class LinearRead:
+class LinearRead(Read):
     """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
 
     Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
@@ -53,18 +52,8 @@ class LinearRead:
     agreement: float = 1e-3
     slack: float = 1e-2
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Costs no gradient evaluation. `EXACT` when certified, `CONVERGED` for an uncertain read."""
-        del budget, compute, on_step
-        began = time.perf_counter()
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
@@ -88,11 +77,10 @@ class LinearRead:
             return Reconstruction(None, None, Status.FAILED, message)
         like = observation.task.parameters[layers[0].weight].dtype
         inputs = data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like, torch.float32))
-        labels, confidence = _labels(observation, generator)
-        cost = Cost(0, time.perf_counter() - began)
+        labels, confidence = read_labels(observation, generator)
         status = Status.EXACT if certain else Status.CONVERGED
         paired = examples == 1
-        return Reconstruction(inputs, labels, status, message, None, confidence, cost, paired=paired)
+        return Reconstruction(inputs, labels, status, message, None, confidence, paired=paired)
 
     def _several(
         self,
@@ -135,7 +123,8 @@ class LinearRead:
         return torch.stack(pooled), False, message
 
 
-def _labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:
+def read_labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:
+    """Those that are known, else counted off the last layer with a confidence; `None` where neither can be."""
     if observation.knowledge.labels is not None:
         return observation.knowledge.labels, None
     guess = CountsFromLastLayer().infer(observation, generator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,7 @@ from torch.func import functional_call
 
 from leakgauge.attacks.explained import Explainer
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, Read, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task, twice_differentiable
 
@@ -22,7 +20,7 @@ TOKENS = "a patch layer whose output a learned position embedding is added to, a
 
 @ATTACKS.register("patches", needs=f"one example; {TOKENS}")
 @dataclass(frozen=True)
-class PatchRead:
+class PatchRead(Read):
     """The picture behind one update of a vision transformer, by least squares.
 
     Of one example the gradient of an additive position embedding is Δ, that of the patch layer's output, and the patch
@@ -34,18 +32,8 @@ class PatchRead:
     only sums of Δ are shared, and the equations no longer determine the patches.
     """
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
-        del budget, compute, on_step
-        began = time.perf_counter()
         found = find_patches(observation.task, generator)
         if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
@@ -75,7 +63,7 @@ class PatchRead:
             Status.EXACT if bool(certified.all()) else Status.CONVERGED,
             f"{left:.1e} of the update's length unexplained",
             label_confidence=confidence,
-            cost=Cost(explainer.spent, time.perf_counter() - began),
+            cost=Cost(explainer.spent),
             certified=certified,
         )
 

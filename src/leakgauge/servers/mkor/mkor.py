@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import torch
 
-from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Observation, Read, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.heads import Constant
 from leakgauge.servers.mkor.losses import Decoy
@@ -19,39 +17,29 @@ from leakgauge.task import Task
 
 
 @dataclass(frozen=True, eq=False)
-class MKORCrafting:
+class MKORCrafting(Read):
     """The inverse of the crafted layers, and which gradient rows hold which class. No data in it."""
 
     map: FeatureMap
     wiring: Wiring
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """One picture per class that was read, with its label; an average where a class has several examples.
 
         Costs no gradient evaluation and draws nothing. `CONVERGED`, never certified: the inverse of the pooling is
         an interpolation. `FAILED` with the reason where no class can be read.
         """
-        del generator, budget, compute, on_step
-        began = time.perf_counter()
+        del generator
         reading = self.wiring.read(observation, self.map.positions)
         if isinstance(reading, str):
-            return Reconstruction(None, None, Status.FAILED, reading, cost=Cost(0, time.perf_counter() - began))
+            return Reconstruction(None, None, Status.FAILED, reading)
         features = self.map.rescaled(reading.features) if reading.up_to_scale else reading.features
         inputs = self.map.images(features)
-        cost = Cost(0, time.perf_counter() - began)
         if not bool(torch.isfinite(inputs).all()):
-            return Reconstruction(None, None, Status.NON_FINITE, f"not finite; {reading.message}", cost=cost)
+            return Reconstruction(None, None, Status.NON_FINITE, f"not finite; {reading.message}")
         sure = 1.0 if reading.certain and observation.knowledge.labels is None else None
         message = "; ".join(part for part in (reading.message, self.map.remark) if part)
-        return Reconstruction(inputs, reading.classes, Status.CONVERGED, message, None, sure, cost)
+        return Reconstruction(inputs, reading.classes, Status.CONVERGED, message, None, sure)
 
 
 @SERVERS.register("mkor", needs="a plain convolutional network with linear layers, and a unit for every class")

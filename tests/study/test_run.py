@@ -48,12 +48,6 @@ class Done(NamedTuple):
     stderr: str
 
 
-def shell(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A command as a user gives it, in an interpreter of its own."""
-    command = [sys.executable, "-m", "leakgauge", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False, timeout=240, **options)
-
-
 def cli(*arguments: str | Path) -> Done:
     """The same command in this process, which has imported torch and keeps the server that workers are forked from."""
     done = CliRunner(env={"COLUMNS": "200"}).invoke(main, [str(a) for a in arguments], catch_exceptions=False)
@@ -73,7 +67,7 @@ def stripped(value: Any) -> Any:
     return [stripped(v) for v in value] if isinstance(value, list) else value
 
 
-LONG = ["closed-form", {"inverting-gradients": {"steps": 60}}]
+LONG = ["closed-form", {"inverting-gradients": {"steps": 20}}]
 """Trials that take long enough to be killed in."""
 
 
@@ -81,7 +75,7 @@ LONG = ["closed-form", {"inverting-gradients": {"steps": 60}}]
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished tiny audit, run through the command line."""
     folder = tmp_path_factory.mktemp("finished")
-    done = shell("audit", plan_file(folder, attacks=LONG), "-o", folder / "out", "--workers", 2)
+    done = cli("audit", plan_file(folder, attacks=LONG), "-o", folder / "out", "--workers", 2)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
@@ -122,32 +116,19 @@ def test_3_the_same_plan_gives_the_same_report_with_any_number_of_workers(finish
 
 
 def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(finished: Path, tmp_path: Path) -> None:
+    """A process of its own, with workers of its own; `tests/test_chaos.py` kills at many moments and several times."""
     path = plan_file(tmp_path, attacks=LONG)
-    command = [
-        sys.executable,
-        "-m",
-        "leakgauge",
-        "audit",
-        str(path),
-        "-o",
-        str(tmp_path / "killed"),
-        "--workers",
-        "2",
-    ]
-    kills = 0
-    for finished_trials in (1, 9):
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        children: list[psutil.Process] = []
-        while process.poll() is None and stored(tmp_path / "killed") < finished_trials:
-            time.sleep(0.02)
-        if process.poll() is None:
-            children = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait()
-        # workers must not outlive the audit that was killed
-        assert psutil.wait_procs(children, timeout=20)[1] == []
-    assert kills == 2
+    command = [sys.executable, "-m", "leakgauge", "audit", path, "-o", tmp_path / "killed", "--workers", "2"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and stored(tmp_path / "killed") < 4:
+        time.sleep(0.02)
+    assert process.poll() is None, "it ended before it could be killed"
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # workers must not outlive the audit that was killed
+    assert psutil.wait_procs(children, timeout=20)[1] == []
+    assert 4 <= stored(tmp_path / "killed") < 18
     again = cli("audit", path, "-o", tmp_path / "killed")
     assert again.returncode == 0, again.stderr
     one, two = (json.loads((f / "report.json").read_text()) for f in (finished, tmp_path / "killed"))
@@ -183,11 +164,12 @@ def test_a_folder_with_another_file_of_that_name_is_refused(tmp_path: Path) -> N
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     path = plan_file(tmp_path)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
-    full = shell("audit", path, "-o", tmp_path / "out", preexec_fn=limit)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
+    try:
+        full = cli("audit", path, "-o", tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert full.returncode == 2, full.stderr
     assert one_line(full.stderr).startswith("leakgauge: output:")
     assert "free space" in full.stderr

@@ -116,6 +116,17 @@ def test_an_update_between_two_names_of_one_model_is_refused() -> None:
         Update.between(state, {"w": torch.ones(3)})
 
 
+@pytest.mark.parametrize("inside", [lambda w: [w], lambda w: {"w": w}, lambda w: {"model": {"w": w}}])
+def test_a_large_file_may_hold_what_it_says(inside: Any, tmp_path: Path) -> None:
+    """3 MB of numbers, whichever way they are kept; the same as a view of one number are refused."""
+    torch.save(inside(torch.rand(800_000)), tmp_path / "m.pt")
+    (tensor,) = read_model(tmp_path / "m.pt", "state").values()
+    assert len(tensor) == 800_000
+    torch.save(inside(torch.rand(1).expand(800_000)), tmp_path / "view.pt")
+    with pytest.raises(InputError, match="many times those of the file"):
+        read_model(tmp_path / "view.pt", "state")
+
+
 def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
     """1.5 kB whose tensors are one number, seen a thousand million times."""
     path = tmp_path / "m.pt"

@@ -22,7 +22,7 @@ from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.tensors import differences, finite, unwrapped
 
 ROOM = 1 << 20
-"""Bytes that any file may unpack to."""
+"""Bytes that the smallest file may unpack to."""
 
 
 def read_state(path: Path, field: str) -> dict[str, Tensor]:
@@ -74,7 +74,12 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
         f"weights {path.name} are not a state dict",
         "save module.state_dict()",
     )
-    return _own_values(dict(state), field, 4 * path.stat().st_size + ROOM)
+    return _own_values(dict(state), field, _most(path))
+
+
+def _most(path: Path) -> int:
+    """Bytes that a file may unpack to."""
+    return 4 * path.stat().st_size + ROOM
 
 
 def _refuse_bomb(path: Path, field: str) -> None:
@@ -82,8 +87,9 @@ def _refuse_bomb(path: Path, field: str) -> None:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             grown = sum(entry.file_size for entry in archive.infolist())
-        most = 4 * path.stat().st_size + ROOM
-        require(grown <= most, field, f"{path.name} unpacks to {grown:,} bytes", "save it with torch.save, unpacked")
+        require(
+            grown <= _most(path), field, f"{path.name} unpacks to {grown:,} bytes", "save it with torch.save, unpacked"
+        )
 
 
 def _own_values(state: dict[str, Tensor], field: str, most: int) -> dict[str, Tensor]:
@@ -156,11 +162,11 @@ def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
             raise
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(found, list | tuple) and found and all(isinstance(v, Tensor) for v in found):
-            return _own_values({str(i): v for i, v in enumerate(found)}, field, 4 * path.stat().st_size + ROOM)
+            return _own_values({str(i): v for i, v in enumerate(found)}, field, _most(path))
         for key in INSIDE:
             inner = found.get(key) if isinstance(found, dict) else None
             if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
-                return _own_values(dict(inner), field, 4 * path.stat().st_size + ROOM)
+                return _own_values(dict(inner), field, _most(path))
         raise
 
 

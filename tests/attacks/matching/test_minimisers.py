@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.matching import LBFGS, Adam, BoundedLBFGS, Minimiser
+from leakgauge.attacks.matching import LBFGS, Adam, AnnealedAdam, BoundedLBFGS, Minimiser
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.compute import Budget
 from leakgauge.observation import Status
@@ -38,6 +38,7 @@ def problem(
 ALL: list[Minimiser] = [
     Adam(steps=400, lr=0.05),
     Adam(steps=400, lr=0.05, signed=False),
+    AnnealedAdam(steps=400),
     LBFGS(steps=60, lr=0.2),
     BoundedLBFGS(steps=60),
 ]

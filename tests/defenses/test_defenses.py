@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from cases import batch, task
 from leakgauge.clients import FedSGD, client_update, example_gradients
-from leakgauge.defenses import Clip, ClipExamples, Compose, NoDefense, TopK, noise, view_of
+from leakgauge.defenses import AttackerView, Clip, ClipExamples, Compose, NoDefense, TopK, noise, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.tensors import entries, map_tensors, squared_norm
@@ -161,3 +162,19 @@ def test_stages_run_in_the_stated_order() -> None:
 def test_no_defense_sends_the_update_as_it_is() -> None:
     raw = some(3)
     assert NoDefense().on_update(raw, fresh()) is raw
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"simulate": lambda raw: raw},
+        {"relaxed": lambda raw: raw},
+        {"support": {}},
+        {"noise_scale": {}},
+        {"log_likelihood": squared_norm},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_a_view_is_empty_only_if_it_says_nothing(said: dict[str, Any]) -> None:
+    assert AttackerView().is_empty
+    assert not AttackerView(**said).is_empty

@@ -32,8 +32,7 @@ from leakgauge.models.weights import read_model
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.risk.cohort import read_cohort
 from leakgauge.risk.cohort_log import read_log
-from leakgauge.risk.lint import lint_update
-from leakgauge.risk.lint_source import lint_source
+from leakgauge.risk.lint import lint_source, lint_update
 from leakgauge.study.deciding.facts import read_lint
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml

@@ -27,8 +27,7 @@ from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Recons
 from leakgauge.study.audited import Audit, lent, owning
 from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.document import summary, verdict_of
-from leakgauge.study.pipeline.findings import findings_text, read_findings, sorted_findings
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.pipeline.lint import findings_text, lint_plan, read_findings, sorted_findings
 from leakgauge.study.run import OnTrial, run
 from leakgauge.study.session import write_reports
 from leakgauge.study.written import resolve_plan

@@ -13,8 +13,7 @@ from cases import SPEC, batch, task
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.inspection.drives import driven, drives
 from leakgauge.inspection.rule import Received, Rule
-from leakgauge.inspection.rules.own_data import FixedAnswer, LossLevel
-from leakgauge.inspection.rules.rows import RowDifferences, isolated_examples
+from leakgauge.inspection.rules.own_data import FixedAnswer, LossLevel, RowDifferences, isolated_examples
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 D = 192

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from leakgauge.privacy.gaussian_dp import blow_up_inverse, delta_of, epsilon_of_mu, mu_of
-from leakgauge.privacy.lower_bounds import Guesses, one_run, one_run_gaussian, p_value, separate_runs_gaussian
+from leakgauge.privacy.lower_bounds import (
+    Guesses,
+    blow_up_inverse,
+    delta_of,
+    epsilon_of_mu,
+    mu_of,
+    one_run,
+    one_run_gaussian,
+    p_value,
+    separate_runs_gaussian,
+)
 
 # canaries, guesses, correct, significance, δ → one-run bound, f-DP one-run bound; by running jax_privacy 2.0.0
 ORACLE = [

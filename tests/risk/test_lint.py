@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from leakgauge.cli import main
-from leakgauge.risk.lint import LintFinding, Severity, lint_update, spectrum
-from leakgauge.risk.lint_source import lint_source
+from leakgauge.risk.lint import LintFinding, Severity, lint_source, lint_update, spectrum
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
 from leakgauge.study.written import resolve_plan

@@ -22,8 +22,8 @@ from leakgauge.risk.lint import LintFinding, Severity
 from leakgauge.study.contents import withheld_name
 from leakgauge.study.pipeline.compare import compare
 from leakgauge.study.pipeline.estimate import Cost, Estimate
-from leakgauge.study.pipeline.findings import print_rules
 from leakgauge.study.pipeline.gate import Judged, write_junit
+from leakgauge.study.pipeline.lint import print_rules
 from study.plans import tiny
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -14,12 +14,10 @@ from rich.text import Text
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.risk.lint import LintFinding, Severity, lint_update
-from leakgauge.risk.lint_source import lint_source
+from leakgauge.risk.lint import LintFinding, Severity, lint_source, lint_update
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.pipeline.estimate import Cost, Estimate, estimate
-from leakgauge.study.pipeline.findings import findings_text, print_findings, sorted_findings
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_findings, sorted_findings
 from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update
 

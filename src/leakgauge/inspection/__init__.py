@@ -2,6 +2,6 @@
 
 from leakgauge.inspection import graph, layers  # noqa: F401
 from leakgauge.inspection.rule import Limits, Measurement, Part, Received, Rule, measure, rules, skipped
-from leakgauge.inspection.rules import biases, copies, own_data, passage, rows, signs, since, values  # noqa: F401
+from leakgauge.inspection.rules import biases, copies, own_data, passage, signs, since, values  # noqa: F401
 
 __all__ = ["Limits", "Measurement", "Part", "Received", "Rule", "measure", "rules", "skipped"]

@@ -124,6 +124,27 @@ def too_small(layer: Layer, *, units: int, inputs: int) -> Omission | None:
     return None
 
 
+def comparable(
+    state: Mapping[str, Tensor], *, units: int, inputs: int, last: str = ""
+) -> tuple[list[Layer], list[Omission]]:
+    """Layers whose rows a rule can compare, and what it cannot judge.
+
+    Args:
+        units, inputs: the fewest.
+        last: why a network's `head` is left out; empty where it is not.
+    """
+    found, unjudged = layers(state)
+    left_out = head(found) if last and len(found) > 1 else None
+    kept: list[Layer] = []
+    for layer in found:
+        reason = Omission(layer.name, last) if layer is left_out else too_small(layer, units=units, inputs=inputs)
+        if reason is None:
+            kept.append(layer)
+        else:
+            unjudged.append(reason)
+    return kept, unjudged
+
+
 def _bias(name: str, weight: Tensor, state: Mapping[str, Tensor]) -> tuple[str | None, Tensor | None]:
     prefix, _, last = name.rpartition(".")
     other = (prefix + "." if prefix else "") + last.replace("weight", "bias")

@@ -14,9 +14,15 @@ from scipy.stats import beta, binom
 
 from leakgauge.errors import require
 from leakgauge.privacy.canaries import Canaries, Scores, separate, together
-from leakgauge.privacy.gaussian_dp import epsilon_of_mu, mu_of
 from leakgauge.privacy.guarantee import Unit
-from leakgauge.privacy.lower_bounds import Guesses, one_run, one_run_gaussian, separate_runs_gaussian
+from leakgauge.privacy.lower_bounds import (
+    Guesses,
+    epsilon_of_mu,
+    mu_of,
+    one_run,
+    one_run_gaussian,
+    separate_runs_gaussian,
+)
 from leakgauge.privacy.path import Path
 
 CONFIDENCE = 0.95

@@ -22,8 +22,7 @@ from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.verdict import Verdict, lines, named
-from leakgauge.study.pipeline.findings import findings_text, print_rules, sorted_findings
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_rules, sorted_findings
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
 from leakgauge.study.written import resolve_plan

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.closed_form.whole_batch import paired_labels
-from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import remaining
 from leakgauge.clients import FedSGD, client_update

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.attacks.explained import Explainer
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Read, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task, twice_differentiable

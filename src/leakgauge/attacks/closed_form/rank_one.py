@@ -11,8 +11,8 @@ from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from leakgauge.attacks.explained import Explainer
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS

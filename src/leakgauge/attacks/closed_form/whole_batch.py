@@ -11,8 +11,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import LinearRead
-from leakgauge.attacks.explained import Explainer
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
 from leakgauge.observation import Attack, Observation, Reconstruction, Status

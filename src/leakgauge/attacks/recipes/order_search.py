@@ -13,11 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
-from leakgauge.attacks.explained import relative_distance
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.strategy import find_classifier
-from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.attacks.recipes.step_by_step import StepByStep
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute

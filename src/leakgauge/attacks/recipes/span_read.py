@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from leakgauge.attacks.explained import Explainer
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.row_space import RowSpace
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Layer, Omission, head, layers, too_small
+from leakgauge.inspection.matrices import WIDE, Layer, Omission, comparable
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -41,16 +41,10 @@ class CopiedRows:
     )
 
     def measure(self, received: Received) -> Measurement:
-        found, unjudged = layers(received.state)
+        last = "the last layer, where classes that never occur have parallel rows"
+        found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
         scored: list[tuple[float, Layer, int, int]] = []
-        last = head(found)
         for layer in found:
-            reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
-            if layer is last and len(found) > 1:
-                reason = Omission(layer.name, "the last layer, where classes that never occur have parallel rows")
-            if reason:
-                unjudged.append(reason)
-                continue
             same, mirrored = _copies(layer)
             scored.append((max(same, mirrored) / (1 + layer.units / 50), layer, same, mirrored))
         worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
@@ -180,16 +174,10 @@ class SingleTaps:
     )
 
     def measure(self, received: Received) -> Measurement:
-        found, unjudged = layers(received.state)
-        counts: list[tuple[Layer, Counts]] = []
-        for layer in found:
-            reason = too_small(layer, units=1, inputs=MIN_INPUTS)
-            if layer.depthwise:
-                reason = Omission(layer.name, "depthwise, where trained filters often have one large entry")
-            if reason:
-                unjudged.append(reason)
-            else:
-                counts.append((layer, _count(layer)))
+        found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
+        why = "depthwise, where trained filters often have one large entry"
+        unjudged += [Omission(layer.name, why) for layer in found if layer.depthwise]
+        counts = [(layer, _count(layer)) for layer in found if not layer.depthwise]
         scored = [(_excess(c, _others(i, counts)), layer, c) for i, (layer, c) in enumerate(counts)]
         worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
         if not worst:

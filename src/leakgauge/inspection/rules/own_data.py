@@ -1,10 +1,15 @@
-"""What the model would do with the client's own batch: how large the loss is, and whether the answer varies."""
+"""What the model would do with the client's own batch: how large the loss is, whether the answer varies, rows
+that differ by one example."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from leakgauge.inspection.drives import Drives, drives
 from leakgauge.inspection.matrices import Omission
@@ -90,3 +95,57 @@ class FixedAnswer:
             f"class's logit varies by more than {spread:.3g}."
         )
         return Measurement(preference / (1 + spread), (f"class {int(mean.argmax())}",), evidence)
+
+
+@RULES.register("row-differences", needs=f"{NEEDS}: four or more; a linear layer below the answering one")
+@dataclass(frozen=True)
+class RowDifferences:
+    """Examples left by the difference of two rows of a gradient, of the first linear layer.
+
+    Statistic in [0, 1]: share of examples e for which two rows of the layer get the same drive from all others, at
+    least two of which do drive them (to 10⁻⁵ of each example's largest drive), but a different one from e. Weights
+    above an honest layer differ from row to row, so that no two rows agree.
+    """
+
+    needs: tuple[Part, ...] = OWN
+    meaning: str = (
+        "Bins: units with the same weights and rising thresholds, whose neighbouring rows differ by one example "
+        "(Robbing the Fed). Honest reasons: duplicated units, which do not alarm unless a threshold tells them apart."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        found = own_drives(received)
+        layer = next((layer for layer in found.hidden if layer.linear), None)
+        if layer is None or layer.signed is None:
+            reason = Omission(
+                "model", "has no linear layer below the answering one whose units answer once per example"
+            )
+            return Measurement(0.0, (), "Not judged.", (reason, *found.remarks))
+        if int(found.erring.sum()) < 4:
+            few = Omission("batch", f"has {int(found.erring.sum())} examples that err; 4 are needed")
+            return Measurement(0.0, (), "Not judged.", (few, *found.remarks))
+        isolated = isolated_examples(layer.signed[found.erring].double())
+        names = isolated.nonzero()[:, 0].tolist()
+        evidence = f"{len(names)} of {len(isolated)} examples are the whole difference of two rows of {layer.name}."
+        return Measurement(float(isolated.double().mean()), (layer.name,) if names else (), evidence, found.remarks)
+
+
+def isolated_examples(drive: Float[Tensor, "n rows"], tolerance: float = 1e-5) -> Bool[Tensor, " n"]:
+    """Examples that two rows differ by, with the same drive from the others, two of them at least."""
+    # Each example's entries are brought to unit size: a strong example must not hide differences in weak ones.
+    scaled = drive / drive.abs().amax(1, keepdim=True).clamp_min(1e-300)
+    steps = (scaled / tolerance).round()
+    alone = torch.zeros(len(drive), dtype=torch.bool)
+    for e in range(len(drive)):
+        others = torch.cat([steps[:e], steps[e + 1 :]])
+        # One other example alone agrees by chance where there are many rows.
+        kept = (others != 0).sum(0) >= 2
+        if int(kept.sum()) < 2:
+            continue
+        _, group = others[:, kept].unique(dim=1, return_inverse=True)
+        low = torch.full((int(group.max()) + 1,), torch.inf, dtype=drive.dtype)
+        own = scaled[e, kept]
+        high = (-low).scatter_reduce(0, group, own, "amax")
+        low = low.scatter_reduce(0, group, own, "amin")
+        alone[e] = bool((high - low > 1e-3).any())
+    return alone

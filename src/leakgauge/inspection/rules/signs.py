@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Layer, Omission, head, layers, too_small
+from leakgauge.inspection.matrices import WIDE, Layer, comparable
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -67,17 +67,9 @@ class TrapWeights:
     )
 
     def measure(self, received: Received) -> Measurement:
-        found, unjudged = layers(received.state)
-        scored: list[tuple[float, Layer, Signs]] = []
-        last = head(found)
-        for layer in found:
-            reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
-            if layer is last and len(found) > 1:
-                reason = Omission(layer.name, "the last layer, which training skews")
-            if reason:
-                unjudged.append(reason)
-            elif signs := _signs(layer):
-                scored.append((_score(signs), layer, signs))
+        last = "the last layer, which training skews"
+        found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
+        scored = [(_score(signs), layer, signs) for layer in found if (signs := _signs(layer))]
         if not scored:
             return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
         scored.sort(key=lambda s: -s[0])
@@ -163,15 +155,9 @@ class LowRank:
     )
 
     def measure(self, received: Received) -> Measurement:
-        found, unjudged = layers(received.state)
-        scored: list[tuple[float, Layer, float]] = []
-        for layer in found:
-            if reason := too_small(layer, units=MIN_SIDE, inputs=MIN_SIDE):
-                unjudged.append(reason)
-                continue
-            left = _left(layer)
-            if left is not None:
-                scored.append((min(CAP, -math.log10(max(left, 1e-12))), layer, left))
+        found, unjudged = comparable(received.state, units=MIN_SIDE, inputs=MIN_SIDE)
+        lefts = [(layer, left) for layer in found if (left := _left(layer)) is not None]
+        scored = [(min(CAP, -math.log10(max(left, 1e-12))), layer, left) for layer, left in lefts]
         if not scored:
             return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
         scored.sort(key=lambda s: -s[0])

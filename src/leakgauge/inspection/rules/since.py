@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Layer, Omission, head, layers, too_small, working
+from leakgauge.inspection.matrices import Layer, Omission, comparable, head, layers, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -66,14 +66,11 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
 
     Rows that are zero now are left out: pruning makes them.
     """
-    found, unjudged = layers(state)
+    found, unjudged = comparable(state, units=MIN_UNITS, inputs=MIN_INPUTS)
     scored: list[tuple[float, Layer, int, float]] = []
     for layer in found:
-        reason = too_small(layer, units=MIN_UNITS, inputs=MIN_INPUTS)
-        if reason is None and layer.name not in known:
-            reason = Omission(layer.name, f"not in {words}")
-        if reason:
-            unjudged.append(reason)
+        if layer.name not in known:
+            unjudged.append(Omission(layer.name, f"not in {words}"))
             continue
         cosine, live, step = _turns(layer, known[layer.name])
         turned = int((live & (cosine < COSINE)).sum())

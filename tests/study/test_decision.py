@@ -20,8 +20,8 @@ GATE = GateConfig.model_validate({"identified": {"max": 0.05}})
 LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"max": 1.0}})
 
 
-def decided(trials: Sequence[Trial], gate: GateConfig | None = GATE, **asked: object) -> Decision:
-    return decide(verdict(trials, gate), Asked(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
+def decided(trials: Sequence[Trial], gate: GateConfig | None = GATE, proof: str = "", **asked: object) -> Decision:
+    return decide(verdict(trials, gate, proof), Asked(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
 
 
 def quiet(n: int, **changes: object) -> list[Trial]:
@@ -42,7 +42,7 @@ def test_no_objection_names_its_limits() -> None:
     [
         ([*POWER, *quiet(58), trial(58, 30.0, identified=True, defense="d")], GATE, {}, Answer.NO, "reconstructed"),
         ([*POWER, *quiet(59, status="exact", certified=1)], GATE, {}, Answer.NO, "certified"),
-        (ENOUGH, GATE, {"exact": "m: closed-form reads 1 of 1 examples exactly."}, Answer.NO, "exactly"),
+        (ENOUGH, GATE, {"proof": "m: closed-form reads 1 of 1 examples exactly"}, Answer.NO, "exactly"),
         ([*POWER, *quiet(16)], GATE, {}, Answer.NOT_YET, "not enough clients"),
         (ENOUGH, None, {}, Answer.NOT_YET, "no gate"),
         (quiet(59), GATE, {}, Answer.NOT_YET, "power"),

@@ -14,16 +14,17 @@ from frontiers.rows import row
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import InMemory
-from leakgauge.defenses import NoDefense
+from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.dealt import first_holders
+from leakgauge.study.deciding.decision import Answer, Asked, decide, label_words
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import Setting, explain
 from leakgauge.study.grammar import GateConfig, parse
-from leakgauge.study.judging.flags import CutShort
+from leakgauge.study.judging.flags import CutShort, NoGradient, Uninformed
 from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
@@ -31,10 +32,12 @@ from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.tensors import Tensors
 from study.plans import tiny
 from study.trials import POWER, trial
 
 SPEC = DataSpec((3, 16, 16), 4)
+LIMIT = GateConfig.model_validate({"identified": {"max": 0.2}})
 
 
 def judged(trials: Sequence[Trial], **gate: Any) -> GateResult:
@@ -223,3 +226,125 @@ def test_a_frontier_recommends_nothing_that_is_flagged() -> None:
     found = recommendation(rows, tolerance)
     assert "sign" not in found["headline"]
     assert any("not recommended: sign" in sentence for sentence in found["sentences"])
+
+
+def test_an_exact_read_passes_no_gate_whatever_was_attacked() -> None:
+    """The page said "No", a lint having read the examples exactly, over "not recovered", a passed gate and exit code 0:
+    the plan's one attack was a search that missed them."""
+    found = verdict([*POWER, *quiet(20)], LIMIT, "m: closed-form reads 1 of 1 examples exactly")
+    assert found.level is Level.EXPOSED
+    assert "can be read exactly" in found.headline[0]
+    assert found.gate.passed is False
+    assert decide(found, Asked(LIMIT, 1, captured=False)).answer is Answer.NO
+
+
+def test_a_gate_without_a_limit_on_it_does_not_pass_what_is_identified_beyond_chance() -> None:
+    """A gate on PSNR alone passed clients of whom a quarter was singled out; the page said "No", the exit code 0."""
+    partly = [trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80)]
+    assert row_of([*POWER, *partly]).level is Level.PARTIAL
+    result = judged([*POWER, *partly], psnr={"worst": 18})
+    assert result.passed is False
+    assert "has no limit on that" in result.reasons[0].text
+    assert judged([*POWER, *partly], identified={"max": 0.5}).passed is True
+
+
+def test_a_reader_of_labels_that_fails_without_a_defence_clears_none() -> None:
+    """With a loss that it does not assume a reader scores F1 0 on anybody: "labels are read no better than by
+    guessing", and a limit on labels held."""
+    rows = quiet(40, f1=0.0, constant=0.25)
+    blind = [trial(i, 30.0, identified=True, control=True, f1=0.0, constant=0.25) for i in range(5)]
+    sighted = [trial(i, 30.0, identified=True, control=True, f1=1.0, constant=0.25) for i in range(5)]
+    limits: dict[str, Any] = {"label_f1": {"max": 0.5}}
+    assert judged([*blind, *rows], **limits).passed is False
+    assert judged([*sighted, *rows], **limits).passed is True
+    assert "fails on undefended controls" in label_words([row_of([*blind, *rows])])
+    assert "no better than by guessing" in label_words([row_of([*sighted, *rows])])
+
+
+@pytest.mark.parametrize("status", ["stopped", "out_of_budget", "out_of_steps"])
+def test_a_search_that_ended_itself_early_is_flagged(status: str) -> None:
+    """An attack that gave up after one evaluation wherever there was a defence cleared it."""
+    control = [replace(t, gradient_evaluations=100) for t in POWER]
+    rows = [replace(t, status=status, gradient_evaluations=1) for t in quiet(20)]
+    assert any(isinstance(flag, CutShort) for flag in row_of([*control, *rows]).flags)
+    assert judged([*control, *rows]).passed is False
+
+
+def test_a_search_that_never_took_a_step_is_flagged() -> None:
+    """ "Converged" at its first evaluation, where a defence left the objective flat: one point is no trace to judge."""
+    rows = [replace(t, gradient_evaluations=1) for t in quiet(20, trace=((1, 0.5),))]
+    assert any(isinstance(flag, NoGradient) for flag in row_of([*POWER, *rows]).flags)
+    assert judged([*POWER, *rows]).passed is False
+
+
+@dataclass(frozen=True)
+class Secret(Defense):
+    """Turns every tensor round, and gives its attackers nothing to undo that by."""
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return {name: tensor.flatten().flip(0).view_as(tensor) for name, tensor in tensors.items()}
+
+
+def test_a_mechanism_that_only_its_author_knows_clears_nothing() -> None:
+    """A permutation by a fixed key, of a defence without an `attacker_view`: "not recovered", and a passed gate. Its
+    attackers were said to know the defence, and knew nothing."""
+    plan = resolve_plan(tiny(attacks=["closed-form"], defenses=["none", Secret(), [Secret(), {"topk": {"keep": 0.5}}]]))
+    knowledge = {k.defense: run_trial(plan, k, compute=Compute()).record for k in plan.trials() if not k.control}
+    told = {d: "defense" in record["scenario"]["knowledge"] for d, record in knowledge.items()}
+    assert told == {0: True, 1: False, 2: False}
+    hidden = [replace(t, scenario=replace(t.scenario, knowledge=("example_count",))) for t in quiet(20)]
+    assert any(isinstance(flag, Uninformed) for flag in row_of([*POWER, *hidden]).flags)
+
+
+def test_clients_who_hold_all_but_the_same_picture_are_no_strangers() -> None:
+    """Reads of a slice of a scan were held against the slices beside it, were like those as well, and so were "chance":
+    8 of 8 identified, "not recovered", and a gate on PSNR passed."""
+    x = pictures(1, 0)
+    frames = [
+        Batch((x + 0.02 * torch.randn(x.shape, generator=torch.Generator().manual_seed(i))).clamp(0, 1), torch.zeros(1))
+        for i in range(7)
+    ]
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    blurred = (0.85 * x.mean((2, 3), keepdim=True) + 0.15 * x + 0.1 * noise).clamp(0, 1)
+    seen = replace(truth(x), others=tuple(frames))
+    found = evaluate(Reconstruction(blurred, None, Status.CONVERGED), seen, SPEC, labels_known=False)
+    assert found.scores is not None
+    assert found.scores.identified == (True,)
+    assert found.controls.other_client is not None
+    assert sum(found.controls.other_client.identified) <= 2
+    alone = replace(seen, public=torch.cat([frame.inputs for frame in frames]))
+    nobody = evaluate(Reconstruction(blurred, None, Status.CONVERGED), alone, SPEC, labels_known=False)
+    assert nobody.controls.other_client is None
+
+
+def test_without_strangers_nothing_is_cleared() -> None:
+    """With nobody to compare with, chance was taken for certain, and identified clients for luck."""
+    rows = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(20)]
+    assert row_of([*POWER, *rows]).level is Level.INCONCLUSIVE
+
+
+def test_a_part_of_a_record_that_is_exact_singles_it_out() -> None:
+    """Three incomes to the cent among 27 flags that were guessed: by squared error the record was anybody's."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.rand(200, 30, generator=g)
+    x[:, 3:] = (x[:, 3:] > 0.5).float()
+    own, strangers, public = x[:8], x[8:108], x[108:150]
+    others = tuple(Batch(x[150 + 8 * i : 158 + 8 * i], torch.zeros(8)) for i in range(6))
+    read = torch.cat([own[:, :3], (torch.rand(8, 27, generator=g) > 0.5).float()], 1)
+    seen = Truth(Batch(own, torch.arange(8) % 4), strangers, public, others, class_prior(torch.arange(8) % 4, 4))
+    found = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, DataSpec((30,), 4), labels_known=False)
+    assert found.scores is not None
+    assert found.controls.other_client is not None
+    assert sum(found.scores.identified) >= 6
+    assert max(found.controls.other_client.identified) <= 2
+
+
+def test_a_frontier_recommends_nothing_that_broke_on_some_clients() -> None:
+    """An attack that failed on half of the pictures and identified none of the rest: "best of what was tried"."""
+    rows = [row("undefended", "none", 0.9, (59, 25.0), n=59), row("quantise", "sign", 0.89, (0, 11.0), (0, 11.0), n=59)]
+    tolerance = {"accuracy": 0.02, "identified": 0.05}
+    assert "sign" in recommendation(rows, tolerance)["headline"]
+    rows[1]["leakage"]["naive"]["failed"] = 30
+    found = recommendation(rows, tolerance)
+    assert "sign" not in found["headline"]
+    assert any("30 of 59 trials gave no result" in sentence for sentence in found["sentences"])

@@ -40,6 +40,10 @@ class Compose(Defense):
         return any(d.acts_on_update for d in self.defenses)
 
     @property
+    def tells_nothing(self) -> bool:
+        return any(d.tells_nothing for d in self.defenses)
+
+    @property
     def fits_to_data(self) -> bool:
         return any(d.fits_to_data for d in self.defenses)
 

@@ -115,6 +115,12 @@ class Defense:
         del generator
         return tensors
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether the update is changed by a mechanism that no attacker can know: `on_update` without an
+        `attacker_view`. What such an attacker fails at, hiding the mechanism has stopped."""
+        return self.acts_on_update and type(self).attacker_view is Defense.attacker_view
+
     def without_noise(self) -> Defense:
         """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.
 

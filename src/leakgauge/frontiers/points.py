@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 @dataclass(frozen=True)
 class Point:
     """One row as the recommendation sees it; `naive` and `adapted` are identified pictures of `tried` by each, `flags`
-    why the adapted attacker's result is unreliable."""
+    why the adapted attacker's result is unreliable, or that one of the two has none for some pictures."""
 
     family: str
     label: str
@@ -117,7 +117,7 @@ def point_of(row: Record) -> Point | None:
         scope=str(privacy.get("scope") or TRAINING),
         cost=_cost(row.get("cost")),
         labels=_labels(found),
-        flags=tuple(flag["sentence"] for flag in adapted.get("flags") or ()),
+        flags=(*_lost(found), *(flag["sentence"] for flag in adapted.get("flags") or ())),
     )
 
 
@@ -126,6 +126,13 @@ def _labels(found: Sequence[Record]) -> tuple[float, float] | None:
     scores = [f["label_f1"] for f in found if f.get("label_f1")]
     above = [s for s in scores if s["leaks"]]
     return max(((s["mean"], s["baseline"]) for s in above), default=None)
+
+
+def _lost(found: Sequence[Record]) -> list[str]:
+    """An attack that broke on pictures has not cleared them."""
+    worst = max(found, key=lambda f: f.get("failed") or 0)
+    lost = worst.get("failed") or 0
+    return [f"{lost} of {worst['trials']} trials gave no result"] if lost else []
 
 
 def _cost(cost: Record | None) -> str:

@@ -58,7 +58,8 @@ class LineUp:
     (`agreement`), for reads that are right in part and black elsewhere. Being nearest in any way counts, so a guess
     among exchangeable candidates is right up to three times as often as 1 in `candidates`, and a one-to-one assignment
     helps it further: what chance gives is measured by holding the same reads against other clients' examples. Other
-    data are compared by squared error.
+    data are compared by squared error, and by the values that agree, each counted in bits by how few strangers share
+    it: a record of which an income is read to the cent and nothing else is nobody else's.
 
     Attributes:
         reads: what the attack found.
@@ -71,9 +72,13 @@ class LineUp:
     data_range: float = 1.0
     low: float = 0.0
     _strangers: list[Tensor] = field(init=False, repr=False)
+    _bits: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         require(len(self.gallery) > 0, "gallery", "is empty", "give distractors, see leakgauge.data.gallery")
+        if self.reads.ndim != 4:
+            shared = torch.stack([torch.stack([c.sum(0) for c in self._close(s)]) for s in self._chunks()]).sum(0)
+            object.__setattr__(self, "_bits", -((shared + 1) / (len(self.gallery) + 1)).log2())
         parts = [self._left_of(chunk) for chunk in self._chunks()]
         object.__setattr__(self, "_strangers", [torch.cat(way, 1) for way in zip(*parts, strict=True)])
 
@@ -82,7 +87,16 @@ class LineUp:
         return in_chunks(self.gallery, max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
 
     def _left_of(self, x: Float[Tensor, "n ..."]) -> list[Float[Tensor, "m n"]]:
-        return residuals(self.reads, x, data_range=self.data_range, low=self.low)
+        ways = residuals(self.reads, x, data_range=self.data_range, low=self.low)
+        if x.ndim == 4:
+            return ways
+        shares = [close @ bits / bits.sum() for close, bits in zip(self._close(x), self._bits, strict=True)]
+        return [*ways, 1 - torch.stack(shares).nan_to_num(0.0)]
+
+    def _close(self, x: Float[Tensor, "n ..."]) -> list[Float[Tensor, "n d"]]:
+        """For each read which values of each example agree with its own."""
+        p, q = (clamped(t, data_range=self.data_range, low=self.low).flatten(1) for t in (self.reads, x))
+        return [((q - read).abs() < CLOSE * self.data_range).double() for read in p]
 
     def identify(self, *clients: Float[Tensor, "n ..."], paired: bool = False) -> list[Placed]:
         """For each client's examples the read of each and its rank.
@@ -112,18 +126,23 @@ class LineUp:
 
     def _strange_to(self, x: Float[Tensor, "n ..."]) -> Bool[Tensor, "n g"]:
         """Who in the gallery is not, to the eye, each example itself."""
-        own, found = x.flatten(1), []
-        rows = max(1, AT_ONCE // max(1, own[:1].numel() * own.element_size()))
-        for chunk in self._chunks():
-            there = chunk.to(x).flatten(1)
-            same = own[:, :1] == there[:, :1].T  # the first number tells nearly all apart
-            for pairs in same.nonzero().split(rows):
-                i, j = pairs.T
-                same[i, j] = (own[i] == there[j]).all(1)
-            if x.ndim == 4:
-                same |= 1 - plain_likeness(x, chunk, data_range=self.data_range, low=self.low).square() <= TWIN
-            found.append(~same)
-        return torch.cat(found, 1)
+        same = [twins(x, chunk, data_range=self.data_range, low=self.low) for chunk in self._chunks()]
+        return ~torch.cat(same, 1)
+
+
+def twins(
+    x: Float[Tensor, "n ..."], others: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0
+) -> Bool[Tensor, "n m"]:
+    """Which of the others are, to the eye, each example itself: the same bits, or pictures that differ by `TWIN`."""
+    own, there = x.flatten(1), others.to(x).flatten(1)
+    rows = max(1, AT_ONCE // max(1, own[:1].numel() * own.element_size()))
+    same = own[:, :1] == there[:, :1].T  # the first number tells nearly all apart
+    for pairs in same.nonzero().split(rows):
+        i, j = pairs.T
+        same[i, j] = (own[i] == there[j]).all(1)
+    if x.ndim == 4:
+        same |= 1 - plain_likeness(x, others, data_range=data_range, low=low).square() <= TWIN
+    return same
 
 
 def _assigned(cost: Float[Tensor, "n m"]) -> list[int | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from leakgauge.errors import InputError
 from leakgauge.files import written_whole
-from leakgauge.study.deciding.facts import signed
+from leakgauge.study.deciding.facts import read_lint, signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict
@@ -63,8 +63,15 @@ def document(store: Store) -> dict[str, Any]:
 
 
 def verdict_of(store: Store) -> Verdict:
-    """What the finished trials say together; they are read one by one, and kept as far as the verdict asks."""
-    return verdict([read_trial(record).judged for record in store.each()], gate_of(json.loads(store.audit.config)))
+    """What the finished trials say together; they are read one by one, and kept as far as the verdict asks.
+
+    Raises:
+        InputError: an earlier version wrote them, or what the lint found beside them is damaged.
+    """
+    trials = [read_trial(record).judged for record in store.each()]
+    exact = next((f for f in read_lint(store.folder) if f["rule"] == "exact-read"), None)
+    proof = "" if exact is None else f"{exact['where']}: {exact['evidence']}"
+    return verdict(trials, gate_of(json.loads(store.audit.config)), proof)
 
 
 def read_trial(record: dict[str, Any]) -> Trial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from leakgauge.data.lent import Lent, in_chunks
 from leakgauge.metrics.assignment import Assignment, assign, assign_each
 from leakgauge.metrics.identification import mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
-from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals
+from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
 from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
@@ -182,7 +183,7 @@ def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: 
     # Values that agree single a picture out, but of a blank one most may.
     bars = torch.stack([way[0] for way in constant[:STRUCTURE]]).split([len(x) for x in clients], 1)
     return [
-        (p.nearest[:STRUCTURE] & (p.residuals[:STRUCTURE] <= EXPLAINED * bar)).any(0)
+        (p.nearest[: len(bar)] & (p.residuals[: len(bar)] <= EXPLAINED * bar)).any(0)
         for p, bar in zip(placed, bars, strict=True)
     ]
 
@@ -214,12 +215,14 @@ def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
 def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
     """This reconstruction held against other clients' examples, as against its own: what a mismatched update gives.
 
-    Neighbouring clients first; where they are few, public examples make up more of the same size.
+    Neighbouring clients first; where they are few, public examples make up more of the same size. Who holds an example
+    that is all but the client's own, as the next frame of a film is, is no other client: the reads are of both.
     """
-    n = len(truth.batch)
+    n, x = len(truth.batch), truth.batch.inputs
     most = max(2, STRANGERS // n)
-    others = [b.inputs for b in truth.others if len(b) == n][:most]
-    others += [x for x in in_chunks(truth.public, n) if len(x) == n][: most - len(others)]
+    others = [b.inputs for b in truth.others if len(b) == n and not _alike(x, b.inputs, data)][:most]
+    public = (other for other in in_chunks(truth.public, n) if len(other) == n and not _alike(x, other, data))
+    others += itertools.islice(public, most - len(others))
     if not others:
         return None
     placed = reads.identify(*others)
@@ -232,6 +235,11 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
         tuple(int(p.identified.sum()) for p in placed),
         tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
     )
+
+
+def _alike(x: Tensor, other: Tensor, data: DataSpec) -> bool:
+    """Whether one of the others is, to the eye, one of these."""
+    return bool(twins(x, other, data_range=data.range, low=data.low).any())
 
 
 def _labels(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:

@@ -22,7 +22,7 @@ from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.verdict import Verdict, lines, named
-from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_rules, sorted_findings
+from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_rules, read_findings, sorted_findings
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
 from leakgauge.study.written import resolve_plan
@@ -59,7 +59,8 @@ def run_audit(
         compute = replace(compute, memory=max(1, available(device) // workers))
     compute.apply()
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
-    linted = None if not anew and (output / LINT).is_file() else sorted_findings(lint_plan(plan))
+    done = not anew and read_findings(output / LINT) is not None
+    linted = None if done else sorted_findings(lint_plan(plan))
     if linted is not None:
         print_rules(console, linted, f"{output / LINT}")
     columns = (

@@ -59,14 +59,12 @@ class Asked:
 
     Attributes:
         captured: one client's captured update, not simulated ones.
-        exact: a lint finding that reads examples exactly, in words.
     """
 
     gate: GateConfig | None
     batch: int
     captured: bool
     thing: str = "image"
-    exact: str = ""
 
 
 def decide(verdict: Verdict, asked: Asked) -> Decision:
@@ -93,7 +91,7 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tup
     """Everything that stands against "no objection", the gravest first."""
     reasons = verdict.gate.reasons if verdict.gate.passed is False else ()
     found = [
-        *_leaks(verdict, own, asked),
+        *_leaks(verdict, own),
         *_broken(reasons, Why.BROKEN, Answer.NO, "lower what leaks, or argue for another limit before the audit"),
     ]
     if verdict.explained is not None and not verdict.explained.holds:
@@ -103,6 +101,8 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tup
     found += _broken(reasons, Why.FAILED, Answer.NOT_YET, failing)
     better = "add a stronger attack, seeds or evaluations; the flagged row says which"
     found += _broken(reasons, Why.UNRELIABLE, Answer.NOT_YET, better)
+    found += _broken(reasons, Why.UNMEASURED, Answer.NOT_YET, "add an attack that reads it, or change the gate")
+    found += _broken(reasons, Why.UNINFORMED, Answer.NOT_YET, "add defense to knows: attackers read about defences")
     found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, "add an attack that recovers the undefended controls")
     unsupported = _broken(reasons, Why.UNSUPPORTED, Answer.NOT_YET, "")
     found += [(answer, text, more_clients(own, asked)) for answer, text, _ in unsupported]
@@ -126,14 +126,13 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tup
     return found
 
 
-def _leaks(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tuple[Answer, str, Next]]:
+def _leaks(verdict: Verdict, own: Sequence[Finding]) -> list[tuple[Answer, str, Next]]:
     step = "do not share updates like these: a defence or larger batches first; leakgauge frontier compares them"
     held = list(dict.fromkeys(f.scenario.words for f in own if _stands(own, f)))
     if held:
         step = f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"
     leaky = verdict.level in (Level.EXPOSED, Level.PARTIAL)
-    found = [(Answer.NO, verdict.headline[0], Next(step))] if leaky else []
-    return found + ([(Answer.NO, asked.exact, Next(step))] if asked.exact else [])
+    return [(Answer.NO, verdict.headline[0], Next(step))] if leaky else []
 
 
 def _stands(own: Sequence[Finding], finding: Finding) -> bool:
@@ -209,10 +208,12 @@ def label_words(own: Sequence[Finding]) -> str:
     measured = [f.label_f1 for f in own if f.label_f1 is not None]
     if not measured:
         return "not measured: they were given to the attacker, or no attack that reads them gave a result."
-    worst = max(measured, key=lambda m: (m.leaks is True, m.above))
+    worst = max(measured, key=lambda m: (m.leaks is True, m.shown is not False, m.above))
     if worst.n < 2:
         return f"read with F1 {worst.mean:.2f} (at 1 every label was read); one client cannot tell that from luck."
     numbers = f"F1 {worst.mean:.2f}, best constant guess {worst.baseline:.2f}, {worst.n} clients"
+    if worst.leaks is not True and worst.shown is False:
+        return f"cannot be told: what reads them fails on undefended controls too ({numbers})."
     said = {True: "read better than by guessing", False: "read no better than by guessing", None: "cannot be told"}
     return f"{said[worst.leaks]} ({numbers}); a diagnosis is a label."
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leakgauge.errors import FOREIGN
+from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.files import read_json
 from leakgauge.privacy.guarantee import NoGuarantee, mechanism
 from leakgauge.privacy.rero import sentence as robust
@@ -255,22 +255,24 @@ def signed(
 ) -> dict[str, object]:
     """The ``decision`` of report.json."""
     lint = read_lint(folder)
-    exact = next((f for f in lint if f["rule"] == "exact-read"), None)
     data = judged.findings[0].scenario.data if judged.findings else None
     asked = Asked(
         gate=gate,
         batch=1 if data is None else data.batch,
         captured=bool(config.get("update")),
         thing="image" if data is None else data.kind,
-        exact="" if exact is None else f"{exact['where']}: {exact['evidence']}.",
     )
     return facts(decide(judged, asked), judged, config=config, contents=contents, lint=lint)
 
 
 def read_lint(folder: Path) -> list[dict[str, object]]:
-    """What the lint found before the trials; nothing where it did not run."""
-    try:
-        found: list[dict[str, object]] = read_json(folder / LINT)["findings"]
-    except (OSError, ValueError, KeyError, TypeError):
+    """What the lint found before the trials; nothing where it did not run. Raises `InputError` for a damaged file."""
+    file = folder / LINT
+    if not file.exists():
         return []
+    try:
+        found = [{**one, "rule": str(one["rule"])} for one in read_json(file)["findings"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = f"remove it and run the same command again: {file}"
+        raise InputError("folder", f"{LINT} cannot be read ({said(error)})", hint) from error
     return found

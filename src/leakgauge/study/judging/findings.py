@@ -63,8 +63,8 @@ def power_of(group: Group, groups: Sequence[Group]) -> Power:
 def level_of(group: Group, power: Power, identified: Identified | None, risk: Residual | None) -> Level:
     """`EXPOSED`: some image recovered, a read that its attack certified, or more than half of the images singled out
     beyond what strangers' are (look-alikes differ by too little to "come back"). `PARTIAL`: identified beyond chance.
-    `NOT_RECOVERED`: neither, by an attack that has shown its power, on five clients or more and updates that their plan
-    explains. Else `INCONCLUSIVE`."""
+    `NOT_RECOVERED`: neither, by an attack that has shown its power, on five clients or more, with strangers to compare
+    with and updates that their plan explains. Else `INCONCLUSIVE`."""
     if not any(t.applies for t in group.trials):
         return Level.NOT_APPLICABLE
     if identified is None:
@@ -76,7 +76,7 @@ def level_of(group: Group, power: Power, identified: Identified | None, risk: Re
     if identified.beyond <= BY_CHANCE:
         return Level.PARTIAL
     enough = bounded_upper([0.0] * identified.clients) < 0.5
-    sure = enough and power.shown and not group.failed and not group.doubt
+    sure = enough and power.shown and group.compared and not group.failed and not group.doubt
     return Level.NOT_RECOVERED if sure else Level.INCONCLUSIVE
 
 
@@ -168,7 +168,7 @@ def gain_of(group: Group) -> Gain | None:
     return Gain(round(statistics.fmean(gains), 3), rounded(ends.low), rounded(ends.high))
 
 
-def labels_of(group: Group) -> LabelLeak | None:
+def labels_of(group: Group, groups: Sequence[Group] = ()) -> LabelLeak | None:
     """`None` where labels were given, or none were read."""
     by_client: dict[int, list[tuple[float, float]]] = defaultdict(list)
     sure: list[float] = []
@@ -180,6 +180,7 @@ def labels_of(group: Group) -> LabelLeak | None:
         return None
     f1, constant = ([statistics.fmean(pair[k] for pair in pairs) for pairs in by_client.values()] for k in (0, 1))
     above = [a - b for a, b in zip(f1, constant, strict=True)]
+    control = control_of(group, groups)
     ends, gap = bounded_interval(f1), bounded_interval(above, low=-max(constant), high=1 - min(constant))
     return LabelLeak(
         mean=round(statistics.fmean(f1), 4),
@@ -192,7 +193,21 @@ def labels_of(group: Group) -> LabelLeak | None:
         above_high=round(1.0 if gap.high is None else gap.high, 3),
         confidence=round(statistics.fmean(sure), 4) if sure else None,
         n=len(f1),
+        shown=_reads_labels(group if control is None else control),
     )
+
+
+def _reads_labels(control: Group) -> bool | None:
+    """Whether the labels of undefended clients are read better than by the best constant guess, beyond Student's
+    interval, or all of them; `None` where no labels were."""
+    by_client: dict[int, list[float]] = defaultdict(list)
+    read = [(t.client, t.labels) for t in control.trials if t.labels is not None]
+    for client, labels in read:
+        by_client[client].append(labels.true_counts_f1 - labels.constant_f1)
+    if not read or control.scenario.defended:
+        return None
+    above = mean_interval([statistics.fmean(v) for v in by_client.values()])
+    return all(labels.true_counts_f1 == 1 for _, labels in read) or (above.low or 0.0) > 0
 
 
 def finding(group: Group, groups: Sequence[Group]) -> Finding:
@@ -231,7 +246,7 @@ def finding(group: Group, groups: Sequence[Group]) -> Finding:
         certified=group.certified,
         residual_risk=risk,
         gain=gain_of(group),
-        label_f1=labels_of(group),
+        label_f1=labels_of(group, groups),
         power=power,
         cost=Cost(sum(t.gradient_evaluations for t in group.trials), round(sum(t.seconds for t in group.trials), 3)),
     )

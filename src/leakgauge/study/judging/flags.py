@@ -21,6 +21,8 @@ NOTHING = 0.5
 """dB: less is no gain over the attack's own prior."""
 SHORT = 0.5
 """Share of the control's gradient evaluations below which a search that the clock ended was cut short."""
+ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")
+"""How a search ends that did not come to an end by itself."""
 AGREES = 0.1
 """A restart agrees with the best where it is within this share of the way that the best has come."""
 
@@ -93,22 +95,36 @@ class RestartsDisagree:
 
 @dataclass(frozen=True)
 class CutShort:
-    """The clock ended the search before it had come as far as on the control."""
+    """The clock, or the attack's own end, cut the search off before it had come as far as on the control."""
 
     trials: int
     of: int
     share: float
+    clock: bool = True
+
+    @property
+    def sentence(self) -> str:
+        how = "time ran out" if self.clock else "the search was ended early"
+        why = "that a defence is slow to simulate is no protection" if self.clock else "what did not look found nothing"
+        return (
+            f"{how} in {self.trials} of {self.of} trials, after {100 * self.share:.0f} % of the control's gradient "
+            f"evaluations: {why} (budget.gradient_evaluations gives each as many)"
+        )
+
+
+@dataclass(frozen=True)
+class Uninformed:
+    """The attacker does not know the defence, or the defence says in no `attacker_view` what knowing it gives."""
 
     @property
     def sentence(self) -> str:
         return (
-            f"time ran out in {self.trials} of {self.of} trials, after {100 * self.share:.0f} % of the control's "
-            "gradient evaluations: that a defence is slow to simulate is no protection (budget.gradient_evaluations "
-            "gives each as many)"
+            "the attacker does not know the defence (knows: defense; one of your own says in its attacker_view what "
+            "attackers can use), and hiding it is no defence"
         )
 
 
-Flag = CutShort | WeakerWins | NoGradient | ControlNotRecovered | NoBetterThanPrior | RestartsDisagree
+Flag = Uninformed | CutShort | WeakerWins | NoGradient | ControlNotRecovered | NoBetterThanPrior | RestartsDisagree
 
 
 def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Flag, ...]:
@@ -117,6 +133,7 @@ def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Fla
         return ()
     control = control_of(group, groups)
     return (
+        *_uninformed(group, found),
         *_cut_short(group, control),
         *_weaker_wins(group, groups),
         *_no_gradient(group),
@@ -126,12 +143,20 @@ def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Fla
     )
 
 
+def _uninformed(group: Group, found: Finding) -> list[Flag]:
+    """But of a naive reading, which stands beside one that knows."""
+    scenario, naive = group.scenario, all(t.role is Role.NAIVE for t in group.trials)
+    hidden = scenario.defended and "defense" not in scenario.knowledge
+    return [Uninformed()] if hidden and not naive and found.level is not Level.EXPOSED else []
+
+
 def _cut_short(group: Group, control: Group | None) -> list[Flag]:
-    late = [t for t in group.scored if t.status == "time_limit"]
+    late = [t for t in group.scored if t.status in ENDED]
     if control is None or control is group or not late or not control.scored:
         return []
     spent, usual = (statistics.median(t.gradient_evaluations for t in some) for some in (late, control.scored))
-    return [CutShort(len(late), len(group.trials), spent / usual)] if spent < SHORT * usual else []
+    clock = any(t.status == "time_limit" for t in late)
+    return [CutShort(len(late), len(group.trials), spent / usual, clock)] if spent < SHORT * usual else []
 
 
 def _weaker_wins(group: Group, groups: Sequence[Group]) -> list[Flag]:
@@ -155,8 +180,8 @@ def _should_lose(weaker: Trial, stronger: Trial) -> bool:
 
 
 def _no_gradient(group: Group) -> list[Flag]:
-    """In half of the trials or more: a search that ends where it began, though it went on."""
-    searched = [t for t in group.trials if len(t.trace) > 1 or t.status == "non_finite"]
+    """In half of the trials or more: a search that ends where it began."""
+    searched = [t for t in group.trials if (t.trace and t.gradient_evaluations) or t.status == "non_finite"]
     broken = [t for t in searched if t.status == "non_finite" or any(value is None for _, value in t.trace)]
     still = [t for t in searched if t not in broken and _stands(t)]
     for trials, finite in ((broken, False), (still, True)):

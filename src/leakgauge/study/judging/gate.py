@@ -22,7 +22,7 @@ class Why(Enum):
     UNEXPLAINED = "on an update that the plan does not explain"
     FAILED = "without a result"
     UNRELIABLE = "flagged as unreliable"
-    UNMEASURED = "with a limit on what no attack read"
+    UNMEASURED = "with a limit on what was not measured, or none on what was"
     UNINFORMED = "tried only by attackers who do not know the defence"
     POWERLESS = "without an attack that was shown to work"
     UNSUPPORTED = "with too few clients to say that a limit holds"
@@ -55,16 +55,18 @@ class GateResult:
         return {"passed": self.passed, "reasons": [reason.text for reason in self.reasons]}
 
 
-def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]]) -> GateResult:
+def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]], proof: str = "") -> GateResult:
     """Tests every scenario × attack against the limits.
 
     A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
-    does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exposed row, a flagged
-    one, trials that failed, a limit on what no attack measured, a setting in which no attack that has shown its power
-    and knows the defence was tried, and a captured update that the plan does not explain.
+    does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exact read, an exposed
+    row, a flagged one, trials that failed, a limit on what no attack measured, none on what is identified beyond
+    chance, a setting in which no attack that has shown its power and knows the defence was tried, and a captured update
+    that the plan does not explain.
 
     Args:
         rows: those of the audit that are no controls.
+        proof: what was read exactly before any trial, in words; empty where nothing was.
     """
     if gate is None:
         return GateResult(None)
@@ -72,7 +74,8 @@ def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]]) -> Gat
     if not tested:
         why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
         return GateResult(False, (Reason(Why.FAILED, why),))
-    reasons = [reason for group, found in tested for reason in _reasons(gate, group, found)]
+    reasons = [Reason(Why.BROKEN, f"exact: {proof}; no limit lets that pass")] if proof else []
+    reasons += [reason for group, found in tested for reason in _reasons(gate, group, found)]
     doubts = dict.fromkeys(group.doubt for group, _ in rows if group.doubt)
     reasons += [Reason(Why.UNEXPLAINED, f"explained: {doubt}") for doubt in doubts]
     reasons += [_failures(group) for group, _ in rows if group.failed]
@@ -92,9 +95,15 @@ def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]]) -> Gat
 def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[Group, Finding]]) -> list[Reason]:
     """What all attacks on one setting leave open."""
     reasons = []
-    if gate.label_f1 is not None and not any(found.label_f1 for _, found in here):
-        none = "no attack read labels, or they are given (knows: labels), so its limit on them says nothing"
+    readers = [found.label_f1 for _, found in here if found.label_f1 is not None]
+    if gate.label_f1 is not None and all(reader.shown is False for reader in readers):
+        none = "no attack that reads labels reads those of the undefended controls, so its failure says nothing"
+        if not readers:
+            none = "no attack read labels, or they are given (knows: labels), so its limit on them says nothing"
         reasons.append(Reason(Why.UNMEASURED, f"label_f1: {setting.words}: {none}"))
+    if gate.identified is None and any(found.level is Level.PARTIAL for _, found in here):
+        none = "more are identified than by chance, and the gate has no limit on that (identified: {max: …})"
+        reasons.append(Reason(Why.UNMEASURED, f"identified: {setting.words}: {none}"))
     able = [group for group, found in here if found.power.shown]
     if not able:
         none = "no attack tried here recovers the undefended controls, so it cannot pass"

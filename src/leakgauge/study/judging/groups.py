@@ -63,6 +63,11 @@ class Group:
         """Trials that gave a result."""
         return [t for t in self.trials if t.scores is not None]
 
+    @property
+    def compared(self) -> bool:
+        """Whether every read was held against other clients, which says what chance gives."""
+        return all(t.controls.other_client is not None for t in self.scored)
+
     @cached_property
     def highest_psnr(self) -> dict[int, list[float]]:
         """Client → the highest PSNR of each of its images over the seeds."""

@@ -123,6 +123,8 @@ class LabelLeak:
         above, above_low, above_high: F1 less that, by client.
         confidence: the reader's own, mean; `None` where it gives none.
         n: clients.
+        shown: whether the reader beats that guess on undefended controls, or reads all of their labels: a reader that
+            assumes another loss fails on both. `None` where it was not tried on any.
     """
 
     mean: float
@@ -135,16 +137,18 @@ class LabelLeak:
     above_high: float
     confidence: float | None
     n: int
+    shown: bool | None = None
 
     @property
     def leaks(self) -> bool | None:
         """`True` beyond the interval, `False` where no better than the constant guess, `None` where it cannot be told:
-        in few clients, or where the reader itself gives its answer no confidence. One client's own counts are the
-        best constant guess for it, so one client never says that labels do not leak."""
+        in few clients, where the reader itself gives its answer no confidence, or where it fails on undefended
+        controls as well. One client's own counts are the best constant guess for it, so one client never says that
+        labels do not leak."""
         if self.n < 2:
             return None
         if self.above <= 0:
-            return False
+            return None if self.shown is False else False
         return True if self.above_low > 0 and self.confidence != 0 else None
 
     def to_json(self) -> dict[str, Any]:

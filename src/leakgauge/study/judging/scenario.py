@@ -11,6 +11,7 @@ from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients.client import trained_on
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
+from leakgauge.observation import Known
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import own_copy
@@ -44,6 +45,7 @@ def scenario_of(
     """What is attacked."""
     crafted = sent.crafting is not None
     name, held = _of_the_round(plan, key, counts_only)
+    known = [k for k in plan.knows if k is not Known.DEFENSE or not defense.value.tells_nothing]
     return Scenario(
         model=plan.models[key.model].label,
         mode=plan.mode.value,
@@ -52,7 +54,7 @@ def scenario_of(
         client=client.label,
         defense=defense.label,
         defended=not isinstance(defense.value, NoDefense),
-        knowledge=(*(k.value for k in plan.knows), *(["crafting"] if crafted else [])),
+        knowledge=(*(k.value for k in known), *(["crafting"] if crafted else [])),
         data=Data(
             source=plan.data.name,
             size=plan.data.size,

@@ -39,21 +39,25 @@ class Verdict:
         }
 
 
-def verdict(trials: Sequence[Trial], gate: GateConfig | None) -> Verdict:
-    """What all trials of an audit say together."""
+def verdict(trials: Sequence[Trial], gate: GateConfig | None, proof: str = "") -> Verdict:
+    """What all trials of an audit say together.
+
+    Args:
+        proof: what was read exactly before any trial, in words; empty where nothing was.
+    """
     groups = groups_of(trials)
     found = [(group, told(group, groups)) for group in groups]
     rows = [(group, f) for group, f in found if not group.control]
     own = sorted((f for _, f in rows), key=lambda f: (LEVELS.index(f.level), -_highest(f)))
     level = next((name for name in LEVELS if any(f.level is name for f in own)), Level.INCONCLUSIVE)
-    level = Level.INCONCLUSIVE if level is Level.NOT_APPLICABLE else level
+    level = Level.EXPOSED if proof else Level.INCONCLUSIVE if level is Level.NOT_APPLICABLE else level
     doubt = next((group.doubt for group in groups if group.doubt), "")
     images = all(group.thing == "image" for group in groups)
     return Verdict(
         level=level,
-        headline=_headline(own, level, "image" if images else "example", doubt),
+        headline=_headline(own, level, "image" if images else "example", doubt, proof),
         findings=(*own, *(f for group, f in found if group.control)),
-        gate=judge(gate, rows),
+        gate=judge(gate, rows, proof),
         explained=min((t.explained for t in trials if t.explained is not None), key=lambda e: e.holds, default=None),
     )
 
@@ -111,6 +115,8 @@ def _why(group: Group, found: Finding) -> str:
         return "no control shows whether the attack has power on this kind of client"
     if not found.power.shown:
         return "the attack does not recover the undefended controls either, so its failure says nothing"
+    if not group.compared:
+        return f"no other {group.thing}s to compare with that are not all but the same, so chance is not known"
     return f"too few clients to exclude that half of such {group.thing}s can be identified"
 
 
@@ -119,10 +125,13 @@ def _words(s: Scenario) -> str:
     return f"{s.model}{crafted}, {s.client}, {s.defense if s.defended else 'no defence'}"
 
 
-def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str) -> tuple[str, str]:
+def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proof: str) -> tuple[str, str]:
     """Two sentences that a privacy officer understands."""
     settings = list(dict.fromkeys(f.scenario for f in own))
     exposed = [f for f in own if f.level is Level.EXPOSED]
+    if proof and not exposed:
+        first = f"Client {thing}s can be read exactly, without a search: {proof}."
+        return first, "That the attacks tried here recovered less protects nobody: add closed-form and auto to them."
     leaky = {f.scenario for f in exposed}
     if level is Level.EXPOSED:
         worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))

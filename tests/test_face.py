@@ -155,3 +155,14 @@ def test_an_audit_from_python_lints_as_the_command_does(tmp_path: Path) -> None:
     assert {f.rule for f in found.lint} >= {"exact-count", "batch-of-one", "no-guarantee"}
     assert found.lint == lg.audit({"mlp": {"hidden": [6]}}, "samples", batches=1, folder=tmp_path / "out", **words).lint
     assert (found.save(tmp_path / "kept") / "lint.json").is_file()
+
+
+def test_tensors_of_other_types_are_read_as_what_they_mean() -> None:
+    x, y = torch.randint(256, (4, 3, 4, 4), dtype=torch.uint8), torch.tensor([0, 1, 2, 1], dtype=torch.int32)
+    source = lg.data.InMemory(inputs=x, labels=y, high=255.0)
+    read = source.read([1, 3])
+    assert (read.inputs.dtype, read.labels.dtype, source.classes) == (torch.float32, torch.int64, 3)
+    assert torch.equal(read.inputs, x[[1, 3]].float())
+    for labels in (y.float(), torch.nn.functional.one_hot(y.long())):
+        with pytest.raises(lg.InputError, match="labels: are torch"):
+            lg.data.InMemory(inputs=x, labels=labels, high=255.0)

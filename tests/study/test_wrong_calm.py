@@ -348,3 +348,13 @@ def test_a_frontier_recommends_nothing_that_broke_on_some_clients() -> None:
     found = recommendation(rows, tolerance)
     assert "sign" not in found["headline"]
     assert any("30 of 59 trials gave no result" in sentence for sentence in found["sentences"])
+
+
+def test_a_blank_picture_is_refused() -> None:
+    """The first slices of a scan are air: twenty such clients were "not recovered" by attacks that read all others."""
+    x = pictures(40, 0)
+    x[3] = torch.tensor([0.1, 0.5, 0.5])[:, None, None]
+    data = {"source": InMemory(inputs=x, labels=torch.arange(40) % 4), "batch": 2, "batches": 3}
+    with pytest.raises(InputError, match="one colour all over"):
+        resolve_plan(tiny(data=data))
+    resolve_plan(tiny(data=data | {"start": 4}))

@@ -19,7 +19,7 @@ class InMemory:
 
     Attributes:
         inputs: raw values in [low, high].
-        labels: classes of all examples.
+        labels: classes of all examples, of any whole type.
         count: of classes; by default one more than the largest label, and at least two.
         low, high: the raw data's range.
         normalise: whether pictures are normalised before the model sees them (see `leakgauge.data.spec`).
@@ -36,6 +36,10 @@ class InMemory:
 
     def __post_init__(self) -> None:
         require(len(self.inputs) == len(self.labels) > 0, "labels", f"are {len(self.labels)}", "give one an example")
+        whole = self.labels.ndim == 1 and not (self.labels.is_floating_point() or self.labels.is_complex())
+        odd = f"are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
+        require(whole, "labels", odd, "give one whole number an example: its class, from 0")
+        object.__setattr__(self, "labels", self.labels.long())
         finite = bool(torch.isfinite(self.inputs).all())
         require(finite, "inputs", "hold NaN or infinity", "leave such examples out")
         inside = bool((self.inputs >= self.low).all()) and bool((self.inputs <= self.high).all())
@@ -56,7 +60,7 @@ class InMemory:
 
     def read(self, indices: Sequence[int]) -> Batch:
         chosen = torch.as_tensor(list(indices), dtype=torch.long)
-        return Batch(self.inputs[chosen].clone(), self.labels[chosen].clone())
+        return Batch(self.inputs[chosen].float(), self.labels[chosen])
 
     def names(self, indices: Sequence[int]) -> list[str]:
         return [f"example {index}" for index in indices]

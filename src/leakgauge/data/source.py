@@ -146,11 +146,14 @@ def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> 
     return [list(range(first, first + batch)) for first in range(start, start + batch * batches, batch)]
 
 
-def check(source: Source, indices: Iterable[int]) -> None:
+def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> None:
     """Decodes the examples that a plan will use, one at a time, before anything runs.
 
+    Args:
+        blank: whether pictures of one colour are let through.
+
     Raises:
-        InputError: one is unreadable, of another shape, not finite, or outside the range; names it.
+        InputError: one is unreadable, of another shape, not finite, outside the range, or blank; names it.
     """
     for index in indices:
         inputs = source.read([index]).inputs[0]
@@ -167,6 +170,10 @@ def check(source: Source, indices: Iterable[int]) -> None:
             f"leaves the range [{source.low:g}, {source.high:g}]",
             "set data.low and data.high, or scale the data",
         )
+        flat = inputs.flatten(1) if inputs.ndim == 3 and inputs[0].numel() > 1 else None
+        plain = blank or flat is None or bool((flat != flat[:, :1]).any())
+        nothing = "is of one colour all over: nothing in it can come back, and its client would count as protected"
+        require(plain, name, nothing, "leave it out, e.g. the first slices of a scan: data.start")
 
 
 def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:

@@ -102,7 +102,7 @@ class Plan:
             labels = [named.label for named in several]
             twice = [name for name in labels if labels.count(name) > 1]
             require(not twice, key, f"names {twice[:1]} twice", "give each once")
-        check(self.source, [i for batch in self.batches for i in batch])
+        check(self.source, [i for batch in self.batches for i in batch], blank=self.update is not None)
         self._check_update()
         self._check_clients()
 

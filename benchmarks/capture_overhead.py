@@ -1,6 +1,7 @@
-"""What a capture costs a round: processor seconds of a client's round without and with it, median of some rounds.
+"""What a capture costs a round: processor seconds of rounds without and with it, in turns, medians.
 
-``python benchmarks/capture_overhead.py [ROUNDS] [EXAMPLES]``: 64 of 32 px, one epoch in batches of 16.
+``python benchmarks/capture_overhead.py [ROUNDS]``: photos of 32 px in batches of 8, SGD; rounds of a few steps and of
+about one second. Listening costs by the step; writing costs by the round and the megabyte.
 """
 
 from __future__ import annotations
@@ -8,53 +9,63 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
 
-from leakgauge.capture import Recorder, watching
-from leakgauge.models import lenet, resnet18
+from leakgauge.capture import Examples, Recorder, watching
+from leakgauge.models import lenet, mlp, resnet18
+
+NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...]], ...] = (
+    ("lenet", lambda: lenet(classes=10), (8, 400)),
+    ("mlp", lambda: mlp(classes=10, hidden=(256, 64)), (8, 400)),
+    ("resnet18", lambda: resnet18(classes=10), (2, 6)),
+)
+"""Name, network, steps of a short and of a long round."""
 
 
-def trained(net: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> None:
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
-    for x, y in zip(inputs.split(16), labels.split(16), strict=True):
+def trained(net: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, steps: int) -> float:
+    """Processor seconds of a round."""
+    start = time.process_time()
+    optimiser = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for _ in range(steps):
         optimiser.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
+        nn.functional.cross_entropy(net(inputs), labels).backward()
         optimiser.step()
+    return time.process_time() - start
 
 
-def one_round(net: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, float]:
-    """Processor seconds of a round as it is, of one that is listened to, and of writing what was captured."""
-    before, clock = {k: v.clone() for k, v in net.state_dict().items()}, time.process_time
-    times = [clock()]
-    trained(net, inputs, labels)
-    times.append(clock())
-    with watching(listen=True) as examples:
-        trained(net, inputs, labels)
-    times.append(clock())
+def written(before: dict[str, torch.Tensor], net: nn.Module, examples: Examples) -> float:
+    """Processor seconds of writing a round."""
     with TemporaryDirectory() as folder:
-        recorder = Recorder(folder=Path(folder))
-        recorder.keep(before, net.state_dict(), round_="1", node="0", count=len(labels), examples=examples)
-    times.append(clock())
-    plain, heard, written = (b - a for a, b in pairwise(times))
-    return plain, heard, written
+        start = time.process_time()
+        Recorder(folder=Path(folder)).keep(before, net.state_dict(), round_="1", node="0", examples=examples)
+        return time.process_time() - start
 
 
-def main(rounds: int = 5, examples: int = 64) -> None:
+def main(rounds: int = 9) -> None:
     torch.set_num_threads(1)
-    inputs, labels = torch.rand(examples, 3, 32, 32), torch.arange(examples) % 10
-    for name, make in (("lenet", lenet), ("resnet18", resnet18)):
-        net = make(classes=10).train()
-        trained(net, inputs, labels)
-        found = [one_round(net, inputs, labels) for _ in range(rounds)]
-        a, b, c = (statistics.median(v) for v in zip(*found, strict=True))
-        size = sum(v.numel() * v.element_size() for v in net.state_dict().values()) / 1e6
-        print(f"{name} ({size:.1f} MB): round {a:.3f} CPU s, heard {b:.3f}, written {c:.3f}", end=": ")
-        print(f"capture adds {100 * (b + c - a) / a:.1f} %", flush=True)
+    inputs, labels = torch.rand(8, 3, 32, 32), torch.arange(8)
+    for name, make, lengths in NETWORKS:
+        net = make().train()
+        before = {k: v.clone() for k, v in net.state_dict().items()}
+        size = sum(v.numel() * v.element_size() for v in before.values()) / 1e6
+        for steps in lengths:
+            trained(net, inputs, labels, steps)
+            plain, heard, kept = [], [], []
+            for _ in range(rounds):
+                plain.append(trained(net, inputs, labels, steps))
+                with watching(listen=True) as examples:
+                    heard.append(trained(net, inputs, labels, steps))
+                kept.append(written(before, net, examples))
+            a, c = statistics.median(plain), statistics.median(kept)
+            extra = statistics.median(h - p for h, p in zip(heard, plain, strict=True))
+            print(f"{name} ({size:.1f} MB), {steps} steps: round {a:.4f} CPU s", end="; ")
+            print(f"listening adds {100 * extra / a:.1f} % ({1e6 * extra / steps:.0f} us a step)", end="; ")
+            print(f"writing {1e3 * c:.1f} ms", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import logging
+import pickle
 import stat
 import sys
+import threading
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy as by_name
+from torch.nn.modules import module as torch_module
 
 pytest.importorskip("flwr")
 
@@ -251,39 +257,110 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
         assert seen_by_server["data"] == asked["data"]
 
 
-def loop(module: nn.Module, *, losses: int = 1) -> None:
-    """Somebody's training and validation, with a loss module or a function of torch."""
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+functional = nn.functional
+
+
+class OwnLoss(nn.Module):
+    """Somebody's loss module, called with the scores of a model."""
+
+    def forward(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return by_name(scores, labels)
+
+
+def loop(module: nn.Module, loss: Loss = by_name, *, amp: bool = False) -> None:
+    """Somebody's training with accumulation, clipping and two optimisers, and validation."""
+    heads = [torch.optim.SGD(module[1].parameters(), lr=0.1), torch.optim.Adam(module[3].parameters())]
+    scaler = torch.amp.GradScaler("cpu", enabled=amp)
     for x, y in zip(X.split(2), Y.split(2), strict=True):
-        optimiser.zero_grad()
-        if losses == 1:
-            nn.CrossEntropyLoss()(module(x), y).backward()
-        else:
-            nn.functional.nll_loss(nn.functional.log_softmax(module(x), 1), target=y).backward()
-        optimiser.step()
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            scaler.scale(loss(module(x), y) / 2).backward()
+    for optimiser in heads:
+        scaler.unscale_(optimiser)
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        scaler.step(optimiser)
     with torch.no_grad():
-        nn.functional.cross_entropy(module(X), Y)
+        functional.cross_entropy(module(X), Y)
 
 
-@pytest.mark.parametrize("losses", [1, 2])
-def test_minibatches_of_a_loop_are_heard_without_a_line_in_it(losses: int) -> None:
-    expected = net()
-    loop(expected, losses=losses)
-    module = net()
+HEARD: dict[str, Loss] = {
+    "imported by name": by_name,
+    "function": lambda scores, y: functional.cross_entropy(scores, target=y),
+    "module": nn.CrossEntropyLoss(label_smoothing=0.1, weight=torch.ones(3)),
+    "two functions": lambda scores, y: functional.nll_loss(functional.log_softmax(scores, 1), y),
+    "two modules": lambda scores, y: nn.NLLLoss()(nn.LogSoftmax(1)(scores), y),
+    "module of one's own": OwnLoss(),
+}
+
+
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("loss", HEARD.values(), ids=HEARD)
+def test_minibatches_of_a_loop_are_heard_without_a_line_in_it(
+    loss: Loss, amp: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected, module, again = net(), net(), net()
+    loop(expected, loss, amp=amp)
+    with watching(listen=True) as outer, watching(listen=True) as inner:
+        loop(module, loss, amp=amp)
+    loop(again, loss, amp=amp)  # nobody listens any more
+    for examples in (outer, inner):
+        assert torch.equal(torch.cat(examples.inputs), X)
+        assert torch.equal(torch.cat(examples.labels), Y)
+    for trained in (module, again):
+        assert all(torch.equal(a, b) for a, b in zip(expected.parameters(), trained.parameters(), strict=True))
+    assert not caplog.text
+
+
+def test_listening_costs_a_step_a_few_calls_however_deep_the_network() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), *(nn.ReLU() for _ in range(50)))
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call" and "capture" in Path(frame.f_code.co_filename).parts
+
     with watching(listen=True) as examples:
-        loop(module, losses=losses)
-    loop(module)  # nobody listens any more
+        sys.setprofile(count)
+        functional.cross_entropy(module(X), Y).backward()
+        optimiser.step()
+        sys.setprofile(None)
+    assert len(examples.inputs) == 1
+    assert calls <= 10
+
+
+def test_a_listener_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Another thread's training, a forward pass that fails, a model that is copied and saved in the round."""
+    before = torch._C._nn.cross_entropy_loss, dict(torch_module._global_forward_pre_hooks)
+    module = net()
+
+    def fails(*_: object) -> None:
+        raise ValueError("on purpose")
+
+    with watching(listen=True) as examples:
+        thread = threading.Thread(target=loop, args=(net(),))
+        thread.start()
+        thread.join()
+        assert not examples.inputs
+        handle = module[3].register_forward_pre_hook(fails)
+        with pytest.raises(ValueError, match="on purpose"):
+            module(X)
+        handle.remove()
+        loop(module)
+        pickle.dumps(copy.deepcopy(module))
     assert torch.equal(torch.cat(examples.inputs), X)
-    assert torch.equal(torch.cat(examples.labels), Y)
-    again = net()
-    loop(again, losses=losses)
-    assert all(torch.equal(a, b) for a, b in zip(expected.parameters(), again.parameters(), strict=True))
+    assert "1 of 3 calls" in caplog.text
+    assert before == (torch._C._nn.cross_entropy_loss, dict(torch_module._global_forward_pre_hooks))
+    assert not any(m._forward_hooks for m in module.modules())
 
 
-def test_what_a_listener_cannot_hear_is_left_out() -> None:
+def test_what_a_listener_cannot_hear_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
     with watching(listen=True) as examples:
         module = net()
         nn.functional.mse_loss(module(X), torch.zeros(4, 3))
         nn.functional.cross_entropy(module(X), torch.full((4, 3), 1 / 3))  # soft labels
         nn.functional.cross_entropy(torch.zeros(4, 3), Y)  # of no module
+        scores = module(X)
+        (-scores.log_softmax(1)[range(4), Y].mean()).backward()  # arithmetic of one's own
     assert not examples.inputs
+    assert "3 of 3 calls" in caplog.text

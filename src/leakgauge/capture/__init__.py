@@ -1,15 +1,7 @@
 """Capturing rounds as they happen."""
 
-from leakgauge.capture.recorder import (
-    EXAMPLES,
-    Examples,
-    Recorder,
-    named,
-    round_folder,
-    seen,
-    unbroken,
-    watching,
-)
+from leakgauge.capture.listening import unbroken
+from leakgauge.capture.recorder import EXAMPLES, Examples, Recorder, named, round_folder, seen, watching
 
 __all__ = [
     "EXAMPLES",

@@ -6,7 +6,7 @@ their owner alone; examples are written only where the training code hands them 
 
 from __future__ import annotations
 
-import logging
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,13 +19,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakgauge.capture.listening import listening
-from leakgauge.errors import FOREIGN, said
+from leakgauge.capture.listening import listening, unbroken
 from leakgauge.files import private_folder, replacing
 from leakgauge.models.weights import fingerprint
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
-
-log = logging.getLogger("leakgauge.capture")
 
 EXAMPLES = "examples.npz"
 """File of a captured round's examples."""
@@ -33,8 +30,8 @@ EXAMPLES = "examples.npz"
 MOST_EXAMPLES = 4096
 """Examples of a round that are kept at most."""
 
-BROKEN = (*FOREIGN, MemoryError)
-"""What a capture may run into; it is logged."""
+BLOCK = 8 << 20
+"""Bytes of memory that examples are kept in, before more is asked for."""
 
 
 @dataclass
@@ -43,12 +40,24 @@ class Examples:
 
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
+    count: int = 0
+    spare: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
-        """Keeps copies, up to `MOST_EXAMPLES`."""
-        if sum(len(x) for x in self.inputs) < MOST_EXAMPLES:
-            self.inputs.append(inputs.detach().to("cpu", torch.float32, copy=True))
-            self.labels.append(labels.detach().to("cpu", copy=True))
+        """Keeps copies, up to `MOST_EXAMPLES`.
+
+        Raises:
+            RuntimeError: tensors without values of their own, as inside `torch.vmap`.
+        """
+        if self.count < MOST_EXAMPLES:
+            n, *shape = inputs.shape
+            if len(self.spare) < n or list(self.spare.shape[1:]) != shape:
+                rows = max(n, BLOCK // max(1, 4 * math.prod(shape)))
+                self.spare = torch.from_numpy(np.empty((rows, *shape), np.float32))  # in huge pages: faster to fill
+            x, y = self.spare[:n].copy_(inputs.detach()), labels.detach().to("cpu", copy=True)
+            self.inputs.append(x)
+            self.labels.append(y)
+            self.count, self.spare = self.count + n, self.spare[n:]
 
     def save(self, path: Path, count: int | None) -> None:
         """Writes the first `count`, one epoch's, as a NumPy archive that `npz:` reads."""
@@ -79,19 +88,10 @@ def watching(*, listen: bool = False) -> Iterator[Examples]:
     examples = Examples()
     token = _current.set(examples)
     try:
-        with listening(seen) if listen else nullcontext():
+        with listening(examples.add) if listen else nullcontext():
             yield examples
     finally:
         _current.reset(token)
-
-
-@contextmanager
-def unbroken(what: str) -> Iterator[None]:
-    """Logs what goes wrong inside the block, and goes on after it."""
-    try:
-        yield
-    except BROKEN as error:
-        log.warning("no capture of %s: %s", what, said(error))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,16 @@ def _sqrt_or_worse(job: float) -> float:
     return math.sqrt(job)
 
 
+def _is_imported(job: str) -> bool:
+    return job in sys.modules
+
+
+def test_a_process_begins_with_what_its_first_gradient_imports() -> None:
+    found: list[bool] = []
+    run_all(_is_imported, ["torch._dynamo"], found.append, workers=1, begin=repr, ground=None, kept="names")
+    assert found == [True]
+
+
 def _dies_once(job: str) -> str:
     if not os.path.exists(job):
         with open(job, "w"):

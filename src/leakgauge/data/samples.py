@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,13 @@ RESERVE = (
     "clock_motion.png",
 )
 """Grey pictures of the same wheel, tinted at random; used where a batch takes the colour photos itself."""
+
+
+@lru_cache(maxsize=len(PHOTOS) + len(RESERVE))
+def _photo(path: Path) -> Image.Image:
+    """Decoded once a process, 15 MB in all: every trial compares with crops of them."""
+    with opened(path, path.name) as photo:
+        return photo.copy()
 
 
 @DATA.register("samples")
@@ -90,10 +97,7 @@ class Samples:
         return [self._folder / name for name in (*PHOTOS, *RESERVE)]
 
     def read(self, indices: Sequence[int]) -> Batch:
-        photos = []
-        for i in indices:
-            with opened(self._folder / PHOTOS[i], PHOTOS[i]) as photo:
-                photos.append(pixels(photo, channels=3, size=self.size))
+        photos = [pixels(_photo(self._folder / PHOTOS[i]), channels=3, size=self.size) for i in indices]
         inputs = torch.stack(photos) if photos else torch.empty(0, *self.shape)
         return Batch(inputs, self.labels[list(indices)])
 
@@ -111,8 +115,8 @@ class Samples:
 
         def crops() -> Iterator[Tensor]:
             for k, file in enumerate(files):
-                with opened(self._folder / file, file) as photo:
-                    yield from (self._crop(photo, generator) for _ in range(k, size, len(files)))
+                photo = _photo(self._folder / file)
+                yield from (self._crop(photo, generator) for _ in range(k, size, len(files)))
 
         made = Lent.of(crops(), size, self.shape, self.low, self.high)
         order = [i for k in range(len(files)) for i in range(k, size, len(files))]

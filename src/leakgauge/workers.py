@@ -36,10 +36,6 @@ STARTING = 600.0
 STALLED = 60.0
 """Seconds in which a worker that has begun to send an answer must go on: one that is stopped in the middle is dead."""
 
-
-FIRST_GRADIENT = "torch._dynamo"
-"""What torch imports at a process's first gradient through a function, for more than a second."""
-
 LOOKS = 5.0
 """Seconds between two looks at whether a worker was stopped (SIGSTOP): it is told to go on, for nobody else would."""
 
@@ -155,9 +151,10 @@ def run_all(
         InputError: a process died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised it.
             Jobs that have not begun are dropped.
     """
-    # Forked from a server that has imported all they need, but started no thread: they share its memory.
+    # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which takes a
+    # second, but started no thread: they share its memory.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([run.__module__, FIRST_GRADIENT])
+    context.set_forkserver_preload([run.__module__, "torch._dynamo"])
     pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
     fresh, again = iter(jobs), deque[tuple[Job, int]]()
 

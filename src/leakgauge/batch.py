@@ -20,6 +20,9 @@ class DataSpec:
         classes: number of labels.
         low, high: the true range of the raw data; attacks stay in it and scores use it.
         mean, std: per channel (or one value); the model sees ``(x - mean) / std``.
+        vocabulary: number of tokens where an example is a text, given by the whole numbers of its tokens; 0 where it is
+            of real numbers.
+        padding: the token that fills up short texts and says nothing; `None` where there is none.
     """
 
     shape: tuple[int, ...]
@@ -28,6 +31,8 @@ class DataSpec:
     high: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    vocabulary: int = 0
+    padding: int | None = None
 
     def __post_init__(self) -> None:
         require(self.high > self.low, "data.high", "must exceed data.low", "give the data's range")
@@ -47,6 +52,15 @@ class DataSpec:
     def is_image(self) -> bool:
         """Channels first, one or three of them, and two spatial axes."""
         return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are sequences of tokens."""
+        return self.vocabulary > 0
+
+    def given(self, x: Float[Tensor, "n *shape"]) -> Tensor:
+        """What the model is called with: normalised numbers, or the whole numbers of tokens."""
+        return x.round().long() if self.is_text else self.normalise(x)
 
     def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))

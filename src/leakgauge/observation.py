@@ -78,11 +78,28 @@ class Tried:
 
 
 @dataclass(frozen=True, eq=False)
+class TokenCounts:
+    """Which tokens a client's texts hold.
+
+    Attributes:
+        counts: how often each token occurs: a row a text, in no order, or one row for all texts together.
+        counted: whether these are the counts; else a token that occurs has 1, however often it does.
+        whole: whether no other token occurs.
+        order: the tokens of the only text in their places; `None` where these were not read.
+    """
+
+    counts: Int[Tensor, "k vocabulary"]
+    counted: bool
+    whole: bool
+    order: Int[Tensor, " length"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Images in the data's raw range, one a slot, and what is known of how they were found.
 
     Attributes:
-        inputs: `None` when the attack has no answer.
+        inputs: `None` when the attack has no answer, or one in `tokens` alone.
         labels: one a slot, or a multiset of the batch's (`paired` false); `None` when unknown.
         paired: whether label i belongs to example i.
         certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
@@ -90,6 +107,7 @@ class Reconstruction:
         tried: what an attack of several methods tried, and why each stopped.
         blind: a sentence where the update was found to say nothing of its images; empty else.
         restarts: final data term of each restart of a search that had several.
+        tokens: of texts, what was read of them; `EXACT` proves that every token in it occurs.
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
         trace: (gradient evaluations, objective) as the run went on.
@@ -108,6 +126,7 @@ class Reconstruction:
     tried: tuple[Tried, ...] = ()
     blind: str = ""
     restarts: tuple[float, ...] = ()
+    tokens: TokenCounts | None = None
 
     @staticmethod
     def not_applicable(message: str) -> Reconstruction:

@@ -37,8 +37,7 @@ def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[T
 def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Negative log-likelihood of raw logits, no log-softmax: mean of −logit[label].
 
-    The loss of MKOR's published code. No classifier trains with it (it is unbounded below), so a client
-    that uses it lets the server choose its loss.
+    The loss of MKOR's published code, unbounded below: a client that uses it lets the server choose its loss.
     """
     return F.nll_loss(logits, labels)
 
@@ -86,8 +85,7 @@ class Task:
     """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
-    a gradient travel with the buffers. `module` is a private copy and never changes. Attention runs by its plain
-    formula: torch's fused kernels are faster and have no second derivative, which attacks need.
+    a gradient travel with the buffers. `module` is a private copy and never changes. See `twice_differentiable`.
 
     Attributes:
         stochastic: the model draws at random (dropout in train mode, a variational bottleneck).
@@ -124,6 +122,9 @@ class Task:
         require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
         mode = Mode(mode)
         module = _own_copy(module)
+        for part in module.modules():
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+                part.sparse = False  # the same gradient, which can be differentiated again
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach().clone() for k, v in module.named_parameters()}
         trained = {k for k, v in module.named_parameters() if v.requires_grad}
@@ -204,7 +205,7 @@ class Task:
         # `new_zeros` of a batched input gives.
         fresh = {k: inputs.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}
         with twice_differentiable():
-            out = functional_call(self.module, {**parameters, **fresh}, (self.data.normalise(inputs),))
+            out = functional_call(self.module, {**parameters, **fresh}, (self.data.given(inputs),))
         if isinstance(out, Mapping) and "logits" in out:  # as Hugging Face models answer
             out = out["logits"]
         require(

@@ -103,8 +103,12 @@ CASES = (
     Case("adam-ratios", AdamRatios(iterations=150), protocol=TWICE, min_psnr=12),
     Case("rog", rog(steps=40, factor=2)),
 )
-ELSEWHERE = {"learned-inversion": "learned/test_learned.py", "rogs": "recipes/test_rogs.py"}
-"""Registered attacks that must be trained or given a trained network first, and the tests that hold their contracts."""
+ELSEWHERE = {
+    "learned-inversion": "learned/test_learned.py",
+    "rogs": "recipes/test_rogs.py",
+    "tokens": "closed_form/test_tokens.py",
+}
+"""Registered attacks of texts, or of trained networks, and the tests that hold their contracts."""
 
 
 def observe(

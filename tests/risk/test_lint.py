@@ -89,7 +89,7 @@ def test_the_rows_of_an_embedding_are_the_tokens() -> None:
 
     tokens = torch.tensor([[3, 17, 17, 42], [5, 3, 99, 0]])
     (found,) = [f for f in lint_update(update_of(Text(), tokens), "u") if f.rule == "tokens-of-embedding"]
-    assert "6 of 100 rows" in found.evidence
+    assert "6 of 100 rows of embed.weight moved" in found.evidence
     assert "(0, 3, 5, 17, 42, 99)" in found.evidence
 
 

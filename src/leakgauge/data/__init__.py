@@ -8,8 +8,9 @@ from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
 from leakgauge.data.parquet import Hub, Parquet
 from leakgauge.data.samples import ECG, Samples
-from leakgauge.data.source import InWords, Source, check, client_batches, gallery, public, spec
+from leakgauge.data.source import InWords, OfTokens, Source, check, client_batches, gallery, public, spec
 from leakgauge.data.table import Table
+from leakgauge.data.text import Tokens
 
 __all__ = [
     "ECG",
@@ -20,10 +21,12 @@ __all__ = [
     "Hub",
     "InMemory",
     "InWords",
+    "OfTokens",
     "Parquet",
     "Samples",
     "Source",
     "Table",
+    "Tokens",
     "check",
     "client_batches",
     "gallery",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -98,6 +99,16 @@ class InWords(Protocol):
 
 
 @runtime_checkable
+class OfTokens(Protocol):
+    """A source of texts, by the numbers of their tokens below `vocabulary`; `padding` fills up short ones."""
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def padding(self) -> int | None: ...
+
+
+@runtime_checkable
 class MakesOthers(Protocol):
     """A source too small to lend whole examples: it makes other pictures itself."""
 
@@ -108,6 +119,8 @@ def spec(source: Source) -> DataSpec:
     """The data's format. Pictures of a source with `normalise` get `CIFAR_MEAN` or `GREY_MEAN`, scaled to
     the source's range; everything else mean 0 and standard deviation 1, which leaves it as it is."""
     plain = DataSpec(shape=source.shape, classes=source.classes, low=source.low, high=source.high)
+    if isinstance(source, OfTokens):
+        return replace(plain, vocabulary=source.vocabulary, padding=source.padding)
     if not (source.normalise and plain.is_image):
         return plain
     mean, std = (CIFAR_MEAN, CIFAR_STD) if source.shape[0] == 3 else (GREY_MEAN, GREY_STD)

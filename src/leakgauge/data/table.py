@@ -56,6 +56,34 @@ class Column:
         return f"{self.low + numbers[0] * (self.high - self.low):.{self.digits}f}"
 
 
+def read_rows(path: str, separator: str) -> list[list[str]]:
+    """The rows of a CSV file, its header first.
+
+    Raises:
+        InputError: unreadable, empty, two columns of one name, or rows of different lengths.
+    """
+    require(len(separator) == 1, "data.separator", f"is {separator!r}", "give one character")
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            found = [row for row in csv.reader(file, delimiter=separator, strict=True) if row]
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        hint = "give a CSV file in UTF-8 with a header"
+        raise InputError("data.source", f"cannot read '{path}' ({error})", hint) from error
+    require(len(found) > 1, "data.source", f"'{path}' holds no rows", "give a header and a line an example")
+    twice = len(set(found[0])) < len(found[0])
+    require(not twice, "data.source", "has two columns of one name", "give each column a name of its own")
+    for i, row in enumerate(found[1:], 2):
+        problem = f"line {i} has {len(row)} cells, the header {len(found[0])}"
+        require(len(row) == len(found[0]), "data.source", problem, "check the separator and quotes")
+    return found
+
+
+def class_numbers(cells: Sequence[str]) -> tuple[Int[Tensor, " n"], int]:
+    """Places of a column's values in their order, and how many classes that makes."""
+    values = sorted(set(cells), key=lambda cell: (len(cell), cell) if cell.isdigit() else (0, cell))
+    return torch.tensor([values.index(cell) for cell in cells]), max(FEWEST_CLASSES, len(values))
+
+
 @DATA.register("csv")
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -90,20 +118,7 @@ class Table:
 
     @cached_property
     def _cells(self) -> list[list[str]]:
-        require(len(self.separator) == 1, "data.separator", f"is {self.separator!r}", "give one character")
-        try:
-            with open(self.path, encoding="utf-8-sig", newline="") as file:
-                found = [row for row in csv.reader(file, delimiter=self.separator, strict=True) if row]
-        except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-            hint = "give a CSV file in UTF-8 with a header"
-            raise InputError("data.source", f"cannot read '{self.path}' ({error})", hint) from error
-        require(len(found) > 1, "data.source", f"'{self.path}' holds no rows", "give a header and a line an example")
-        twice = len(set(found[0])) < len(found[0])
-        require(not twice, "data.source", "has two columns of one name", "give each column a name of its own")
-        for i, row in enumerate(found[1:], 2):
-            problem = f"line {i} has {len(row)} cells, the header {len(found[0])}"
-            require(len(row) == len(found[0]), "data.source", problem, "check the separator and quotes")
-        return found
+        return read_rows(self.path, self.separator)
 
     @property
     def _header(self) -> list[str]:
@@ -160,9 +175,7 @@ class Table:
 
     @cached_property
     def _labels(self) -> tuple[Int[Tensor, " n"], int]:
-        cells = self._of(self._target)
-        values = sorted(set(cells), key=lambda cell: (len(cell), cell) if cell.isdigit() else (0, cell))
-        return torch.tensor([values.index(cell) for cell in cells]), max(FEWEST_CLASSES, len(values))
+        return class_numbers(self._of(self._target))
 
     @property
     def labels(self) -> Int[Tensor, " n"]:

@@ -45,7 +45,9 @@ class Shown:
             return []
         columns = found.get("columns") or []
         if not columns:
-            return [("text", " ".join(true), None if read is None else " ".join(read))]
+            form = found.get("form")
+            named = f"text; read: {form}" if form else "text"
+            return [(named, " ".join(true), None if read is None else " ".join(read))]
         return [(name, true[i], None if read is None else read[i]) for i, name in enumerate(columns)]
 
     @property

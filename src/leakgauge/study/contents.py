@@ -103,7 +103,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
     """Of the files that a source lies in, or else of the examples themselves."""
     whole = hashlib.sha256(fingerprint(source.labels).encode())
-    if isinstance(source, LiesInFiles):
+    if isinstance(source, LiesInFiles) and source.files:
         for path in source.files:
             whole.update(f"{path.name}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
         return whole.hexdigest()

@@ -17,7 +17,7 @@ from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twin
 from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores, Values
+from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores, TokenScores, Values
 from leakgauge.task import Batch, DataSpec
 
 COPY = 40.0
@@ -61,6 +61,7 @@ class Evaluation:
     labels: LabelScores | None
     controls: Nulls
     order: tuple[int | None, ...]
+    tokens: TokenScores | None = None
 
 
 def evaluate(
@@ -77,7 +78,7 @@ def evaluate(
     attack that gives back fewer images than the client had is not better for it.
     """
     found = reconstruction.inputs
-    labels = _labels(reconstruction, truth, data, labels_known)
+    labels = label_scores(reconstruction, truth, data, labels_known)
     if found is None or not reconstruction.status.has_result:
         return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
     # An attack that offers more than the client had would get the best of many tries: what it proved comes first.
@@ -242,7 +243,8 @@ def _alike(x: Tensor, other: Tensor, data: DataSpec) -> bool:
     return bool(twins(x, other, data_range=data.range, low=data.low).any())
 
 
-def _labels(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:
+def label_scores(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:
+    """Of labels that were read or given; `None` where the attack found none."""
     if reconstruction.labels is None and not known:
         return None
     true, guesses = truth.batch.labels, len(truth.batch)

@@ -29,6 +29,8 @@ def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:
     known: dict[str, object] = {"classes": data.classes, "shape": data.shape}
     if data.is_image:
         known |= {"channels": data.shape[0], "size": data.shape[-1]}
+    if data.is_text:
+        known |= {"vocabulary": data.vocabulary, "padding": data.padding, "length": data.shape[0]}
     return {name: known[name] for name in accepted if name in known}
 
 

@@ -25,9 +25,11 @@ from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.contents import withheld_name
 from leakgauge.study.dealt import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
+from leakgauge.study.evaluate_texts import evaluate_texts
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
 from leakgauge.study.plan import UNDEFENDED, Plan
+from leakgauge.study.words import in_words
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
 
@@ -112,7 +114,10 @@ def run_trial(
         batch, distractors, shown, plan.data.neighbours(key.batch, OTHERS, control=key.control), prior, trained, whole
     )
     known_labels = Known.LABELS in plan.knows
-    found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
+    if plan.spec.is_text:
+        found = evaluate_texts(reconstruction, truth, plan.spec, labels_known=known_labels)
+    else:
+        found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
     role, base = role_of(attack)
     names = tuple(withheld_name(name) if counts_only else name for name in examples.names)
     trial = Trial(
@@ -133,6 +138,7 @@ def run_trial(
         trace=tuple((evaluations, _finite(objective)) for evaluations, objective in reconstruction.trace),
         gradient_evaluations=reconstruction.cost.gradient_evaluations,
         seconds=round(reconstruction.cost.seconds, 3),
+        tokens=found.tokens,
     )
     pictures = (
         ()
@@ -141,7 +147,7 @@ def run_trial(
     )
     told = trial.to_json()
     if isinstance(plan.source, InWords):
-        told["words"] = in_words(plan.source, batch, reconstruction, found.order, counts_only=counts_only)
+        told["words"] = in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
     return TrialResult(trial.id, readable(told), pictures)
 
 
@@ -219,21 +225,6 @@ def observe(
     except InputError as error:
         why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
         return Reconstruction(None, None, Status.FAILED, why)
-
-
-def in_words(
-    source: InWords, batch: Batch, reconstruction: Reconstruction, order: tuple[int | None, ...], *, counts_only: bool
-) -> dict[str, object]:
-    """Examples and reads in words, as report.json has them, and the share of each example's words that was read."""
-    true, found = source.in_words(batch.inputs), reconstruction.inputs
-    reads = [None if found is None or slot is None else source.in_words(found[slot : slot + 1])[0] for slot in order]
-    equal = [
-        round(sum(a == b for a, b in zip(t, read or (), strict=read is not None)) / len(t), 4)
-        for t, read in zip(true, reads, strict=True)
-    ]
-    if counts_only:
-        return {"match": equal}
-    return {"columns": list(source.columns), "true": true, "read": reads, "match": equal}
 
 
 def readable(value: Any) -> Any:

@@ -106,6 +106,8 @@ def _came_back(own: Sequence[Finding]) -> str:
     assert worst.identified is not None
     thing = worst.scenario.data.kind
     defense = worst.scenario.defense if worst.scenario.defended else "no defence"
+    if worst.tokens is not None:
+        return f"{_capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
     return (
         f"{worst.recovered} of {worst.images} {thing}s came back; by likeness {worst.identified.count} picked out of a "

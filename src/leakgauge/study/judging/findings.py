@@ -28,6 +28,7 @@ from leakgauge.study.judging.results import (
     PSNRSummary,
     Residual,
 )
+from leakgauge.study.judging.texts import tokens_of
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""
@@ -226,7 +227,7 @@ def finding(group: Group, groups: Sequence[Group]) -> Finding:
         level=level_of(group, power, identified, risk),
         trials=len(group.trials),
         failed=len(group.trials) - len(group.scored),
-        images=len(images),
+        images=len(images) if identified is None or images else identified.n,
         clients=len({t.client for t in group.trials}),
         psnr=PSNRSummary(
             mean=round(statistics.fmean(means), 3),
@@ -248,6 +249,7 @@ def finding(group: Group, groups: Sequence[Group]) -> Finding:
         gain=gain_of(group),
         label_f1=labels_of(group, groups),
         power=power,
+        tokens=tokens_of(group),
         cost=Cost(sum(t.gradient_evaluations for t in group.trials), round(sum(t.seconds for t in group.trials), 3)),
     )
 

@@ -107,6 +107,8 @@ def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[Group,
     able = [group for group, found in here if found.power.shown]
     if not able:
         none = "no attack tried here recovers the undefended controls, so it cannot pass"
+        if not here:
+            none = "no attack tried here gave a result, so nothing was tested"
         reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}"))
     elif setting.defended and all(_uninformed(group) for group in able):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
@@ -128,14 +130,19 @@ def _reasons(gate: GateConfig, group: Group, found: Finding) -> list[Reason]:
     reasons: list[Reason | None] = []
     if found.level is Level.EXPOSED:
         how = f"{found.recovered} of {found.images} {group.thing}s were recovered"
-        if not found.recovered:
+        if found.tokens is not None:
+            how = found.tokens.words
+        elif not found.recovered:
             how = f"the attack certified {found.certified} of its reads"
         if not found.recovered and not found.certified:
             how = f"more than half of the {group.thing}s are singled out"
         reasons.append(Reason(Why.BROKEN, f"exposed: {group.title}: {how}; no limit lets that pass"))
     if gate.identified is not None:
         reasons.append(_share("identified", group.identified, gate.identified.max, group))
-    if gate.psnr is not None:
+    if gate.psnr is not None and found.tokens is not None:
+        none = f"psnr: {group.title}: texts have no PSNR, so the limit says nothing: give identified, or leave it out"
+        reasons.append(Reason(Why.UNMEASURED, none))
+    elif gate.psnr is not None:
         limit = gate.psnr.worst
         above = {client: [v > limit for v in values] for client, values in group.highest_psnr.items()}
         if any(map(any, above.values())):

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from leakgauge.study.judging.scores import Json, LabelScores, Nulls, Scores, Values, plain
+from leakgauge.study.judging.scores import Json, LabelScores, Nulls, Scores, TokenScores, Values, plain
 
 
 class Role(Enum):
@@ -118,6 +118,7 @@ class Trial:
         role, base: what the attack claims to be, and what a naive or adapted reading is a reading of.
         blind: why the update says nothing of its images; empty where it does, or was not asked.
         explained: of a captured update.
+        tokens: of texts, what was read of them.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
     """
@@ -140,6 +141,7 @@ class Trial:
     gradient_evaluations: int
     seconds: float
     explained: Explanation | None = None
+    tokens: TokenScores | None = None
 
     @property
     def client(self) -> int:
@@ -189,8 +191,9 @@ class Trial:
         """An entry of report.json's ``trials``."""
         written = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
         cost = {key: written.pop(key) for key in ("gradient_evaluations", "seconds")}
-        if self.explained is None:
-            del written["explained"]
+        for optional in ("explained", "tokens"):
+            if written[optional] is None:
+                del written[optional]
         return written | {"cost": cost}
 
     @staticmethod
@@ -216,6 +219,7 @@ class Trial:
             gradient_evaluations=found["cost"]["gradient_evaluations"],
             seconds=found["cost"]["seconds"],
             explained=None if found.get("explained") is None else Explanation.from_json(found["explained"]),
+            tokens=None if found.get("tokens") is None else TokenScores(**found["tokens"]),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from leakgauge.study.judging.records import Scenario
 from leakgauge.study.judging.scores import plain
+from leakgauge.study.judging.texts import TokenLeak
 
 
 class Level(Enum):
@@ -197,9 +198,10 @@ class Finding:
     cost: Cost
     sentence: str = ""
     flags: tuple[Flag, ...] = ()
+    tokens: TokenLeak | None = None
 
     def to_json(self) -> dict[str, Any]:
         """An entry of report.json's ``verdict.findings``."""
-        written = {k: plain(getattr(self, k)) for k in self.__dataclass_fields__}
+        written = {k: plain(getattr(self, k)) for k in self.__dataclass_fields__ if k != "tokens" or self.tokens}
         told = [{"kind": type(flag).__name__, "sentence": flag.sentence} | plain(flag) for flag in self.flags]
         return written | {"flags": told}

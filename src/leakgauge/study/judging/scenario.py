@@ -58,7 +58,7 @@ def scenario_of(
         data=Data(
             source=plan.data.name,
             size=plan.data.size,
-            kind="image" if plan.spec.is_image else "example",
+            kind="image" if plan.spec.is_image else "text" if plan.spec.is_text else "example",
             batch=batch,
             index=plan.client(key),
             names=names,

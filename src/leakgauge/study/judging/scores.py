@@ -132,6 +132,28 @@ class LabelScores:
     known: bool
 
 
+@dataclass(frozen=True)
+class TokenScores:
+    """The tokens of a client's texts as a multiset against the true one, padding left out.
+
+    Attributes:
+        precision, recall, f1: of the multisets.
+        constant_f1: of the most frequent tokens of other texts, as often as they occur there.
+        exact_set, exact_counts: whether the same tokens, and as often.
+        counted: whether the attack read how often tokens occur; else each counts once.
+        in_place: of one text that was read in order, the share of its tokens in their places.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    constant_f1: float
+    exact_set: bool
+    exact_counts: bool
+    counted: bool
+    in_place: float | None
+
+
 def plain(value: Any) -> Any:
     """A record as JSON has it: dataclasses by field, or as they say themselves, tuples as lists, enums by value."""
     if hasattr(value, "to_json"):

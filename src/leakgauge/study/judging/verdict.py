@@ -52,10 +52,10 @@ def verdict(trials: Sequence[Trial], gate: GateConfig | None, proof: str = "") -
     level = next((name for name in LEVELS if any(f.level is name for f in own)), Level.INCONCLUSIVE)
     level = Level.EXPOSED if proof else Level.INCONCLUSIVE if level is Level.NOT_APPLICABLE else level
     doubt = next((group.doubt for group in groups if group.doubt), "")
-    images = all(group.thing == "image" for group in groups)
+    things = {group.thing for group in groups}
     return Verdict(
         level=level,
-        headline=_headline(own, level, "image" if images else "example", doubt, proof),
+        headline=_headline(own, level, things.pop() if len(things) == 1 else "example", doubt, proof),
         findings=(*own, *(f for group, f in found if group.control)),
         gate=judge(gate, rows, proof),
         explained=min((t.explained for t in trials if t.explained is not None), key=lambda e: e.holds, default=None),
@@ -77,10 +77,11 @@ def _sentence(group: Group, found: Finding) -> str:
     first = group.trials[0]
     if found.level is Level.NOT_APPLICABLE:
         return f"{group.title}: not applicable ({first.message})."
-    if found.identified is None or found.psnr is None:
+    if found.identified is None:
         return f"{group.title}: no result in {found.trials} trials ({first.message or first.status})."
     thing, seen = group.thing, found.identified
-    read = f"{seen.count} of {seen.n} {thing}s identified, highest PSNR {found.psnr.highest:.1f} dB"
+    read = f"{seen.count} of {seen.n} {thing}s identified"
+    read += "" if found.psnr is None else f", highest PSNR {found.psnr.highest:.1f} dB"
     back = _came_back(found, thing)
     said = {
         Level.EXPOSED: f"{group.title}: {back} ({read}).",
@@ -99,6 +100,8 @@ def _sentence(group: Group, found: Finding) -> str:
 def _came_back(found: Finding, thing: str) -> str:
     """Why a row is exposed."""
     assert found.identified is not None
+    if found.tokens is not None:
+        return found.tokens.words
     if found.recovered or not (found.certified or found.residual_risk):
         return f"{found.recovered} of {found.identified.n} {thing}s recovered"
     if found.certified:

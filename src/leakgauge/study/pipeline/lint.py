@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.clients import FedAvg, client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
-from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, NoDefense, parts_of
+from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
@@ -27,6 +27,7 @@ from leakgauge.study.plan import Plan
 from leakgauge.update import Update
 
 READS: dict[str, Attack] = {
+    "tokens": TokenRead(),
     "closed-form": LinearRead(),
     "rank-one": RankOneRead(),
     "patches": PatchRead(),
@@ -73,7 +74,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
         knowledge = Knowledge(
             example_count=len(batch),
             local_training=client.value,
-            defense=None if isinstance(defense.value, NoDefense) else defense.value,
+            defense=defense.value,
         )
         observation = Observation(defense.value.on_task(task), update, knowledge)
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
@@ -86,12 +87,14 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))
         except FOREIGN:
             continue
-        if found.status is Status.EXACT and found.inputs is not None:
+        if found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None):
+            count = len(batch) if found.inputs is None else min(len(found.inputs), len(batch))
+            what = "the tokens of all" if found.inputs is None else f"{count} of"
             yield LintFinding(
                 "exact-read",
                 Severity.HIGH,
                 where,
-                f"{name} reads {min(len(found.inputs), len(batch))} of {len(batch)} examples exactly: {found.message}",
+                f"{name} reads {what} {len(batch)} examples exactly: {found.message}",
                 "see the defences that stop it: leakgauge frontier",
             )
             return

@@ -1,0 +1,106 @@
+"""Which token stands where in one text: what enters a layer lies in the span of its weight gradient's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from leakgauge.observation import Observation
+from leakgauge.task import Task
+from leakgauge.tensors import Wire
+
+OUTSIDE = 0.05
+"""Share of a layer's input outside the span from which on it did not enter the layer."""
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A layer whose input at a place depends on the token there alone.
+
+    Attributes:
+        module: by name.
+        weight: its parameter, by name.
+        first: places of its input before those of the text.
+    """
+
+    module: str
+    weight: str
+    first: int
+
+
+def read_places(
+    observation: Observation, occur: Bool[Tensor, " vocabulary"], generator: torch.Generator
+) -> Int[Tensor, " length"] | None:
+    """The tokens of the only text in order; `None` where no layer shows them. Nothing here proves them.
+
+    ∂L/∂W = Σ_t ε_t·x_tᵀ, so every input x_t lies in the span of its rows, and other tokens at that place do not, while
+    the text has fewer tokens than the layer has inputs. Places that no token fits are padding.
+    """
+    task, data = observation.task, observation.task.data
+    tokens = occur.nonzero().flatten()
+    if data.padding is not None:
+        tokens = tokens[tokens != data.padding]
+    for carrier in _carriers(task, generator):
+        sent = observation.update.tensors[carrier.weight].detach().cpu()
+        values, rows = torch.linalg.svd(sent.double(), full_matrices=False)[1:]
+        rounding = 4 * Wire.of(sent).unit * max(sent.shape) ** 0.5 * float(values[0])
+        span = rows[values > rounding]
+        if not len(span) or len(span) >= sent.shape[1] - 1:
+            continue
+        texts = tokens[:, None].expand(-1, data.shape[0])
+        inputs = _entering(task, carrier, texts).double()[:, carrier.first : carrier.first + data.shape[0]]
+        left = (inputs - (inputs @ span.T) @ span).norm(dim=2) / inputs.norm(dim=2).clamp_min(1e-12)
+        least, chosen = left.min(0)
+        order = tokens[chosen]
+        if data.padding is not None:
+            order = torch.where(least < OUTSIDE, order, torch.full_like(order, data.padding))
+        if set(order.tolist()) >= set(tokens.tolist()):
+            return order
+    return None
+
+
+def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
+    """All such layers, the first ones first."""
+    one, other = torch.randint(task.data.vocabulary, (2, 2, *task.data.shape), generator=generator)
+    length = task.data.shape[0]
+    kept = torch.rand(length, generator=generator) < 0.5
+    other = torch.where(kept, one, other)
+    differs = (one != other).any(0)
+    found = []
+    for name, module in task.module.named_modules():
+        kind = {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}.get(type(module))
+        weight = f"{name}.{kind}" if name else str(kind)
+        if kind is None or weight not in task.parameters:
+            continue
+        pair = [_entering(task, Carrier(name, weight, 0), texts) for texts in (one, other)]
+        if pair[0].ndim != 3 or pair[0].shape != pair[1].shape or pair[0].shape[1] < length:
+            continue
+        moved = (pair[0] != pair[1]).any(2).any(0)
+        for first in range(pair[0].shape[1] - length + 1):
+            inside = moved[first : first + length]
+            if bool(moved.any()) and torch.equal(inside, differs) and int(moved.sum()) == int(differs.sum()):
+                found.append(Carrier(name, weight, first))
+                break
+    return found
+
+
+def _entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"]:
+    """What a layer is given for texts, texts first; empty where it is not called once on all of them."""
+    seen: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        seen.append((args[0] if args else named.get("query", next(iter(named.values())))).detach().cpu())
+
+    handle = task.module.get_submodule(carrier.module).register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            task.logits(task.parameters, task.buffers, texts.to(next(iter(task.parameters.values()))))
+    finally:
+        handle.remove()
+    if len(seen) != 1 or seen[0].ndim != 3:
+        return torch.zeros(0)
+    given = seen[0]
+    return given.transpose(0, 1) if given.shape[0] != len(texts) and given.shape[1] == len(texts) else given

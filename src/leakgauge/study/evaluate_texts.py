@@ -1,0 +1,148 @@
+"""Texts beside what was read of them, as `leakgauge.study.evaluate` does for numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from leakgauge.data.lent import Lent
+from leakgauge.metrics.tokens import counts_of, frequent_tokens, token_agreement, uncovered
+from leakgauge.observation import Reconstruction, Status, TokenCounts
+from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
+from leakgauge.study.judging.scores import Nulls, OtherClients, Scores, TokenScores
+from leakgauge.task import DataSpec
+
+
+def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec, *, labels_known: bool) -> Evaluation:
+    """Scores a client's texts against the tokens that were read.
+
+    A line-up of texts is by the share of a text's tokens that the read lacks: a text is identified where it lacks fewer
+    of it than of every stranger's, and recovered where these are at most half of what as many frequent tokens lack.
+    """
+    labels = label_scores(reconstruction, truth, data, labels_known)
+    read, n = reconstruction.tokens, len(truth.batch)
+    public, own = _counts(truth.public, data), _counts(truth.batch.inputs, data)
+    if read is None or not reconstruction.status.has_result:
+        constant = _LineUp.of(_frequent(public, data.shape[0]), truth, data)
+        nothing = Nulls((), sum(constant.identified(own)), (), None)
+        return Evaluation(None, labels, nothing, (None,) * n)
+    kept = read.counts.cpu().clone()
+    if data.padding is not None:
+        kept[:, data.padding] = 0
+    line_up = _LineUp.of(kept, truth, data)
+    constant = _LineUp.of(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
+    ranks, left, slots = line_up.place(own)
+    bar = constant.place(own)[1]
+    texts = truth.batch.inputs.round().long()
+    scores = Scores(
+        psnr=(None,) * n,
+        ssim=None,
+        mse=(None,) * n,
+        lpips=None,
+        likeness=None,
+        rank=tuple(ranks),
+        identified=tuple(rank == 1 for rank in ranks),
+        recovered=tuple(rank == 1 and a <= EXPLAINED * b for rank, a, b in zip(ranks, left, bar, strict=True)),
+        exact=tuple(read.order is not None and torch.equal(read.order.to(text), text) for text in texts),
+        trained_psnr=None,
+        certified=n if reconstruction.status is Status.EXACT else 0,
+        gallery=len(truth.gallery),
+        whole=len(truth.gallery) if truth.whole is None else truth.whole,
+    )
+    controls = Nulls((), sum(constant.identified(own)), (), _others(line_up, constant, truth, data))
+    tokens = _tokens(read, kept.sum(0), own.sum(0), frequent_tokens(public, n), texts, data)
+    return Evaluation(scores, labels, controls, tuple(slots), tokens)
+
+
+def _tokens(
+    read: TokenCounts,
+    found: Int[Tensor, " vocabulary"],
+    true: Int[Tensor, " vocabulary"],
+    guess: Int[Tensor, " vocabulary"],
+    texts: Int[Tensor, "n length"],
+    data: DataSpec,
+) -> TokenScores:
+    precision, recall, f1 = token_agreement(found, true)
+    places = None
+    if read.order is not None:
+        said = torch.ones_like(texts[0], dtype=torch.bool) if data.padding is None else texts[0] != data.padding
+        places = round(float((read.order.to(texts) == texts[0])[said].double().mean()), 4)
+    return TokenScores(
+        precision=round(precision, 4),
+        recall=round(recall, 4),
+        f1=round(f1, 4),
+        constant_f1=round(token_agreement(guess, true)[2], 4),
+        exact_set=torch.equal(found > 0, true > 0),
+        exact_counts=torch.equal(found, true),
+        counted=read.counted,
+        in_place=places,
+    )
+
+
+def _counts(texts: Tensor | Lent, data: DataSpec) -> Int[Tensor, "n vocabulary"]:
+    return counts_of(texts.whole() if isinstance(texts, Lent) else texts, data.vocabulary, data.padding)
+
+
+def _frequent(public: Int[Tensor, "k vocabulary"], most: int) -> Int[Tensor, "1 vocabulary"]:
+    """So many different tokens, the most frequent ones."""
+    total = public.sum(0)
+    chosen = total.argsort(descending=True, stable=True)[:most]
+    return torch.zeros_like(total).scatter_(0, chosen, total[chosen])[None]
+
+
+@dataclass(frozen=True, eq=False)
+class _LineUp:
+    """Reads of one client, and the texts of strangers; `lacks` is the share of these that a read has not."""
+
+    read: Int[Tensor, "k vocabulary"]
+    strangers: Int[Tensor, "g vocabulary"]
+    lacks: Float[Tensor, "k g"]
+
+    @staticmethod
+    def of(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> _LineUp:
+        strangers = _counts(truth.gallery, data)
+        return _LineUp(read, strangers, uncovered(read, strangers))
+
+    def place(self, own: Int[Tensor, "n vocabulary"]) -> tuple[list[int], list[float], list[int | None]]:
+        """Rank of each text, what its read lacks of it, and which read that is: one for all, or each its own.
+
+        Ties count against identification; a stranger of the same tokens steps out.
+        """
+        lacks = uncovered(self.read, own)
+        slots: list[int | None] = [0 if len(self.read) == 1 else None] * len(own)
+        if len(self.read) > 1:
+            for slot, text in zip(*linear_sum_assignment(lacks.numpy()), strict=True):
+                slots[int(text)] = int(slot)
+        ranks, left = [], []
+        for text, slot in zip(own, slots, strict=True):
+            mine = 1.0 if slot is None else float(uncovered(self.read[slot][None], text[None]))
+            other = (self.strangers != text).any(1)
+            nearer = torch.ones_like(other) if slot is None else self.lacks[slot] <= mine + 1e-9
+            ranks.append(1 + int((nearer & other).sum()))
+            left.append(mine)
+        return ranks, left, slots
+
+    def identified(self, own: Int[Tensor, "n vocabulary"]) -> list[bool]:
+        return [rank == 1 for rank in self.place(own)[0]]
+
+
+def _others(line_up: _LineUp, constant: _LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
+    """The same reads held against other clients' texts."""
+    n = len(truth.batch)
+    clients = [b.inputs for b in truth.others if len(b) == n]
+    public = truth.public.whole() if isinstance(truth.public, Lent) else truth.public
+    clients += [x for x in public.split(n) if len(x) == n][: max(0, max(2, STRANGERS // n) - len(clients))]
+    if not clients:
+        return None
+    seen, back = [], []
+    for texts in clients:
+        own = _counts(texts, data)
+        ranks, left, _ = line_up.place(own)
+        bar = constant.place(own)[1]
+        seen.append(sum(rank == 1 for rank in ranks))
+        back.append(sum(r == 1 and a <= EXPLAINED * b for r, a, b in zip(ranks, left, bar, strict=True)))
+    return OtherClients((), tuple(seen), tuple(back))

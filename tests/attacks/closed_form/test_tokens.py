@@ -1,0 +1,166 @@
+"""Tokens off the rows that an update moved: which ones is exact, how often where it is determined, and no false one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakgauge.attacks.closed_form import TokenRead
+from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw, client_update
+from leakgauge.clients.optimisers import Adam
+from leakgauge.defenses import DPSGD, Clip, Defense, NoDefense, TopK, noise
+from leakgauge.draws import Draws
+from leakgauge.metrics.tokens import counts_of
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status, TokenCounts
+from leakgauge.task import Batch, DataSpec, Task
+from texts import CLASSES, LENGTH, VOCABULARY, Bag, Encoder, Frozen, Maxima, Tied, texts
+
+DATA = DataSpec((LENGTH,), CLASSES, low=0, high=VOCABULARY - 1, vocabulary=VOCABULARY, padding=0)
+NONE = NoDefense()
+Net = Callable[[], nn.Module]
+
+
+def read(
+    net: Net,
+    examples: int = 4,
+    client: Protocol = FedSGD(),
+    defense: Defense = NONE,
+    *,
+    known: bool = True,
+    trained: int = 0,
+    labels: bool = True,
+) -> tuple[Tensor, Reconstruction]:
+    """True texts, and the read of the client's update."""
+    torch.manual_seed(0)
+    model = net()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(trained):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(texts(16, 100 + step)), torch.arange(16) % CLASSES).backward()
+        optimiser.step()
+    task, ids = Task.of(model, DATA), texts(examples)
+    batch = Batch(ids.float(), torch.arange(examples) % CLASSES)
+    update = client_update(task, client, batch, Draws(0), defense=defense)
+    knowledge = Knowledge(
+        labels=batch.labels if labels else None,
+        example_count=examples,
+        local_training=client if known else None,
+        defense=defense if known else None,
+    )
+    return ids, TokenRead().reconstruct(Observation(task, update, knowledge), torch.Generator().manual_seed(0))
+
+
+def bags(ids: Tensor) -> list[list[int]]:
+    return sorted(counts_of(ids, VOCABULARY, 0).tolist())
+
+
+def own(found: Reconstruction) -> TokenCounts:
+    assert found.tokens is not None, found.message
+    counts = found.tokens.counts.clone()
+    counts[:, 0] = 0
+    return TokenCounts(counts, found.tokens.counted, found.tokens.whole, found.tokens.order)
+
+
+ADAMW = LocalTraining(optimiser=adamw(lr=1e-3, weight_decay=0.1), epochs=2, batch_size=2)
+CLIENTS: list[Protocol] = [
+    FedSGD(),
+    FedAvg(lr=0.1, epochs=2, batch_size=2),
+    FedAvg(lr=0.1, epochs=3, momentum=0.9, weight_decay=1e-2),
+    LocalTraining(optimiser=Adam(lr=1e-3), epochs=2),
+    ADAMW,
+    SecureAggregation(client=FedAvg(lr=0.1), cohort=2),
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=repr)
+@pytest.mark.parametrize("net", [Encoder, Bag])
+def test_the_tokens_of_4_x_32_are_exactly_those_of_the_batch(net: Net, client: Protocol) -> None:
+    """Rows that weight decay alone moved are no tokens."""
+    ids, found = read(net, client=client)
+    tokens = own(found)
+    assert found.status is Status.EXACT
+    assert tokens.whole
+    assert torch.equal(tokens.counts.sum(0) > 0, counts_of(ids, VOCABULARY, 0).sum(0) > 0)
+
+
+@pytest.mark.parametrize("trained", [0, 20])
+@pytest.mark.parametrize("examples", [1, 4])
+def test_of_pooled_texts_each_is_counted(examples: int, trained: int) -> None:
+    ids, found = read(Bag, examples, trained=trained)
+    assert own(found).counted
+    assert sorted(own(found).counts.tolist()) == bags(ids)
+
+
+@pytest.mark.parametrize("trained", [0, 20])
+@pytest.mark.parametrize("client", [FedSGD(), FedAvg(lr=0.1)], ids=repr)
+@pytest.mark.parametrize("labels", [True, False])
+def test_one_text_through_attention_comes_back_in_order(client: Protocol, trained: int, labels: bool) -> None:
+    ids, found = read(Encoder, 1, client, trained=trained, labels=labels)
+    order = own(found).order
+    assert order is not None
+    assert torch.equal(order, ids[0])
+
+
+def test_several_texts_through_attention_are_not_counted_and_say_so() -> None:
+    ids, found = read(Encoder)
+    assert not own(found).counted
+    assert own(found).counts.max() == 1
+    assert counts_of(ids, VOCABULARY, 0).sum(0).max() > 1
+    assert found.message.endswith("how often is not read")
+
+
+def test_a_layer_as_wide_as_the_text_shows_no_places() -> None:
+    ids, found = read(lambda: Encoder(16), 1)
+    assert own(found).order is None
+    assert torch.equal(own(found).counts[0] > 0, counts_of(ids, VOCABULARY, 0)[0] > 0)
+
+
+def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
+    ids, found = read(Maxima)
+    true, seen = counts_of(ids, VOCABULARY, None).sum(0) > 0, found.tokens
+    assert seen is not None
+    assert not seen.whole
+    assert "others may" in found.message
+    assert not bool(((seen.counts[0] > 0) & ~true).any())
+    assert int((seen.counts[0] > 0).sum()) < int(true.sum())
+
+
+@pytest.mark.parametrize(
+    ("net", "arguments", "words"),
+    [
+        (Encoder, {"defense": noise(relative=1e-6)}, "noise moves every row"),
+        (Encoder, {"defense": DPSGD(norm=1.0, noise_multiplier=0.01)}, "noise moves every row"),
+        (Encoder, {"defense": noise(relative=1e-6), "known": False}, "every row of the embedding moved"),
+        (Encoder, {"client": ADAMW, "known": False}, "every row of the embedding moved"),
+        (Tied, {}, "every row of the embedding moved"),
+        (Frozen, {}, "needs a trained embedding"),
+    ],
+    ids=["noise", "dp-sgd", "unknown noise", "unknown decay", "tied", "frozen"],
+)
+def test_what_every_row_moves_for_is_not_guessed_from(net: Net, arguments: dict[str, object], words: str) -> None:
+    _, found = read(net, **arguments)  # type: ignore[arg-type]
+    assert found.status is Status.NOT_APPLICABLE
+    assert found.tokens is None
+    assert words in found.message
+
+
+def test_a_penalty_inside_adam_may_cover_tokens_and_makes_none() -> None:
+    """Its first steps are signs, which a penalty larger than the gradient decides."""
+    ids, found = read(Encoder, client=LocalTraining(optimiser=Adam(lr=1e-3, weight_decay=0.1), epochs=2))
+    true, seen = counts_of(ids, VOCABULARY, 0).sum(0) > 0, own(found).counts[0] > 0
+    assert not own(found).whole
+    assert not bool((seen & ~true).any())
+    assert 0 < int(seen.sum()) < int(true.sum())
+
+
+def test_what_a_defence_leaves_out_is_not_said_to_be_absent() -> None:
+    ids, found = read(Encoder, defense=TopK(keep=0.002))
+    true, seen = counts_of(ids, VOCABULARY, 0).sum(0) > 0, own(found).counts[0] > 0
+    assert not own(found).whole
+    assert not bool((seen & ~true).any())
+    assert int(seen.sum()) < int(true.sum())
+    assert own(read(Bag, defense=Clip(norm=1e-3))[1]).counted
+    assert read(Encoder, known=False)[1].status is Status.CONVERGED  # an unknown defence may have moved rows

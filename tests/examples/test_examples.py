@@ -13,6 +13,9 @@ import pytest
 
 import leakgauge as lg
 from docs.pages import ROOT, blocks
+from leakgauge.study.grammar import read_yaml
+from leakgauge.study.trial import run_trial
+from leakgauge.study.written import resolve_plan
 
 EXAMPLES = ROOT / "examples"
 
@@ -71,3 +74,15 @@ def test_five_networks_of_a_users_own_are_audited_within_fifteen_lines_each() ->
     assert list(said) == ["residual", "encoder", "no biases", "two inputs", "dict"]
     assert "1 of 1 images recovered" in said["encoder"]  # by the solve of rows and position embedding
     assert all("highest PSNR" in sentence for sentence in said.values())
+
+
+def test_the_texts_of_the_docs_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example's plan with fewer clients, its first setting alone."""
+    monkeypatch.chdir(EXAMPLES / "texts")
+    plan = read_yaml(Path("fortunes.yaml"))
+    plan["data"]["batches"] = 2
+    made = resolve_plan(plan | {"clients": ["fedsgd"], "defenses": ["none"]})
+    for key in made.trials():
+        words = run_trial(made, key, compute=lg.Compute()).record["words"]
+        assert words["read"] == words["true"]
+    assert len(made.source) == 160

@@ -95,7 +95,7 @@ class Tokens:
 def text(
     *,
     path: str,
-    text: str = "text",
+    column: str = "text",
     target: str = "",
     ids: tuple[str, ...] = (),
     separator: str = ",",
@@ -110,7 +110,7 @@ def text(
 
     Args:
         path: the file, in UTF-8.
-        text: the column of the texts.
+        column: of the texts.
         target: the column that is predicted; by default the last.
         ids: columns that name a text.
         separator: between cells.
@@ -124,7 +124,7 @@ def text(
     rows = read_rows(path, separator)
     header = rows[0]
     target = target or header[-1]
-    for key, name in (("text", text), ("target", target), *(("ids", name) for name in ids)):
+    for key, name in (("column", column), ("target", target), *(("ids", name) for name in ids)):
         problem = f"names {name!r}, and the columns are {', '.join(header[:12])}"
         require(name in header, f"data.{key}", problem, "name a column of the header")
     require(length > 0, "data.length", f"is {length}", "give a positive number of tokens")
@@ -132,7 +132,7 @@ def text(
         piece = re.compile(pattern)
     except re.error as error:
         raise InputError("data.pattern", f"is no regular expression ({error})", f"e.g. {PIECES}") from error
-    cells = [row[header.index(text)] for row in rows[1:]]
+    cells = [row[header.index(column)] for row in rows[1:]]
     cut = [[m.group() for m in piece.finditer(cell.lower() if lower else cell)] for cell in cells]
     empty = next((i for i, pieces in enumerate(cut, 2) if not pieces), None)
     require(empty is None, "data.source", f"line {empty} has a text without a token", "leave it out")

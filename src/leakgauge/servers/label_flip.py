@@ -7,32 +7,12 @@ from dataclasses import dataclass, field
 import torch
 
 from leakgauge.attacks.recipes import Auto
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Attack, Observation, OnStep, Reconstruction
+from leakgauge.observation import Attack
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import classifier_of
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
-
-
-@dataclass(frozen=True, eq=False)
-class Flipped:
-    """The inner attack on the update as it is: it simulates the flipped model, which is all there is to know."""
-
-    then: Attack
-
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
-        """What the inner attack finds."""
-        return self.then.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
 
 @SERVERS.register("label-flip", needs="a last linear layer; a trained model")
@@ -51,7 +31,7 @@ class LabelFlip:
         permutation: class i gets the row of ``permutation[i]``; `shift` is then not used.
         negate: rows (and moved biases) change sign too.
         biases: whether biases move with their rows.
-        then: the attack that reads the update.
+        then: the attack that reads the update, by simulating the flipped model.
     """
 
     shift: int = 1
@@ -71,7 +51,7 @@ class LabelFlip:
             rows = task.parameters[name].clone()
             rows[: len(order)] = sign * rows[order.to(rows.device)]
             state[name] = rows
-        return Broadcast(task.with_state(state), Flipped(self.then), (Change.PARAMETERS,))
+        return Broadcast(task.with_state(state), self.then, (Change.PARAMETERS,))
 
     def _order(self, task: Task) -> torch.Tensor:
         classes = task.data.classes

@@ -67,7 +67,7 @@ def stripped(value: Any) -> Any:
     return [stripped(v) for v in value] if isinstance(value, list) else value
 
 
-LONG = ["closed-form", {"inverting-gradients": {"steps": 20}}]
+LONG = ["closed-form", {"inverting-gradients": {"steps": 60}}]
 """Trials that take long enough to be killed in."""
 
 
@@ -120,7 +120,7 @@ def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(finished: P
     path = plan_file(tmp_path, attacks=LONG)
     command = [sys.executable, "-m", "leakgauge", "audit", path, "-o", tmp_path / "killed", "--workers", "2"]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and stored(tmp_path / "killed") < 4:
+    while process.poll() is None and stored(tmp_path / "killed") < 1:
         time.sleep(0.02)
     assert process.poll() is None, "it ended before it could be killed"
     children = psutil.Process(process.pid).children(recursive=True)
@@ -128,7 +128,7 @@ def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(finished: P
     process.wait()
     # workers must not outlive the audit that was killed
     assert psutil.wait_procs(children, timeout=20)[1] == []
-    assert 4 <= stored(tmp_path / "killed") < 18
+    assert 1 <= stored(tmp_path / "killed") < 18
     again = cli("audit", path, "-o", tmp_path / "killed")
     assert again.returncode == 0, again.stderr
     one, two = (json.loads((f / "report.json").read_text()) for f in (finished, tmp_path / "killed"))

@@ -126,3 +126,15 @@ def test_normalisation_is_channel_by_channel_and_undone() -> None:
     x = torch.ones(5, 3, 2, 2, dtype=torch.float64)
     assert data.normalise(x)[0, :, 0, 0].tolist() == pytest.approx([0.9, 0.4, 0.175])
     torch.testing.assert_close(data.denormalise(data.normalise(x)), x)
+
+
+def test_a_task_holds_its_weights_once() -> None:
+    """A model may fill half of the memory: copies of a task, and modules to hook, share what they do not change."""
+    task = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.BatchNorm1d(5), nn.Linear(5, 5)), SPEC)
+    double = task.to(torch.empty((), dtype=torch.float64))
+    other = task.with_state({"1.weight": torch.zeros(5, 192)})
+    for one in (task, task.to(torch.empty(())), double, other.to(torch.empty(())), double.to(torch.empty(()))):
+        held = dict((one.module_copy() if one is task else one.module).named_parameters())
+        assert {k: p.data_ptr() for k, p in held.items()} == {k: t.data_ptr() for k, t in one.parameters.items()}
+    assert task.to(torch.empty(())).parameters["1.weight"].data_ptr() == task.parameters["1.weight"].data_ptr()
+    assert task.module_copy()[2].running_mean is not task.module[2].running_mean

@@ -126,7 +126,7 @@ class Task:
             if isinstance(part, nn.Embedding | nn.EmbeddingBag):
                 part.sparse = False  # the same gradient, which can be differentiated again
         module.train(mode is Mode.TRAIN)
-        named = {k: v.detach().clone() for k, v in module.named_parameters()}
+        named = {k: v.detach() for k, v in module.named_parameters()}  # the copy's own: weights are held once
         trained = {k for k, v in module.named_parameters() if v.requires_grad}
         require(
             bool(trained),
@@ -189,13 +189,14 @@ class Task:
 
     def to(self, like: Tensor) -> Task:
         """The same task in the dtype and on the device of `like`."""
-        module = copy.deepcopy(self.module).to(device=like.device, dtype=like.dtype)
-        return replace(
-            self,
-            module=module,
-            parameters=cast_tensors(self.parameters, like),
-            buffers=cast_tensors(self.buffers, like),
-        )
+        task = replace(self, parameters=cast_tensors(self.parameters, like), buffers=cast_tensors(self.buffers, like))
+        return replace(task, module=task.module_copy().to(device=like.device, dtype=like.dtype))
+
+    def module_copy(self) -> nn.Module:
+        """A module of its own, to hook or to change, that shares the task's parameters: large models are held once."""
+        held = {**self.buffers, **self.parameters}
+        own = {k: p for k, p in self.module.named_parameters() if k in held}
+        return copy.deepcopy(self.module, {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in own.items()})
 
     def logits(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]

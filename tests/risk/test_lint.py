@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from torch import nn
 
 from leakgauge.cli import main
-from leakgauge.risk.lint import LintFinding, Severity, lint_source, lint_update, spectrum
+from leakgauge.risk.lint import LintFinding, Severity, lint_source, lint_update
+from leakgauge.risk.spectrum import spectrum
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
 from leakgauge.study.written import resolve_plan
@@ -74,6 +75,22 @@ def test_ranks_do_not_depend_on_scale_or_type(dtype: torch.dtype) -> None:
         assert spectrum((low * scale).to(dtype)).rank in ((3,) if dtype is torch.float64 else range(3, 31))
     assert spectrum((torch.randn(30, 1) @ torch.randn(1, 50)).to(torch.float32)).rank == 1
     assert spectrum(torch.zeros(3, 4)).rank == 0
+
+
+@pytest.mark.parametrize(("examples", "noise"), [(1, 0.0), (3, 0.0), (3, 1e-2)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_large_gradients_spectrum_is_that_of_the_whole(
+    examples: int, noise: float, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = torch.Generator().manual_seed(2)
+    large = torch.randn(300, examples, generator=g) @ torch.randn(examples, 40, generator=g)
+    large += noise * torch.randn(300, 40, generator=g)
+    large = large.T if turned else large
+    whole = spectrum(large)
+    monkeypatch.setattr("leakgauge.risk.spectrum.WHOLE", 0)
+    found = spectrum(large)
+    assert (found.rank, found.full) == (whole.rank, whole.full) == (40 if noise else examples, 40)
+    assert found.beyond_one == pytest.approx(whole.beyond_one, rel=1e-5)
 
 
 def test_the_rows_of_an_embedding_are_the_tokens() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, adamw, client_update
+from leakgauge.compute import Held
 from leakgauge.data import Samples
 from leakgauge.data.source import Part, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
@@ -22,6 +23,7 @@ from leakgauge.study.judging.records import Explanation
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.task import Batch, Task
+from leakgauge.tensors import BLOCK
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 from study.trials import LEAKY, trial
 
@@ -218,6 +220,32 @@ def test_noise_that_hides_every_plan_concludes_nothing() -> None:
     found = look(account, sent)
     assert not found.holds
     assert "no plan could be told from another" in found.sentence
+
+
+def test_two_updates_are_compared_a_block_at_a_time() -> None:
+    """As over all entries in float64 together, and without copies of either: both may fill half of the memory."""
+    g = torch.Generator().manual_seed(0)
+    a, b, mean = ({"w": torch.randn(3 * BLOCK + 7, generator=g), "b": torch.ones(3)} for _ in range(3))
+    with Held() as held:
+        plain, less = Fit.between(a, b), Fit.between(a, b, mean)
+    assert held.peak < 7 * 8 * BLOCK
+    whole = [torch.cat([t["w"], t["b"]]).double() for t in (a, b, mean)]
+    for found, (x, y) in ((plain, whole[:2]), (less, (whole[0] - whole[2], whole[1] - whole[2]))):
+        assert found.cosine == pytest.approx(float(x @ y / x.norm() / y.norm()), rel=1e-9)
+        assert found.norm == pytest.approx(float(x.norm() / y.norm()), rel=1e-9)
+
+
+def test_an_explanation_holds_few_updates_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ten rounds that it simulates at most a few are there together."""
+    monkeypatch.setattr("leakgauge.study.explaining.fit.BLOCK", 1 << 12)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(768, 2000), nn.ReLU(), nn.Linear(2000, SPEC.classes))
+    account = setting(module, FedSGD(), mode="eval")
+    update = client_update(account.task, FedSGD(), account.batch, Draws(3))
+    size = sum(t.nbytes for t in update.tensors.values())
+    with Held() as held:
+        found = explain(account, update, Draws(0), no_cause, SOURCE.read(range(4, 8)).inputs)
+    assert found.fit.share == pytest.approx(1)
+    assert held.peak < 5 * size
 
 
 def test_a_share_is_the_cosine_shortened_by_unequal_norms() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -164,7 +163,7 @@ def _linear_layers(task: Task) -> list[str]:
     like = next(iter(task.parameters.values()))
     probe = task.data.normalise(like.new_full((1, *task.data.shape), (task.data.low + task.data.high) / 2))
     with torch.no_grad():
-        return list(_inputs(copy.deepcopy(task.module).eval(), {**task.parameters, **task.buffers}, probe))
+        return list(_inputs(task.module_copy().eval(), {**task.parameters, **task.buffers}, probe))
 
 
 def _inputs(module: nn.Module, state: Tensors, x: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +96,7 @@ def in_eval(task: Task) -> Task:
     """The same task in eval mode: there, examples do not mix and nothing is drawn."""
     if task.mode is Mode.EVAL:
         return task
-    return replace(task, module=copy.deepcopy(task.module).eval(), mode=Mode.EVAL, stochastic=False)
+    return replace(task, module=task.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
 
 
 def drives(task: Task, batch: Batch) -> Drives:

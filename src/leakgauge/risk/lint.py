@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
+from leakgauge.risk.spectrum import spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
@@ -76,28 +76,6 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
             f"the header says that {count} example{'s' * (count != 1)} made it",
             "send a rounded count, or equal weights",
         )
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """Numerical rank of a gradient, and the share of its square beyond one outer product."""
-
-    rank: int
-    full: int
-    beyond_one: float
-
-
-def spectrum(gradient: Tensor) -> Spectrum:
-    """Singular values above the rounding of the gradient's own type count."""
-    matrix = gradient.detach().double()
-    largest = float(matrix.abs().max())
-    full = min(matrix.shape)
-    if largest == 0:
-        return Spectrum(0, full, 0.0)
-    values = torch.linalg.svdvals(matrix / largest)
-    rounding = torch.finfo(gradient.dtype).eps * max(matrix.shape) * float(values[0])
-    squares = values.square()
-    return Spectrum(int((values > rounding).sum()), full, float(squares[1:].sum() / squares.sum()))
 
 
 def _ranks(update: Update, where: str) -> Iterator[LintFinding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import time
 from collections.abc import Callable
@@ -228,7 +227,7 @@ def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: f
 
 def accuracy(task: Task, test: Examples) -> float:
     """Share of the examples that the model, in eval mode, labels right."""
-    module = copy.deepcopy(task.module).eval()
+    module = task.module_copy().eval()
     task = replace(task, module=module, mode=Mode.EVAL, stochastic=False)
     hits = 0
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -63,15 +63,15 @@ class LinearRead(Read):
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count, or labels)")
         data = observation.task.data
-        weight, bias = gradients(observation, layers[0])
-        if not bool((bias != 0).any()) or not bool((weight != 0).any()):
+        sent = observation.update.tensors
+        if not all(bool(sent[name or ""].any()) for name in (layers[0].weight, layers[0].bias)):
             return Reconstruction(None, None, Status.FAILED, NOTHING)
         z: Tensor | None
         if examples == 1:
-            del weight  # of the size of the model, in float64
             read = read_one(observation, layers[0])
             z, certain, message = read.x, read.certain, read.message
         else:
+            weight, bias = gradients(observation, layers[0])  # in float64, of the size of the model
             z, certain, message = self._several(weight, bias, Errors.of(observation, layers[0]), examples, data)
         if z is None:
             return Reconstruction(None, None, Status.FAILED, message)

@@ -145,10 +145,12 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
     independent errors that are uniform within them; rows of equal size are rounded alike and count as one. An entry
     fits where |W_ij − b_i·x_j| is within the bounds of d_ij, e_i·x_j and b_i times the read's own error.
     """
-    (weight, bias), factors = gradients(observation, layer), _factors(observation, layer)
+    assert layer.bias is not None
+    factors = _factors(observation, layer)
+    weight, bias = observation.update.tensors[layer.weight].detach(), observation.values(layer.bias) / factors[1]
     errors, (sent, sent_bias) = Errors.of(observation, layer), _support(observation, layer)
     # In units of the largest entries squares neither vanish nor overflow.
-    units = max(float(weight.max()), -float(weight.min())) or 1.0, float(bias.abs().max()) or 1.0
+    units = max(float(weight.max()), -float(weight.min())) / factors[0] or 1.0, float(bias.abs().max()) or 1.0
     b, e = bias / units[1], errors.of_bias(bias * factors[1]) / (factors[1] * units[1])
     told = torch.ones_like(b) if sent_bias is None else sent_bias.to(b)
     alike = torch.unique(b.abs(), return_inverse=True)[1]
@@ -157,8 +159,9 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
     width, block = weight.shape[1], max(1, BLOCK // len(weight))
     xs, seens, left, whole, error, fits, shown = [], [], 0.0, 0.0, 0.0, True, True
     for columns in (slice(start, start + block) for start in range(0, width, block)):
-        w = weight[:, columns] / units[0]
-        d = errors.of_weight(weight[:, columns] * factors[0], columns) / (factors[0] * units[0])
+        sent_block = weight[:, columns].double()  # a block at a time: the layer may be all of the model
+        w = sent_block / (factors[0] * units[0])
+        d = errors.of_weight(sent_block, columns) / (factors[0] * units[0])
         mask = torch.ones_like(w) if sent is None else sent[:, columns].to(w)
         evidence = b.square() @ mask
         seen = evidence > 0
@@ -206,9 +209,11 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
     if int(weight.count_nonzero()) < 2:
         return False
     if observation.update.header.kind is UpdateKind.DELTA and observation.knowledge.local_training is None:
-        sizes = weight[weight != 0].abs_()
+        sizes = weight[weight != 0].double().abs_()
         return bool(sizes.median() / 0.9 >= sizes.max())
-    ends = [(float(s.min()), float(s.max())) for p in weight.flatten().split(BLOCK) if len(s := p[p != 0].abs_())]
+    ends = [
+        (float(s.min()), float(s.max())) for p in weight.flatten().split(BLOCK) if len(s := p[p != 0].double().abs_())
+    ]
     return min(low for low, _ in ends) / (1 - 1e-6) >= max(high for _, high in ends)
 
 

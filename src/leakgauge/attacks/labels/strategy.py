@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -100,7 +99,7 @@ class Classifier:
 
 def without_dropout(task: Task) -> Task:
     """The same task on a module of its own with dropout off and bottlenecks at their mean: nothing is drawn."""
-    module = copy.deepcopy(task.module)
+    module = task.module_copy()
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.eval()

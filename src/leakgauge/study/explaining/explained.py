@@ -21,7 +21,7 @@ from leakgauge.defenses import Defense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.fit import Fit, TensorFit
+from leakgauge.study.explaining.fit import Fit, TensorFit, products
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
@@ -199,24 +199,28 @@ def explain(
         InputError: the plan's client cannot train at all.
     """
     simulated = setting.simulated(update, draws)
-    rounds = [_own_round(setting, update, draws.of("round", i)) for i in range(ROUNDS)]
-    own = [setting.fit(sent, draws.of("round", i).of("guess", 0)) for i, sent in enumerate(rounds)]
+    mean = None if strangers is None else _mean_of_others(setting, update, strangers, draws)
+    own, beyond = [], []
+    for i in range(ROUNDS):  # one at a time: each takes as much memory as the update
+        sent = _own_round(setting, update, draws.of("round", i))
+        beyond.append(0.0 if mean is None else Fit.between(simulated, sent.tensors, mean).share)
+        own.append(setting.fit(sent, draws.of("round", i).of("guess", 0)))
     shares = [f.share for f in own]
     entries = sum(t.numel() for t in update.tensors.values())
-    total = sum(float(t.double().square().sum()) for t in update.tensors.values()) or 1.0
-
-    def one(name: str, tensor: Tensor) -> TensorFit:
-        fit = Fit.between({name: simulated[name]}, {name: tensor})
-        return TensorFit(name, float(tensor.double().square().sum()) / total, fit)
-
-    tensors = [one(name, tensor) for name, tensor in update.tensors.items()]
+    parts = {name: products(simulated, {name: tensor}) for name, tensor in update.tensors.items()}
+    total = sum(captured for _, captured, _ in parts.values()) or 1.0
+    tensors = [TensorFit(name, part[1] / total, Fit.of(*part)) for name, part in parts.items()]
     tensors.sort(key=lambda t: t.energy * (1 - t.fit.share), reverse=True)
+    pictures = None
+    if mean is not None:
+        low = statistics.fmean(beyond) - DEVIATIONS * statistics.stdev(beyond)
+        pictures = Fit.between(simulated, update.tensors, mean).share, min(ENOUGH * min(beyond), low)
     found = Explained(
         fit=Fit.between(simulated, update.tensors),
         expected=(min(shares), max(shares)),
         recognisable=min(f.cosine for f in own) > CERTAIN / math.sqrt(entries),
         tensors=tuple(tensors),
-        pictures=None if strangers is None else _pictures(setting, update, rounds, strangers, draws),
+        pictures=pictures,
     )
     if found.holds or not found.recognisable or found.too_well:
         return found
@@ -229,22 +233,13 @@ def _own_round(setting: Setting, update: Update, draws: Draws) -> Update:
     return replace(sent, header=update.header)
 
 
-def _pictures(
-    setting: Setting, update: Update, rounds: list[Update], strangers: Tensor, draws: Draws
-) -> tuple[float, float] | None:
-    """Share of what the plan's pictures add to the mean of others that is in the update, and is at least in its own
-    rounds."""
-    size, g, found = len(setting.batch), draws.generator("others"), []
+def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: Draws) -> Tensors:
+    """Mean of rounds on other people's pictures with the plan's labels."""
+    g, mean = draws.generator("others"), {k: torch.zeros_like(v) for k, v in update.tensors.items()}
     for i in range(OTHERS):
-        chosen = torch.randint(len(strangers), (size,), generator=g)
+        chosen = torch.randint(len(strangers), (len(setting.batch),), generator=g)
         other = replace(setting, batch=Batch(strangers[chosen], setting.batch.labels))
-        found.append(other.simulated(update, draws.of("other", i)))
-    mean = {k: sum(other[k].detach().double() for other in found) / OTHERS for k in update.tensors}
-
-    def beyond(tensors: Tensors) -> Tensors:
-        return {k: tensors[k].detach().double() - mean[k] for k in update.tensors}
-
-    ours = beyond(setting.simulated(update, draws))
-    shares = [Fit.between(ours, beyond(sent.tensors)).share for sent in rounds]
-    low = statistics.fmean(shares) - DEVIATIONS * statistics.stdev(shares)
-    return Fit.between(ours, beyond(update.tensors)).share, min(ENOUGH * min(shares), low)
+        for name, tensor in other.simulated(update, draws.of("other", i)).items():
+            if name in mean:
+                mean[name].add_(tensor.detach().to(mean[name]), alpha=1 / OTHERS)
+    return mean

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
@@ -137,7 +136,7 @@ def _of_the_mode(setting: Setting) -> Iterator[Mistake]:
     norms = [m for m in task.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if drops or norms:
         other = Mode.EVAL if task.mode is Mode.TRAIN else Mode.TRAIN
-        module = copy.deepcopy(task.module).train(other is Mode.TRAIN)
+        module = task.module_copy().train(other is Mode.TRAIN)
         changed = replace(task, module=module, mode=other, stochastic=bool(drops) and other is Mode.TRAIN)
         yield Mistake("mode", other.value, replace(setting, task=changed))
 

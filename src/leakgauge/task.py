@@ -194,9 +194,8 @@ class Task:
 
     def module_copy(self) -> nn.Module:
         """A module of its own, to hook or to change, that shares the task's parameters: large models are held once."""
-        held = {**self.buffers, **self.parameters}
-        own = {k: p for k, p in self.module.named_parameters() if k in held}
-        return copy.deepcopy(self.module, {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in own.items()})
+        held, own = {**self.buffers, **self.parameters}, self.module.named_parameters()
+        return copy.deepcopy(self.module, {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in own if k in held})
 
     def logits(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]

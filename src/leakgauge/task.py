@@ -72,8 +72,7 @@ def _own_copy(module: nn.Module) -> nn.Module:
 class Mode(Enum):
     """Whether the client's model runs in train or in eval mode.
 
-    In train mode BatchNorm uses the statistics of the batch, so examples mix; in eval mode it uses
-    the running ones. Attacks of the two are different problems.
+    In train mode BatchNorm uses the statistics of the batch, so examples mix; in eval mode the running ones.
     """
 
     EVAL = "eval"

@@ -9,7 +9,7 @@ CONTRACTS := tests/test_contracts.py tests/test_task.py tests/attacks/test_contr
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install install-dev audit test shapes slow reproductions bench-peers bench-gpu lint format docs clean
+.PHONY: install install-dev audit test shapes promises slow reproductions bench-peers bench-gpu lint format docs clean
 
 # Plain installation: what the example audit needs.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -38,10 +38,17 @@ test: install-dev
 shapes: install-dev
 	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
 
-# What takes minutes; docs/promises.md is the table of what was tried and what failed.
-slow: install-dev
-	LEAKGAUGE_PROMISES=.promises $(BIN)/python -m pytest -m slow
+# docs/promises.md, the table of what was tried and what failed, in one go.
+PROMISES := tests/test_damaged_files.py tests/test_chaos.py tests/test_odd.py tests/test_read_only.py \
+            tests/test_hostile.py tests/study/test_honest.py
+promises: install-dev
+	rm -rf .promises
+	LEAKGAUGE_PROMISES=.promises $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PROMISES)
 	$(BIN)/python tests/promises.py .promises docs/promises.md
+
+# What takes minutes, and the page of promises.
+slow: promises
+	$(BIN)/python -m pytest -m slow $(addprefix --ignore=,$(PROMISES))
 
 # Tables and figures of the papers, hours on one core; goes on where it stopped. DATA holds the Parquet files.
 reproductions: install-dev

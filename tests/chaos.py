@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from leakgauge.checkpoint import keep_weights
@@ -243,6 +244,15 @@ def disturb(subject: Subject, way: str, out: Path, after: float, size: int, dice
     psutil.wait_procs(workers(), timeout=20)
 
 
+def ended(subject: Subject, out: Path) -> bool:
+    """Whether a run has its result, so that no blow can strike it any more."""
+    try:
+        subject.result(out)
+    except (OSError, ValueError, SafetensorError):
+        return False
+    return True
+
+
 def chaos(
     make: Callable[[Path], Subject],
     folder: Path,
@@ -250,7 +260,8 @@ def chaos(
     seed: int = 0,
     on_point: Callable[[str], None] | None = None,
 ) -> Count:
-    """Disturbs runs at `points` points, some times each, and lets each come to its end: with the undisturbed result."""
+    """Disturbs runs until `points` blows have struck, some in each, and lets each come to its end: with the undisturbed
+    result. A blow that comes too late does not count."""
     folder.mkdir(exist_ok=True)
     write_data(folder)
     subject, count, dice = make(folder), Count(), random.Random(seed)
@@ -259,24 +270,29 @@ def chaos(
     assert end(begin(subject, whole), count) == 0, [p.read_text() for p in folder.glob("*.traceback")]
     took, good = time.monotonic() - began, subject.result(whole)
     size = max(20_000, *(p.stat().st_size for p in whole.rglob("*") if p.is_file()))
-    for point in range(points):
-        way, out = subject.ways[point % len(subject.ways)], folder / f"out-{point}"
+    stored = max(1, len(ids(whole)))
+    while (struck := sum(count.hits.values())) < points and count.runs < 2 * points:
+        way, out = subject.ways[count.runs % len(subject.ways)], folder / f"out-{count.runs}"
         before: set[str] = set()
         for _ in range(BLOWS):
-            disturb(subject, way, out, dice.random() * took, size, dice, count)
+            left = max(0.3, 1 - len(before) / stored)
+            disturb(subject, way, out, dice.random() * took * left, size, dice, count)
             now = ids(out)
             count.twice += len(now) - len(set(now))
             count.lost += len(before - set(now))
             before = set(now)
+            if ended(subject, out):
+                break
         began = time.monotonic()
         code = end(begin(subject, out), count)
         count.slowest = max(count.slowest, time.monotonic() - began)
         count.runs += 1
         if on_point is not None:
-            on_point(f"{subject.name} {point} {way}: exit code {code}, {time.monotonic() - began:.1f} s")
+            struck = sum(count.hits.values()) - struck
+            on_point(f"{way}: {struck} struck, then exit code {code} after {time.monotonic() - began:.1f} s")
         if code != 0 or subject.result(out) != good:
             count.lost += 1
-            count.said.append(f"{way}, point {point}: exit code {code}")
+            count.said.append(f"{way}, run {count.runs}: exit code {code}")
         else:
             shutil.rmtree(out)
     count.said += [p.read_text()[-1500:] for p in folder.glob("*.traceback")]

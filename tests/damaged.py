@@ -24,6 +24,7 @@ from leakgauge.cli.captured import plan_of
 from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
+from leakgauge.files import sealed
 from leakgauge.frontiers.folder import Folder
 from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
@@ -231,7 +232,7 @@ def _dicom(path: Path) -> None:
 
 
 def _lint_file(path: Path) -> None:
-    path.write_text(json.dumps({"findings": [{"rule": "exact-read", "where": "here", "evidence": "seen"}]}))
+    path.write_text(json.dumps(sealed({"findings": [{"rule": "exact-read", "where": "here", "evidence": "seen"}]})))
 
 
 def _denoiser(path: Path) -> None:

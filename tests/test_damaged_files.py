@@ -47,7 +47,7 @@ def test_a_damaged_file_is_read_or_refused(reader: Reader, valid: Path, tmp_path
 @pytest.mark.timeout(1800)
 def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
     """`LEAKGAUGE_DAMAGED` is the number a kind."""
-    each, began_with = int(os.environ.get("LEAKGAUGE_DAMAGED", "1000")), peak()
+    each, began_with = int(os.environ.get("LEAKGAUGE_DAMAGED", "400")), peak()
     rows: list[Row] = []
     failed: dict[str, list[str]] = {}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

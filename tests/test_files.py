@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import stat
@@ -87,3 +88,15 @@ def test_a_lock_has_one_holder_and_one_that_dies_lets_go(tmp_path: Path) -> None
     lock.release()
     assert not path.exists()
     assert Lock(path).take()
+
+
+@pytest.mark.parametrize(("number", "hint"), [(errno.EROFS, "that you may write to"), (errno.ENOSPC, "free space")])
+def test_what_helps_depends_on_why_it_cannot_be_written(
+    number: int, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(InputError, match=hint):
+        write_whole(Path("x"), "text")

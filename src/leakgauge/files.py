@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -72,6 +73,8 @@ def written_whole(path: Path, hint: str = "free space, then write it again") -> 
             yield file
             file.flush()
     except OSError as error:
+        denied = isinstance(error, PermissionError) or error.errno == errno.EROFS
+        hint = "give a folder that you may write to" if denied else hint
         raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
 
 
@@ -153,6 +156,24 @@ def read_json(path: Path) -> Any:
         ValueError: as `json_of`.
     """
     return json_of(path.read_text(encoding="utf-8"))
+
+
+def sealed(content: Mapping[str, object]) -> dict[str, object]:
+    """What a JSON file is to hold, with a checksum of it."""
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "checksum": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def unsealed(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `sealed` was given; without a checksum, as files of earlier versions are, all there is.
+
+    Raises:
+        ValueError: it was damaged or changed.
+    """
+    content = {key: value for key, value in found.items() if key != "checksum"}
+    if "checksum" in found and sealed(content) != dict(found):
+        raise ValueError("it was damaged or changed: its checksum differs")
+    return content
 
 
 def fingerprint_of_file(path: Path) -> str:

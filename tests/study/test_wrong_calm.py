@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.observation import Reconstruction, Status
+from leakgauge.risk.lint import LintFinding, Severity
 from leakgauge.study.dealt import first_holders
 from leakgauge.study.deciding.decision import Answer, Asked, decide, label_words
+from leakgauge.study.deciding.facts import LINT, read_lint
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import Setting, explain
 from leakgauge.study.grammar import GateConfig, parse
@@ -29,6 +32,7 @@ from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.pipeline.lint import findings_text, read_findings
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
@@ -358,3 +362,17 @@ def test_a_blank_picture_is_refused() -> None:
     with pytest.raises(InputError, match="one colour all over"):
         resolve_plan(tiny(data=data))
     resolve_plan(tiny(data=data | {"start": 4}))
+
+
+def test_a_lint_that_was_damaged_says_so(tmp_path: Path) -> None:
+    """One bit in the name of a rule, and an exact read was none; with a bracket missing nothing had been found."""
+    found = LintFinding("exact-read", Severity.HIGH, "m", "closed-form reads 1 of 1 examples exactly", "a defence")
+    file = tmp_path / LINT
+    for text in (findings_text([found]).replace("exact-read", "exact-reae"), "{"):
+        file.write_text(text)
+        assert read_findings(file) is None
+        with pytest.raises(InputError, match="cannot be read"):
+            read_lint(tmp_path)
+    file.write_text(findings_text([found]))
+    assert read_findings(file) == [found]
+    assert read_lint(tmp_path)[0]["rule"] == "exact-read"

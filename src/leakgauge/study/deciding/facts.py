@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.files import read_json
+from leakgauge.files import read_json, unsealed
 from leakgauge.privacy.guarantee import NoGuarantee, mechanism
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
@@ -273,8 +273,8 @@ def read_lint(folder: Path) -> list[dict[str, object]]:
     if not file.exists():
         return []
     try:
-        found = [{**one, "rule": str(one["rule"])} for one in read_json(file)["findings"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = [{**one, "rule": str(one["rule"])} for one in unsealed(read_json(file))["findings"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = f"remove it and run the same command again: {file}"
         raise InputError("folder", f"{LINT} cannot be read ({said(error)})", hint) from error
     return found

@@ -18,6 +18,7 @@ from leakgauge.compute import Budget
 from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
+from leakgauge.files import read_json, sealed, unsealed
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
@@ -178,15 +179,15 @@ def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
 def findings_text(found: Sequence[LintFinding]) -> str:
     """As a JSON document."""
     records = [asdict(f) | {"severity": f.severity.value} for f in found]
-    return json.dumps({"findings": records}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(sealed({"findings": records}), indent=1, ensure_ascii=False) + "\n"
 
 
 def read_findings(path: Path) -> list[LintFinding] | None:
     """What `findings_text` wrote; `None` where there is no such file, or none that can be read."""
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))["findings"]
+        records = unsealed(read_json(path))["findings"]
         return [LintFinding(**record | {"severity": Severity(record["severity"])}) for record in records]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -30,6 +30,12 @@ SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Name here → its configuration and what is set beside. The label is given to each, so that none searches for it."""
 
 
+def configured(setting: str) -> tuple[str, tuple[str, ...]]:
+    """A name of `SETTINGS`, or a configuration of the package with what is set beside it, all split by spaces."""
+    preset, *overrides = setting.split()
+    return SETTINGS.get(setting, (preset, tuple(overrides)))
+
+
 class _Absent(types.ModuleType):
     """A module whose every name is an empty class, to inherit from or to annotate with."""
 
@@ -63,7 +69,7 @@ def attack(
         watch: is shown the candidate before each step; the run ends when it answers yes.
     """
     breaching = framework()
-    preset, overrides = SETTINGS[setting]
+    preset, overrides = configured(setting)
     length = [f"optim.max_iterations={steps}", "optim.callback=1000000", f"restarts.num_trials={restarts}"]
     cfg = breaching.get_attack_config(preset, [*overrides, *length])
     task, data = seen.task, seen.task.data

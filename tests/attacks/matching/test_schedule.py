@@ -14,16 +14,19 @@ from leakgauge.attacks.matching import (
     Adam,
     BoundedLBFGS,
     Falling,
+    InTurn,
     Matching,
     Minimiser,
     Pixels,
     Scheduled,
     StepDecay,
     TotalVariation,
+    Turn,
     Uniform,
     decaying,
     falling,
 )
+from leakgauge.attacks.matching.balanced import Pull
 from leakgauge.attacks.matching.problem import Best, Evaluation, Meter, Problem
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
@@ -207,3 +210,29 @@ def test_a_scheduled_prior_reaches_the_minimiser_through_the_engine() -> None:
     assert not torch.equal(run(tv), run(decaying(prior=tv, factor=0.5, every=5)))
     assert not torch.equal(run(tv), run(falling(prior=tv, to=0.1)))
     assert "two spatial axes" in Scheduled(tv, StepDecay()).refuses(DataSpec((4,), 2))
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+@pytest.mark.parametrize(("share", "least"), [(0.5, 0.0), (0.5, 30.0)])
+def test_a_balanced_prior_pulls_with_its_share_or_with_what_is_asked(restarts: int, share: float, least: float) -> None:
+    start = {"x": torch.randn((restarts, 4), generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
+    penalty = lambda v: v["x"].abs().sum()  # noqa: E731
+    loss = lambda v: ((v["x"] - 3).pow(4).sum(),) * 2  # noqa: E731
+    problem = Problem(loss, start, {}, Meter(Budget()), pull=Pull(penalty, share))
+    problem.factor = least
+    at = problem.evaluate(start)
+    for x, slope, total in zip(start["x"], at.gradient["x"], at.total, strict=True):
+        data = 4 * (x - 3) ** 3
+        weight = max(share * float(data.norm()) / 2, least)  # four signs have the norm 2
+        torch.testing.assert_close(slope, data + weight * x.sign())
+        torch.testing.assert_close(total, (x - 3).pow(4).sum())
+
+
+def test_a_balanced_prior_keeps_to_the_variables_that_move() -> None:
+    start = {"x": torch.ones((1, 2)), "y": torch.ones((1, 2))}
+    pull = Pull(lambda v: v["x"].square().sum() + v["y"].square().sum(), 0.5)
+    loss = lambda v: ((v["x"] - 3).square().sum() + (v["y"] - 3).square().sum(),) * 2  # noqa: E731
+    turns = (Turn(moves=("x",), minimiser=Adam(steps=3)),)
+    found = InTurn(turns=turns).minimise(Problem(loss, start, {}, Meter(Budget()), pull=pull))
+    assert torch.equal(found.variables["y"], start["y"])
+    assert not torch.equal(found.variables["x"], start["x"])

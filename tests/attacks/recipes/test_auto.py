@@ -9,13 +9,23 @@ import pytest
 import torch
 from torch import nn
 
-from cases import SPEC, batch, task
+from cases import batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.matching import Adam, BoundedLBFGS, Given, NoPrior, Normal, Pixels, Proportional, Scheduled
+from leakgauge.attacks.matching import (
+    Adam,
+    Balanced,
+    BoundedLBFGS,
+    Given,
+    NoPrior,
+    Normal,
+    Pixels,
+    Proportional,
+    Scheduled,
+)
 from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.attacks.recipes import Auto, inverting_gradients
-from leakgauge.attacks.recipes.auto import MOST, MOST_DENSE, affordable, falling_variation, following_variation
+from leakgauge.attacks.recipes.auto import LEAST, affordable, falling_variation
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
@@ -62,20 +72,17 @@ def test_noise_holds_the_weight_at_a_hundredth_of_itself() -> None:
         assert relative / 100 <= floor < 2.1 * relative / 100
 
 
-def test_the_weight_on_kinks_is_that_of_the_paper_or_more_on_far_images_and_far_less_on_near_ones() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, SPEC.classes))
-    dense = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, SPEC.classes))
-    ours, flat = (following_variation(Task.of(m, SPEC)).schedule for m in (net, dense))
-    assert ours(0, 10, float("inf")) == ours(5, 10, 0.02) == ours(5, 10, 1.0) == MOST > 1e-2
-    assert flat(0, 10, float("inf")) == flat(5, 10, 0.2) == MOST_DENSE == 1e-2
-    for near in (ours, flat):
-        assert near(5, 10, 1e-3) == pytest.approx(1.5e-4)
-        assert near(5, 10, 2e-3) == pytest.approx(4 * near(5, 10, 1e-3))
+def test_the_least_weight_on_kinks_is_that_of_the_paper_or_more_far_away_and_far_less_near() -> None:
+    least = LEAST.schedule
+    assert least(0, 10, float("inf")) == least(5, 10, 0.04) == least(5, 10, 1.0) > 1e-2
+    assert least(5, 10, 1e-3) == pytest.approx(1.5e-5)
+    assert least(5, 10, 2e-3) == pytest.approx(4 * least(5, 10, 1e-3))
 
 
 def test_noise_of_known_scale_keeps_the_weight_from_falling() -> None:
-    own = following_variation(task("relu"))
+    own = LEAST
     for weight in (1e-4, 5e-3, 0.4):
+        assert _heavier(Balanced(prior=own), weight) == Balanced(prior=_heavier(own, weight))
         heavier = _heavier(own, weight)
         assert isinstance(heavier, Scheduled)
         assert heavier.schedule(9, 10, 0.0) * heavier.prior.weight == pytest.approx(weight)
@@ -90,8 +97,9 @@ def test_the_network_decides_the_minimiser_and_the_data_the_prior() -> None:
     assert isinstance(smooth.minimiser, BoundedLBFGS)
     assert isinstance(smooth.prior, Scheduled)
     assert isinstance(rough.minimiser, Adam)
-    assert isinstance(rough.prior, Scheduled)
-    assert isinstance(rough.prior.schedule, Proportional)
+    assert isinstance(rough.prior, Balanced)
+    assert isinstance(rough.prior.prior, Scheduled)
+    assert isinstance(rough.prior.prior.schedule, Proportional)
     assert rough.canvas == Pixels(first=Normal())
     module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
     assert isinstance(Auto().choice(Task.of(module, DataSpec((6,), 2)), g).prior, NoPrior)

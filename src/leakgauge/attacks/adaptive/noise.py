@@ -12,6 +12,7 @@ from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.adaptive.noisy_labels import under_noise
 from leakgauge.attacks.adaptive.rounding import ignores_length
 from leakgauge.attacks.matching import (
+    Balanced,
     Canvas,
     Cosine,
     Falling,
@@ -232,8 +233,10 @@ def _variation_weight(canvas: Canvas, observation: Observation, power: float) ->
 def _heavier(prior: Prior, weight: float) -> Prior:
     """The prior with a total variation that ends at `weight`, if its own ends lower; else the prior itself.
 
-    One that follows the distance keeps doing so, but never falls below `weight`.
+    One that follows the distance keeps doing so, but never falls below `weight`; so does a balanced one.
     """
+    if isinstance(prior, Balanced):
+        return replace(prior, prior=_heavier(prior.prior, weight))
     own, schedule = (prior.prior, prior.schedule) if isinstance(prior, Scheduled) else (prior, None)
     if isinstance(own, TotalVariation) and own.weight and isinstance(schedule, Proportional):
         least = weight / own.weight

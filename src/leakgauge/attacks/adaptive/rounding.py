@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
-from leakgauge.attacks.matching import Matching, NoPrior, Prior, Scheduled, TotalVariation, falling
+from leakgauge.attacks.matching import Balanced, Matching, NoPrior, Prior, Scheduled, TotalVariation, falling
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
@@ -79,7 +79,8 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     none where there was none.
     """
     prior, data = attack.prior, observation.task.data
-    own = prior.prior if isinstance(prior, Scheduled) else prior
+    own = prior.prior if isinstance(prior, Balanced) else prior
+    own = own.prior if isinstance(own, Scheduled) else own
     examples = observation.examples
     if not isinstance(own, TotalVariation) or isinstance(own, NoPrior) or examples is None:
         return prior

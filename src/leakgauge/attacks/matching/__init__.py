@@ -1,8 +1,10 @@
 """The matching engine and its parts."""
 
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
+from leakgauge.attacks.matching.balanced import Balanced
 from leakgauge.attacks.matching.canvases import Given, LowResolution, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
 from leakgauge.attacks.matching.networks import Generator, Pretrained
 from leakgauge.attacks.matching.objectives import (
@@ -41,6 +43,7 @@ __all__ = [
     "LBFGS",
     "Adam",
     "AnnealedAdam",
+    "Balanced",
     "BoundedLBFGS",
     "ByBatch",
     "Canvas",
@@ -72,6 +75,7 @@ __all__ = [
     "Scheduled",
     "SignTanh",
     "Simulator",
+    "SmearedMasks",
     "SquaredL2",
     "SquaredNorm",
     "Start",

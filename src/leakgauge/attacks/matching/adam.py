@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Minimiser
-from leakgauge.attacks.matching.problem import Best, Evaluation, Loss, Minimum, Problem
+from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
+
+T = TypeVar("T")
 
 
 def descend(
@@ -187,7 +189,7 @@ class InTurn(Minimiser):
     def minimise(self, problem: Problem) -> Minimum:
         """Runs the phases; a phase that the budget allows no evaluation keeps the point it was given."""
         steps = [turn.minimiser.steps for turn in self.turns]
-        point, found = problem.start, None
+        point, found, pull = problem.start, None, problem.pull
         for index, turn in enumerate(self.turns):
             affordable = problem.affordable()
             ceiling = problem.ceiling
@@ -204,6 +206,7 @@ class InTurn(Minimiser):
                 problem.capture,
                 ceiling=ceiling,
                 schedule=problem.schedule,
+                pull=pull and replace(pull, prior=held(pull.prior, turn.moves)),
             )
             minimum = turn.minimiser.minimise(phase)
             if not minimum.variables:
@@ -214,10 +217,10 @@ class InTurn(Minimiser):
         return found if found is not None else minimum
 
 
-def held(loss: Loss, moves: tuple[str, ...]) -> Loss:
-    """The loss with every variable detached whose name begins with none of `moves`."""
+def held(function: Callable[[Tensors], T], moves: tuple[str, ...]) -> Callable[[Tensors], T]:
+    """The function of variables with every one detached whose name begins with none of `moves`."""
 
-    def partly(variables: Tensors) -> tuple[Tensor, Tensor]:
-        return loss({k: v if k.startswith(moves) else v.detach() for k, v in variables.items()})
+    def partly(variables: Tensors) -> T:
+        return function({k: v if k.startswith(moves) else v.detach() for k, v in variables.items()})
 
     return partly

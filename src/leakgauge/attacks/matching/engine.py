@@ -6,6 +6,7 @@ minimiser → polish. The parts are values; the engine holds nothing of its own 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
+from leakgauge.attacks.matching.balanced import Balanced, Pull
 from leakgauge.attacks.matching.canvases import Given, Pixels
+from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import (
@@ -59,6 +62,7 @@ class Matching:
         statistics: weight, beside the objective, of the distance to the BatchNorm statistics that travelled
             (`Knowledge.buffers`, one local step in train mode). See `Statistics`. 0, which leaves them out, unless
             given: beside signed Adam it was found to lead away.
+        masks: what stands for the derivative of a ReLU's mask, for minimisers of first order; see `SmearedMasks`.
         counters: build in the named counter to each defence that the attacker knows (`leakgauge list defenses`).
             Without, a known defence is simulated and no more; for the naive reading see `Naive`.
     """
@@ -73,6 +77,7 @@ class Matching:
     restarts: int = 1
     draws: int = 1
     statistics: float = 0.0
+    masks: SmearedMasks | None = None
     counters: bool = True
 
     def __post_init__(self) -> None:
@@ -162,11 +167,14 @@ class Matching:
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
         loss = self._loss(simulator, statistics, None if labels is None else labels.to(like.device))
-        schedule = self.prior.schedule if isinstance(self.prior, Scheduled) else None
+        prior, pull = self.prior, None
+        if isinstance(prior, Balanced):
+            pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
+        schedule = prior.schedule if isinstance(prior, Scheduled) else None
         cost = simulator.cost(examples)
         # A model that draws seeds torch's generator in each call, which a record would not.
         capture = None if simulator.task.stochastic else compute.capture
-        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, capture, schedule=schedule)
+        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, capture, schedule=schedule, pull=pull)
 
     def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None) -> Loss:
         """Total and data term of one restart."""
@@ -182,10 +190,12 @@ class Matching:
             batch = Batch(data.denormalise(z), guess)
             for part in self.hidden:
                 batch = part.encode(batch, variables)
-            return simulate(batch, buffers_in(variables))
+            with nullcontext() if self.masks is None else self.masks.active():
+                return simulate(batch, buffers_in(variables))
 
         def prior(z: Tensor, variables: Tensors) -> Tensor:
-            total = self.prior(z)
+            # A balanced prior pulls beside the objective, see `Problem.pull`.
+            total = z.new_zeros(()) if isinstance(self.prior, Balanced) else self.prior(z)
             for part in self.hidden:
                 total = total + part.penalty(variables)
             return total

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from leakgauge.attacks.matching.balanced import Pull
 from leakgauge.attacks.matching.captured import Step as CapturedStep
 from leakgauge.attacks.matching.captured import captured
 from leakgauge.attacks.matching.parts import Bounds, Schedule
@@ -93,6 +94,7 @@ class Problem:
         capture: evaluations after which the step is recorded, see `Compute.capture`.
         ceiling: what the meter may show at the end of this problem, its share of a budget.
         schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
+        pull: a prior beside the loss, which then holds none.
         factor: that of the prior in force, see `reach`.
     """
 
@@ -105,6 +107,7 @@ class Problem:
     capture: int | None = None
     ceiling: int | None = None
     schedule: Schedule | None = None
+    pull: Pull | None = None
     factor: float = field(init=False, default=1.0)
     _misfit: float = field(init=False, default=float("inf"), repr=False)
     _evaluated: int = field(init=False, default=0, repr=False)
@@ -161,12 +164,21 @@ class Problem:
             leaves = {k: v[0].detach().requires_grad_() for k, v in point.items()}
             total, data = self._weighted(leaves, factor)
             slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            gradient = {k: slope[None] for k, slope in zip(leaves, slopes, strict=True)}
-            return total.detach()[None], data.detach()[None], gradient
-        both = grad_and_value(self._weighted, has_aux=True)
+            found = self._pulled(
+                {k: v.detach() for k, v in leaves.items()}, dict(zip(leaves, slopes, strict=True)), factor
+            )
+            return total.detach()[None], data.detach()[None], {k: slope[None] for k, slope in found.items()}
+
+        def both(variables: Tensors, factor: Tensor) -> tuple[Tensors, tuple[Tensor, Tensor]]:
+            slopes, values = grad_and_value(self._weighted, has_aux=True)(variables, factor)
+            return self._pulled(variables, slopes, factor), values
+
         batched = vmap(both, in_dims=(0, None), chunk_size=self.chunk, randomness="same")
         gradient, (total, data) = batched(point, factor)
         return total.detach(), data.detach(), gradient
+
+    def _pulled(self, variables: Tensors, slopes: Tensors, factor: Tensor) -> Tensors:
+        return slopes if self.pull is None else self.pull.added(variables, slopes, factor)
 
     def over(self) -> Status | None:
         """Why another evaluation of all restarts must not be made, or `None`."""
@@ -201,6 +213,7 @@ class Problem:
             capture=self.capture,
             ceiling=ceiling,
             schedule=self.schedule,
+            pull=self.pull,
         )
 
 

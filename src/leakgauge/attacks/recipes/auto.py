@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakgauge.attacks.closed_form import TokenRead
 from leakgauge.attacks.closed_form.outer_product import read_one
 from leakgauge.attacks.matching import (
     Adam,
+    Balanced,
     BoundedLBFGS,
     Cosine,
     Given,
@@ -21,6 +22,7 @@ from leakgauge.attacks.matching import (
     Pixels,
     Prior,
     Scheduled,
+    SmearedMasks,
     TotalVariation,
     Uniform,
     falling,
@@ -41,7 +43,7 @@ from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
 
 LATE = (1.43, 1.11)
-"""The learning rate of signed Adam falls by ten after .7 and .9 of the steps: most of a short run at full speed."""
+"""The learning rate of signed Adam falls by ten after .7 and .9 of the steps."""
 
 NEAR = 1e-3
 """Most weight of the total variation from a start that was read in closed form."""
@@ -49,9 +51,9 @@ NEAR = 1e-3
 GROWTH = 8
 """A smooth search takes as many times its steps as there are examples, at most this many times."""
 
-MOST, MOST_DENSE = 1.5e-2, 1e-2
-"""Most weight of signed Adam's total variation; the second, Inverting Gradients' own, without convolutions: the
-gradient of a dense first layer holds mixtures of the images themselves, and more weight costs there."""
+LEAST = proportional(prior=TotalVariation(1.0), share=15.0, power=2.0, most=1.5e-2)
+"""Least total variation for a network with kinks: 15 · distance², at most 1.5e-2. What noise leaves of the distance
+keeps it in force where the slope of the data term, of which a `Balanced` prior is a share, vanishes."""
 
 
 @ATTACKS.register("auto", needs="example_count")
@@ -64,12 +66,13 @@ class Auto:
     steps of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and budget, from
     what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from
     a uniform start, with a smoothed total variation that falls over the run (`falling_variation`); its steps grow with
-    the batch. Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that follows the
-    distance (`following_variation`); from a start that was read in closed form with lr 0.03 and a total variation of
-    at most 1e-3, see `doubt_of`. Cosine distance, labels counted from the last layer.
-    Of texts the tokens are read (`TokenRead`), no more. How it compares with the recipes is in docs/minimisers.md.
+    the batch. Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth
+    of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start
+    that was read in closed form with lr 0.03 and a total variation of at most 1e-3, see `doubt_of`. Cosine distance,
+    labels counted from the last layer. Of texts the tokens are read (`TokenRead`), no more. How it compares with the
+    recipes is in docs/minimisers.md.
 
-    Known failure: single runs of signed Adam are a decibel or two apart: Inverting Gradients wins on some photos.
+    Known failure: single runs of signed Adam are a decibel or two apart.
 
     Attributes:
         restarts: independent starts; the lowest distance is kept. One from a read start, where all would be the same.
@@ -117,12 +120,13 @@ class Auto:
                 restarts=restarts,
             )
         # Near the truth a heavy prior leads away from it before the distance has fallen.
-        rough: Prior = following_variation(task) if first is None else TotalVariation(NEAR * doubt)
+        rough: Prior = Balanced(prior=LEAST) if first is None else TotalVariation(NEAR * doubt)
         return Matching(
             objective=objective,
             prior=rough if image else NoPrior(),
             canvas=Pixels(first=first or Normal()),
             minimiser=Adam(steps=self.rough_steps, lr=0.1 if first is None else 0.03, decay=LATE),
+            masks=SmearedMasks() if first is None else None,
             restarts=restarts,
         )
 
@@ -260,16 +264,6 @@ def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
     first = 3e-2 if near is None else max(NEAR * near, 1e-12)
     last = min(max(1e-3 * (150 / steps) ** 2, 1e-5), first)
     return falling(prior=TotalVariation(first, smoothing=1e-6, coupled=True), to=last / first, misfit=1e-2 / first)
-
-
-def following_variation(task: Task) -> Scheduled:
-    """Total variation for a network with kinks: 150 · distance², at most `MOST`.
-
-    The cosine distance comes near 1e-3 on a ConvNet, where this weight is about the 1e-4 of Inverting Gradients'
-    Table 2 and the photo shows, and stays above 1e-2 on a ResNet, where less than 1e-2 leaves noise.
-    """
-    dense = not any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
-    return proportional(prior=TotalVariation(1.0), share=150.0, power=2.0, most=MOST_DENSE if dense else MOST)
 
 
 def affordable(observation: Observation, budget: Budget, restarts: int) -> int | None:

@@ -1,0 +1,97 @@
+"""Looks for the best setting of `breaching` on LeNet, by a random search and successive halving.
+
+`python benchmarks/breaching_settings.py --data F --python P` draws settings of its matching attack and adds its own
+presets, runs all on development photos for an eighth of the steps of the table, the better quarter of them for half and
+the best four of these in full. The order is that of the median PSNR at the end. Each run is a row of `peers.py`'s kind
+in `--out`; rows that are there are not repeated. None of these photos is in `peers.HELD_OUT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from peers import THEIRS, Case, rows, same
+
+DEVELOPMENT = (6000, 6001, 6002)
+STEPS = 8000
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "optim.signed": ("hard", "soft", "null"),
+    "optim.step_size": ("0.003", "0.01", "0.03", "0.1", "0.3"),
+    "optim.step_size_decay": ("step-lr", "cosine-decay", "null"),
+    "optim.boxed": ("true", "false"),
+    "objective.type": ("cosine-similarity", "euclidean"),
+    "regularization.total_variation.scale": ("0", "1e-5", "1e-4", "1e-3", "1e-2", "0.1"),
+    "init": ("randn", "patterned-4", "zeros"),
+}
+PRESETS = (
+    "invertinggradients",
+    "invertinggradients regularization.total_variation.scale=0.02",
+    "invertinggradients regularization.total_variation.scale=0.002",
+    "modern",
+    "modern regularization.total_variation.scale=0.01",
+    "deepleakage attack_type=optimization",
+    "legacy",
+    "wei",
+)
+
+
+def drawn(count: int, seed: int) -> list[str]:
+    """Settings at random, without repetition."""
+    chooser = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        picked = [f"{key}={chooser.choice(values)}" for key, values in CHOICES.items()]
+        found[" ".join(["invertinggradients", *picked])] = None
+    return list(found)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "breaching_settings.jsonl")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--python", default=sys.executable, help="of the environment that has breaching")
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+
+    def scored(setting: str, evaluations: int) -> float:
+        return statistics.median(quality(given, setting, photo, evaluations) for photo in DEVELOPMENT)
+
+    left = [*PRESETS, *drawn(given.count, given.seed)]
+    for part, keep in ((8, len(left) // 4), (2, 4), (1, 4)):
+        scores = {setting: scored(setting, STEPS // part) for setting in left}
+        left = sorted(left, key=lambda s: -scores[s])[:keep]
+        print(f"after {STEPS // part} steps:")
+        for setting in left:
+            print(f"  {scores[setting]:.2f} dB  {setting}", flush=True)
+
+
+def quality(given: argparse.Namespace, setting: str, photo: int, evaluations: int) -> float:
+    """PSNR at the end of a run; a setting that breaks the package has none."""
+    case = Case("quality", "lenet", THEIRS, setting, photo, evaluations)
+    kept = next((row for row in rows(given.out) if same(case, row)), None)
+    if kept is None:
+        command = [given.python, str(Path(__file__).with_name("peers.py")), "one"]
+        command += ["--case", json.dumps(asdict(case)), "--data", str(given.data)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            kept = asdict(case) | {"final": None, "error": done.stderr.strip().splitlines()[-1][:200]}
+        else:
+            kept = json.loads(done.stdout.splitlines()[-1])
+            kept = {k: v for k, v in kept.items() if k != "trace"}
+        with given.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(kept) + "\n")
+    return -1.0 if kept["final"] is None else float(kept["final"])
+
+
+if __name__ == "__main__":
+    main()

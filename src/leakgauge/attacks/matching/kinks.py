@@ -1,0 +1,155 @@
+"""How the masks of ReLUs would change: a slope for the search where the true one is zero almost everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+
+from leakgauge.errors import require
+
+
+class _Hat(NamedTuple):
+    """Of one activation: its slope below zero, and the hat's half-width in standard deviations, and its weight."""
+
+    low: float
+    width: float
+    weight: float
+
+
+class _Masked(Function):
+    """slope · m(x), with m(x) = 1 above zero and `low` below; the derivative of m is a hat."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(slope: Tensor, x: Tensor, hat: _Hat) -> Tensor:
+        return torch.where(x > 0, slope, hat.low * slope)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Hat], output: Tensor) -> None:
+        del output
+        slope, x, ctx.hat = inputs
+        ctx.save_for_backward(slope, x)
+
+    @staticmethod
+    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, Tensor, None]:
+        (outer,) = towards
+        (slope, x), hat = ctx.saved_tensors, ctx.hat
+        half = hat.width * x.var(correction=0).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+        rise = hat.weight * (1 - hat.low) * (1 - x.abs() / half).clamp_min(0) / half
+        return torch.where(x > 0, outer, hat.low * outer), outer * slope * rise, None
+
+
+class _Activation(Function):
+    """ReLU, or leaky ReLU with `low`, whose derivative is `_Masked`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, hat: _Hat) -> Tensor:
+        return F.leaky_relu(x, hat.low) if hat.low else x.relu()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, _Hat], output: Tensor) -> None:
+        del output
+        x, ctx.hat = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, None]:
+        (outer,) = towards
+        (x,) = ctx.saved_tensors
+        return _Masked.apply(outer, x, ctx.hat), None  # type: ignore[no-untyped-call]
+
+
+def _relu(x: Tensor, inplace: bool = False) -> tuple[Tensor, float, bool]:
+    return x, 0.0, inplace
+
+
+def _relu_(x: Tensor) -> tuple[Tensor, float, bool]:
+    return x, 0.0, True
+
+
+def _leaky(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> tuple[Tensor, float, bool]:
+    return x, negative_slope, inplace
+
+
+def _leaky_(x: Tensor, negative_slope: float = 0.01) -> tuple[Tensor, float, bool]:
+    return x, negative_slope, True
+
+
+_KNOWN: dict[Callable[..., Any], Callable[..., tuple[Tensor, float, bool]]] = {
+    F.relu: _relu,
+    torch.relu: _relu,
+    Tensor.relu: _relu,
+    torch.relu_: _relu_,
+    Tensor.relu_: _relu_,
+    F.leaky_relu: _leaky,
+    F.leaky_relu_: _leaky_,
+}
+"""Every way to call one → its input, the slope below zero, and whether it writes into its input."""
+
+
+class _Smeared(TorchFunctionMode):
+    def __init__(self, masks: SmearedMasks) -> None:
+        super().__init__()
+        self._masks = masks
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        known = _KNOWN.get(func)
+        if known is None:
+            return func(*args, **(kwargs or {}))
+        x, low, inplace = known(*args, **(kwargs or {}))
+        if not x.is_floating_point():
+            return func(*args, **(kwargs or {}))
+        hat = _Hat(low, self._masks.width, self._masks.weight)
+        made = _Activation.apply(x.clone() if inplace else x, hat)  # type: ignore[no-untyped-call]
+        return x.copy_(made) if inplace else made
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmearedMasks:
+    """The derivative of a ReLU's mask, which is zero almost everywhere, stood for by a hat around zero.
+
+    The gradient of a ReLU network depends on its input through the masks as well: which units are on. A search by
+    gradient matching is never shown how they would have to change. Here values and first derivatives are the
+    network's own, so that a simulated update is the client's to the last digit; only *its* derivative differs, in
+    which each mask m(x) has m'(x) = weight · max(0, 1 − |x|/h)/h, with h = width · the standard deviation of all
+    that enters the activation. So the slope is not that of the objective, and suits minimisers that do not compare the
+    two (Adam, not a line search). With a weight of 1 the distance falls fastest, and on a ConvNet to pictures that are
+    not the client's.
+
+    Source: the surrogate gradients of spiking networks (Neftci, Mostafa and Zenke, 2019), one derivative higher.
+    Reaches ReLU and leaky ReLU however they are called from the model's code; other kinks stay as they are.
+
+    Attributes:
+        width: half of the hat's base, in standard deviations.
+        weight: the hat's area.
+    """
+
+    width: float = 1.0
+    weight: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("width", "weight"):
+            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Activations that are called within are smeared, in every later derivative too."""
+        with _Smeared(self):
+            yield

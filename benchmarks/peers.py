@@ -184,7 +184,8 @@ def _ours(case: Case, seen: Observation, truth: Batch) -> Callable[[], tuple[Wat
                 restarts=case.restarts,
             )
         else:
-            attack = Auto().choice(seen.task, generator, evaluations=case.evaluations, examples=case.batch)
+            auto = Auto(smooth_steps=case.evaluations, rough_steps=case.evaluations)
+            attack = auto.choice(seen.task, generator, evaluations=case.evaluations, examples=case.batch)
             minimiser = Watched(attack.minimiser, lambda _: 0.0, 0.0, noted=lambda z: watch.look(z, highest=False))
             attack = replace(attack, minimiser=minimiser)
         # What is timed is a step of a long run, so it is recorded before the clock starts.

@@ -18,9 +18,17 @@ def save(path: Path, value: int = 128, mode: str = "RGB", size: tuple[int, int] 
     Image.new(mode, size, value if mode in ("L", "I;16") else (value,) * len(mode)).save(path)
 
 
+def save_edge(path: Path, size: tuple[int, int] = (40, 30)) -> None:
+    """Half black, half grey: a picture of one colour is refused."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = Image.new("RGB", size)
+    picture.paste((128, 128, 128), (0, 0, size[0] // 2, size[1]))
+    picture.save(path)
+
+
 def test_classes_are_subfolders_taken_in_turn(tmp_path: Path) -> None:
     for name in ("b/1.png", "b/2.png", "a/1.png", "a/2.png", "a/3.png", "c/1.png"):
-        save(tmp_path / name)
+        save_edge(tmp_path / name)
     (tmp_path / "a" / "notes.txt").write_text("no picture")
     (tmp_path / ".hidden").mkdir()
     source = open_source(f"folder:{tmp_path}", size=8)
@@ -63,7 +71,7 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not an image", "truncated"], ids=["empty", "text", "truncated"])
 def test_corrupt_image_is_named_before_anything_runs(tmp_path: Path, content: bytes | str) -> None:
-    save(tmp_path / "good.png")
+    save_edge(tmp_path / "good.png")
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "bad.png")
     whole = (tmp_path / "bad.png").read_bytes()
@@ -75,8 +83,8 @@ def test_corrupt_image_is_named_before_anything_runs(tmp_path: Path, content: by
 
 
 def test_differing_shapes_without_a_size(tmp_path: Path) -> None:
-    save(tmp_path / "a.png", size=(8, 8))
-    save(tmp_path / "b.png", size=(9, 8))
+    save_edge(tmp_path / "a.png", size=(8, 8))
+    save_edge(tmp_path / "b.png", size=(9, 8))
     source = open_source(f"folder:{tmp_path}", size=None)
     for refused in (lambda: check(source, [0, 1]), lambda: source.read([0, 1])):
         with pytest.raises(InputError, match=r"b\.png.*data\.size"):

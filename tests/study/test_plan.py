@@ -123,7 +123,7 @@ def test_bad_plans_name_the_field_and_the_hint(changes: dict[str, Any], field: s
 
 def test_a_corrupt_image_is_found_before_anything_runs(tmp_path: Path) -> None:
     for i in range(4):
-        Image.fromarray(np.full((20, 20, 3), 60 * i, np.uint8)).save(tmp_path / f"{i}.png")
+        Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20)).save(tmp_path / f"{i}.png")
     (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:60])
     with pytest.raises(InputError, match=r"1\.png"):
         resolve_plan(tiny(data={"source": f"folder:{tmp_path}", "size": 16, "batches": 2}))

@@ -20,9 +20,9 @@ from leakgauge.tensors import Tensors
 @PRIORS.register("balanced")
 @dataclass(frozen=True, kw_only=True)
 class Balanced(Prior):
-    """`prior`, whose pull is at least `share` times that of the data term at every step, variable by variable.
+    """`prior`, with a share of the data term's pull.
 
-    Pull is the norm of the slope. Whatever the network and however near the end, the prior then has a say of the same
+    That is counted for each variable of the canvas. Pull is the norm of the slope. Whatever the network and however near the end, the prior then has a say of the same
     size, where a constant weight suits one network and one distance. What a `Scheduled` prior asks for is the least.
     The objective that is reported, and by which the best point is chosen, is the data term alone; so this suits
     minimisers that do not compare values with slopes (Adam, not a line search).

@@ -22,10 +22,11 @@ from leakgauge.tensors import Tensors
 class Balanced(Prior):
     """`prior`, with a share of the data term's pull.
 
-    That is counted for each variable of the canvas. Pull is the norm of the slope. Whatever the network and however near the end, the prior then has a say of the same
-    size, where a constant weight suits one network and one distance. What a `Scheduled` prior asks for is the least.
-    The objective that is reported, and by which the best point is chosen, is the data term alone; so this suits
-    minimisers that do not compare values with slopes (Adam, not a line search).
+    Pull is the norm of the slope, of each variable of the canvas on its own. Whatever the network and however near the
+    end, the prior has a say of the same size at every step, where a constant weight suits one network and one
+    distance. What a `Scheduled` prior asks for is the least. The objective that is reported, and by which the best
+    point is chosen, is the data term alone; so this suits minimisers that do not compare values with slopes (Adam, not
+    a line search).
 
     Attributes:
         share: of the norm of the data term's slope.

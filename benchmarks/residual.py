@@ -82,12 +82,14 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def cases(evaluations: int) -> Iterator[Case]:
+ATTACKERS = ("auto", *(f"{w:g}" for w in WEIGHTS))
+
+
+def cases(networks: list[str], attackers: list[str], seeds: list[int], evaluations: int) -> Iterator[Case]:
     """Photo by photo, so that a table of half of them is fair."""
-    attackers = ("auto", *(f"{w:g}" for w in WEIGHTS))
-    for network in NETWORKS:
+    for network in networks:
         large = network == "resnet18"
-        for seed in SEEDS[:1] if large else SEEDS:
+        for seed in seeds[:1] if large else seeds:
             for photo in HELD_OUT[:FEW] if large else HELD_OUT:
                 for attacker in attackers:
                     yield Case(network, attacker, photo, seed, evaluations)
@@ -165,6 +167,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--evaluations", type=int, default=2400)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--attackers", nargs="+", default=list(ATTACKERS), choices=ATTACKERS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -172,8 +176,8 @@ def main() -> None:
     done = {tuple(r[name] for name in Case.__annotations__) for r in rows}
     if not asked.table:
         source = Parquet(path=asked.data)
-        for case in cases(asked.evaluations):
-            if case.network in asked.networks and tuple(asdict(case).values()) not in done:
+        for case in cases(asked.networks, asked.attackers, asked.seeds, asked.evaluations):
+            if tuple(asdict(case).values()) not in done:
                 rows.append(run(source, case))
                 with asked.out.open("a") as out:
                     out.write(json.dumps(rows[-1]) + "\n")

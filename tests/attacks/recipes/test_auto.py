@@ -56,7 +56,7 @@ def test_the_weight_ends_lower_where_there_is_more_to_spend() -> None:
     assert ends[0] == pytest.approx(3e-2)
     assert last(falling_variation(150)) == pytest.approx(1e-3)
     assert last(falling_variation(600)) == pytest.approx(1e-3 / 16)
-    assert ends[-1] == pytest.approx(1e-5)
+    assert ends[-1] == pytest.approx(1e-7)
 
 
 def test_a_near_start_is_not_blurred_first() -> None:

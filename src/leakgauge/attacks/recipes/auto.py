@@ -256,13 +256,13 @@ def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
     """Smoothed total variation that couples the colours, for a smooth network and a cosine data term, from 3e-2 down.
 
     It ends at 1e-3 · (150 / steps)², `steps` counted for each example, because a short run needs the prior to its
-    end; between 1e-5 and 3e-2. It is never below a hundredth of the relative misfit √(2·data), so that noise, whether
+    end; between 1e-7 and 3e-2. It is never below a hundredth of the relative misfit √(2·data), so that noise, whether
     known or not, is not explained by the image.
 
     Where the start is near, with a doubt from 0 to 1, it starts at `NEAR` · doubt, and is never above.
     """
     first = 3e-2 if near is None else max(NEAR * near, 1e-12)
-    last = min(max(1e-3 * (150 / steps) ** 2, 1e-5), first)
+    last = min(max(1e-3 * (150 / steps) ** 2, 1e-7), first)
     return falling(prior=TotalVariation(first, smoothing=1e-6, coupled=True), to=last / first, misfit=1e-2 / first)
 
 

@@ -77,6 +77,10 @@ def image_information(observation: Observation, examples: int, generator: torch.
         The gaps; 0 where both updates vanish.
     """
     simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
+    if observation.knowledge.defense is None:
+        # The observed update is not asked for, and in float64 it is twice as large as the model.
+        view = simulator.view
+        simulator = replace(simulator, observed={}, views=lambda _: view)
     data = simulator.task.data
     labels = observation.knowledge.labels
     if labels is None:

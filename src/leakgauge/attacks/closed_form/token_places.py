@@ -50,8 +50,10 @@ def read_places(
         span = rows[values > rounding]
         if not len(span) or len(span) >= sent.shape[1] - 1:
             continue
-        texts = tokens[:, None].expand(-1, data.shape[0])
-        inputs = _entering(task, carrier, texts).double()[:, carrier.first : carrier.first + data.shape[0]]
+        given = _entering(task, carrier, tokens[:, None].expand(-1, data.shape[0]))
+        if given is None:
+            continue
+        inputs = given.double()[:, carrier.first : carrier.first + data.shape[0]]
         left = (inputs - (inputs @ span.T) @ span).norm(dim=2) / inputs.norm(dim=2).clamp_min(1e-12)
         least, chosen = left.min(0)
         order = tokens[chosen]
@@ -75,11 +77,11 @@ def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
         weight = f"{name}.{kind}" if name else str(kind)
         if kind is None or weight not in task.parameters:
             continue
-        pair = [_entering(task, Carrier(name, weight, 0), texts) for texts in (one, other)]
-        if pair[0].ndim != 3 or pair[0].shape != pair[1].shape or pair[0].shape[1] < length:
+        a, b = (_entering(task, Carrier(name, weight, 0), texts) for texts in (one, other))
+        if a is None or b is None or a.shape != b.shape or a.shape[1] < length:
             continue
-        moved = (pair[0] != pair[1]).any(2).any(0)
-        for first in range(pair[0].shape[1] - length + 1):
+        moved = (a != b).any(2).any(0)
+        for first in range(a.shape[1] - length + 1):
             inside = moved[first : first + length]
             if bool(moved.any()) and torch.equal(inside, differs) and int(moved.sum()) == int(differs.sum()):
                 found.append(Carrier(name, weight, first))
@@ -87,12 +89,13 @@ def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
     return found
 
 
-def _entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"]:
-    """What a layer is given for texts, texts first; empty where it is not called once on all of them."""
+def _entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"] | None:
+    """What a layer is given for texts, texts first; `None` where it is not called once on all of them."""
     seen: list[Tensor] = []
 
-    def keep(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
-        seen.append((args[0] if args else named.get("query", next(iter(named.values())))).detach().cpu())
+    def keep(_: nn.Module, args: tuple[object, ...], named: dict[str, object]) -> None:
+        given = args[0] if args else named.get("query", next(iter(named.values())))
+        seen.extend([given.detach().cpu()] if isinstance(given, Tensor) else [])
 
     handle = task.module.get_submodule(carrier.module).register_forward_pre_hook(keep, with_kwargs=True)
     try:
@@ -101,6 +104,6 @@ def _entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> F
     finally:
         handle.remove()
     if len(seen) != 1 or seen[0].ndim != 3:
-        return torch.zeros(0)
+        return None
     given = seen[0]
     return given.transpose(0, 1) if given.shape[0] != len(texts) and given.shape[1] == len(texts) else given

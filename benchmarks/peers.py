@@ -227,6 +227,22 @@ def same(case: Case, row: dict[str, Any]) -> bool:
     return all(row.get(k) == v for k, v in asdict(case).items())
 
 
+def recorded(case: Case, given: argparse.Namespace) -> dict[str, Any]:
+    """The row of a case: the one that is there, or that of a run in a process of its own, appended to `--out`."""
+    for row in rows(given.out):
+        if same(case, row):
+            return row
+    command = [given.python, str(Path(__file__)), "one", "--case", json.dumps(asdict(case))]
+    command += ["--data", str(given.data)] if given.data else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{case} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    row = json.loads(done.stdout.splitlines()[-1])
+    with given.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    return dict(row)
+
+
 def median(values: list[float]) -> float:
     """Of a list that may be empty."""
     return statistics.median(values) if values else math.nan
@@ -341,17 +357,7 @@ def main() -> None:
         plot(found, given.out.parent)
         return
     for case in cases(given):
-        if any(same(case, row) for row in rows(given.out)):
-            continue
-        command = [given.python, __file__, "one", "--case", json.dumps(asdict(case))]
-        command += ["--data", str(given.data)] if given.data else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{case} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        row = json.loads(done.stdout.splitlines()[-1])
-        with given.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print({k: v for k, v in row.items() if k != "trace"}, flush=True)
+        print({k: v for k, v in recorded(case, given).items() if k != "trace"}, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import random  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
@@ -20,6 +21,13 @@ torch.set_flush_denormal(True)
 
 settings.register_profile("leakgauge", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("leakgauge")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """A test draws the same numbers alone, in any order and on any worker."""
+    random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -196,16 +196,11 @@ class InTurn(Minimiser):
             if affordable is not None and affordable < sum(steps[index:]):
                 share = affordable * steps[index] // sum(steps[index:])
                 ceiling = problem.meter.spent + share * problem.cost * problem.restarts
-            phase = Problem(
-                held(problem.loss, turn.moves),
-                point,
-                problem.bounds,
-                problem.meter,
-                problem.cost,
-                problem.chunk,
-                problem.capture,
+            phase = replace(
+                problem,
+                loss=held(problem.loss, turn.moves),
+                start=point,
                 ceiling=ceiling,
-                schedule=problem.schedule,
                 pull=pull and replace(pull, prior=held(pull.prior, turn.moves)),
             )
             minimum = turn.minimiser.minimise(phase)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -204,17 +204,7 @@ class Problem:
         share = None if left is None else max(left // (self.restarts - index), min(left, self.cost))
         ceiling = None if share is None else self.meter.spent + share
         start = {k: v[index : index + 1] for k, v in self.start.items()}
-        return Problem(
-            self.loss,
-            start,
-            self.bounds,
-            self.meter,
-            self.cost,
-            capture=self.capture,
-            ceiling=ceiling,
-            schedule=self.schedule,
-            pull=self.pull,
-        )
+        return replace(self, start=start, ceiling=ceiling)
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,18 +131,17 @@ class _LineUp:
 
 
 def _others(line_up: _LineUp, constant: _LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
-    """The same reads held against other clients' texts."""
-    n = len(truth.batch)
-    clients = [b.inputs for b in truth.others if len(b) == n]
+    """The same reads held against other clients' texts. Who holds a text of the same tokens is no other client."""
+    n, own = len(truth.batch), _counts(truth.batch.inputs, data)
     public = truth.public.whole() if isinstance(truth.public, Lent) else truth.public
-    clients += [x for x in public.split(n) if len(x) == n][: max(0, max(2, STRANGERS // n) - len(clients))]
+    held = [_counts(x, data) for x in (*(b.inputs for b in truth.others), *public.split(n)) if len(x) == n]
+    clients = [x for x in held if not bool((x[:, None] == own).all(2).any())][: max(2, STRANGERS // n)]
     if not clients:
         return None
     seen, back = [], []
     for texts in clients:
-        own = _counts(texts, data)
-        ranks, left, _ = line_up.place(own)
-        bar = constant.place(own)[1]
+        ranks, left, _ = line_up.place(texts)
+        bar = constant.place(texts)[1]
         seen.append(sum(rank == 1 for rank in ranks))
         back.append(sum(r == 1 and a <= EXPLAINED * b for r, a, b in zip(ranks, left, bar, strict=True)))
     return OtherClients((), tuple(seen), tuple(back))

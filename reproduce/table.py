@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from reproduce.claims.screen import markdown
-from reproduce.command import beside, items, last, measured_text
+from reproduce.command import items, last
+from reproduce.comparison import beside, measured_text
 from reproduce.item import Item
 from reproduce.rows import RESULTS, summarised
 

@@ -17,6 +17,7 @@ from reproduce.ci_net import items as ci_net  # noqa: E402
 from reproduce.ci_net import runs as ci_net_runs  # noqa: E402
 from reproduce.ci_net.demonstrations import PICTURES, linear, twin  # noqa: E402
 from reproduce.ci_net.runs import Attempt, Film, Sheet, Target, best_match  # noqa: E402
+from reproduce.comparison import beside  # noqa: E402
 from reproduce.item import Inputs  # noqa: E402
 from reproduce.metrics import SSIMCropped  # noqa: E402
 
@@ -121,7 +122,7 @@ def test_every_item_runs_and_fills_its_cells(
     assert item.measure is not None
     rows = list(item.measure(Inputs(shared / "data", quick, lambda _: None)))
     assert rows
-    lines = command.beside(item, [row.record() for row in rows])
+    lines = beside(item, [row.record() for row in rows])
     missing = [x for x in lines if x["published"] != "–" and x["measured"] is None]
     assert {(x["setting"], x["attack"]) for x in missing} <= {("batch 128", "GIAS")}
     stood = [x for x in lines if x["published"] != "–" and x["measured"] is not None]

@@ -15,6 +15,7 @@ from torch import nn
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from reproduce.comparison import beside  # noqa: E402
 from reproduce.inverting_gradients import (  # noqa: E402
     demonstrations,
     figures,
@@ -236,7 +237,7 @@ def test_every_item_runs_and_fills_its_cells(name: str, shared: Path, monkeypatc
         if "packaged weights" in str(error):
             pytest.skip("the trained weights are not packaged")
         raise
-    lines = command.beside(item, [row.record() for row in rows])
+    lines = beside(item, [row.record() for row in rows])
     measured = {(x["setting"], x["attack"], x["metric"]) for x in lines if x["measured"] is not None}
     assert len(measured) == len(rows), "two rows under one name"
     if name.startswith("table") and name != "table2-lr":

@@ -15,6 +15,8 @@ from rich.console import Console
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from reproduce.comparison import beside  # noqa: E402
+
 from leakgauge.cli import main  # noqa: E402
 from leakgauge.errors import InputError  # noqa: E402
 from reproduce import command, item, rows, tables  # noqa: E402
@@ -56,12 +58,12 @@ def test_an_item_cannot_claim_what_it_does_not_run() -> None:
 def test_published_cells_stand_beside_their_measurement_and_empty_ones_stay() -> None:
     asked = item.Item(paper="mkor", name="time", state=item.State.NOT_RUN, note="n")
     found = [measured("VGG16", "MKOR", "seconds", 3.0).record(), measured("ours", "MKOR", "seconds", 9.0).record()]
-    lines = command.beside(asked, found)
+    lines = beside(asked, found)
     assert [(x["setting"], x["published"], x["measured"]["mean"]) for x in lines] == [
         ("VGG16", "120", 4.0),
         ("ours", "–", 10.0),
     ]
-    assert command.beside(asked, [])[0]["measured"] is None
+    assert beside(asked, [])[0]["measured"] is None
 
 
 def test_empty_published_cells_are_none_and_not_numbers() -> None:

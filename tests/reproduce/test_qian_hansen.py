@@ -11,13 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from reproduce.comparison import beside  # noqa: E402
 from reproduce.item import Inputs, Item  # noqa: E402
 from reproduce.qian_hansen import items as qian_hansen  # noqa: E402
 from reproduce.qian_hansen import trials as qian_hansen_trials  # noqa: E402
 
 from leakgauge.observation import Attack  # noqa: E402
 from leakgauge.task import Batch, Task  # noqa: E402
-from reproduce import command  # noqa: E402
 
 ITEMS = [item for item in qian_hansen.ITEMS if item.measure is not None and item.name != "ranks"]
 
@@ -36,7 +36,7 @@ def test_every_item_runs_and_fills_its_cells(item: Item, shared: Path, monkeypat
     monkeypatch.setattr(qian_hansen_trials, "score", quickly)
     assert item.measure is not None
     rows = list(item.measure(Inputs(shared / "data", True, lambda _: None)))
-    lines = command.beside(item, [row.record() for row in rows])
+    lines = beside(item, [row.record() for row in rows])
     measured = {(x["setting"], x["attack"], x["metric"]) for x in lines if x["measured"] is not None}
     assert len(measured) == len(rows), "two rows under one name"
     assert {cell.key for cell in item.cells} <= measured

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from scipy.stats import spearmanr
@@ -22,6 +23,7 @@ from reproduce.inverting_gradients.runs import (
     LENET,
     LENET_TRAINED,
     RESNET_TRAINED,
+    Attempt,
     Network,
     Sheet,
     Trial,
@@ -41,25 +43,31 @@ def figure6(inputs: Inputs) -> Iterator[Row]:
     cases = [(LENET, proposed(1e-2, 300 if quick else 4800))]
     if not quick:
         cases.append((RESNET_TRAINED, proposed(1e-2)))
-    truth = page.source.read(range(100))
     for network, attempt in cases:
-        one = trial(network.task(page.spec, 0), truth, attempt.attack, 0)
-        grey = Trial(torch.full_like(truth.inputs, 0.5), truth, one.update, True, 0, 0.0, "")
-        for name, made in ((attempt.name, one), ("grey picture", grey)):
-            scores = sorted(made.scores(PSNR()), reverse=True)
-            page.inputs.say(
-                f"{page.item} {network.name}, {name}: best {scores[:5]}, mean {statistics.fmean(scores):.2f} dB"
-            )
-            doubt = attempt.doubt if made is one else ""
-            told = {"doubt": doubt, "evaluations": made.evaluations, "seconds": made.seconds}
-            yield page.row(f"{network.name}, batch 100", name, "PSNR", [scores], **told)
-            yield page.row(f"{network.name}, batch 100", f"{name}, five best", "PSNR", [scores[:5]], **told)
-        strangers = gallery(page.source, range(100), 100, torch.Generator().manual_seed(0))
-        pairs = assign(one.pictures, truth.inputs, labels_hat=truth.labels, labels=truth.labels)
-        found = identify(one.pictures, truth.inputs, pairs, strangers)
-        values = [float(hit) for hit in found.identified]
-        doubt = f"chance {found.chance:.3f}; {attempt.doubt}"
-        yield page.row(f"{network.name}, batch 100", attempt.name, "identified among 101", [values], doubt=doubt)
+        setting = f"{network.name}, batch 100"
+        yield from page.inputs.once(setting, attempt.name, partial(_hundred, page, network, attempt, setting))
+
+
+def _hundred(page: Sheet, network: Network, attempt: Attempt, setting: str) -> Iterator[Row]:
+    truth = page.source.read(range(100))
+    one = trial(network.task(page.spec, 0), truth, attempt.attack, 0)
+    grey = Trial(torch.full_like(truth.inputs, 0.5), truth, one.update, True, 0, 0.0, "")
+    for name, made in ((attempt.name, one), ("grey picture", grey)):
+        scores = sorted(made.scores(PSNR()), reverse=True)
+        page.inputs.say(
+            f"{page.item} {network.name}, {name}: best {scores[:5]}, mean {statistics.fmean(scores):.2f} dB"
+        )
+        doubt = attempt.doubt if made is one else ""
+        told = {"doubt": doubt, "evaluations": made.evaluations, "seconds": made.seconds}
+        yield page.row(setting, name, "PSNR", [scores], **told)
+        yield page.row(setting, f"{name}, five best", "PSNR", [scores[:5]], **told)
+    strangers = gallery(page.source, range(100), 100, torch.Generator().manual_seed(0))
+    pairs = assign(one.pictures, truth.inputs, labels_hat=truth.labels, labels=truth.labels)
+    found = identify(one.pictures, truth.inputs, pairs, strangers)
+    values = [float(hit) for hit in found.identified]
+    yield page.row(
+        setting, attempt.name, "identified among 101", [values], doubt=f"chance {found.chance:.3f}; {attempt.doubt}"
+    )
 
 
 def figure7(inputs: Inputs) -> Iterator[Row]:

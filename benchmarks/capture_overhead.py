@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from leakgauge.capture import Examples, Recorder, watching
+from leakgauge.capture import Recorder, RoundExamples, watching
 from leakgauge.models import lenet, mlp, resnet18
 
 NETWORKS: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...]], ...] = (
@@ -38,7 +38,7 @@ def trained(net: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, steps: i
     return time.process_time() - start
 
 
-def written(before: dict[str, torch.Tensor], net: nn.Module, examples: Examples) -> float:
+def written(before: dict[str, torch.Tensor], net: nn.Module, examples: RoundExamples) -> float:
     """Processor seconds of writing a round."""
     with TemporaryDirectory() as folder:
         start = time.process_time()

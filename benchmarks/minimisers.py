@@ -34,7 +34,7 @@ from leakgauge.attacks.matching import (
     TotalVariation,
     Uniform,
 )
-from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Problem
+from leakgauge.attacks.matching.problem import Best, Minimum, ObjectiveValues, Problem
 from leakgauge.attacks.recipes import Auto, dlg, inverting_gradients
 from leakgauge.attacks.recipes.auto import falling_variation
 from leakgauge.clients import FedSGD, client_update
@@ -106,7 +106,7 @@ class Watched:
         evaluate = problem.evaluate
         best = Best(1, next(iter(problem.start.values())))
 
-        def watch(point: Tensors, at: Evaluation) -> None:
+        def watch(point: Tensors, at: ObjectiveValues) -> None:
             best.offer(point, at)
             if self.noted is not None:
                 self.noted(best.variables["pixels"].detach()[0])
@@ -114,7 +114,7 @@ class Watched:
             score = self.judge(best.variables["pixels"].detach()[0])
             self.seen.append((problem.meter.spent, time.process_time() - self.began, score))
 
-        def evaluated(point: Tensors) -> Evaluation:
+        def evaluated(point: Tensors) -> ObjectiveValues:
             at = evaluate(point)
             watch(point, at)
             return at

@@ -25,7 +25,7 @@ from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed
-from leakgauge.frontiers.folder import Folder
+from leakgauge.frontiers.folder import FrontierFolder
 from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
@@ -39,7 +39,7 @@ from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.pipeline.compare import compare, read_report
 from leakgauge.study.store import FILE, Store
-from leakgauge.study.tables import Asked
+from leakgauge.study.tables import PlannedAudit
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 
 PLAN = """name: plan
@@ -108,7 +108,7 @@ def _png(path: Path) -> None:
 
 
 def _store(path: Path) -> None:
-    asked = Asked("d", "n", {"name": "n"}, {}, {}, ["a", "b"], counts_only=True)
+    asked = PlannedAudit("d", "n", {"name": "n"}, {}, {}, ["a", "b"], counts_only=True)
     folder = path.parent / "made"
     Store.create(folder, asked).close()
     path.write_bytes((folder / FILE).read_bytes())
@@ -221,7 +221,7 @@ def _begun(path: Path) -> None:
 
 
 def _read_begun(path: Path) -> None:
-    with Folder.open(path.parent, digest="d", raw={}, contents={"data": "1"}):
+    with FrontierFolder.open(path.parent, digest="d", raw={}, contents={"data": "1"}):
         pass
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import leakgauge as lg
 from leakgauge.cli import main
-from leakgauge.inspection.result import Level
+from leakgauge.inspection.result import CheckLevel
 
 DATA = lg.DataSpec((3, 8, 8), 4)
 
@@ -48,14 +48,14 @@ def test_attack_uses_what_it_is_given_and_nothing_else() -> None:
 def test_inspect_takes_tensors_or_a_file_and_finds_what_is_crafted(tmp_path: Path) -> None:
     one = task()
     honest = lg.inspect(one.module.state_dict())
-    assert honest.level is Level.NOTHING_FOUND
+    assert honest.level is CheckLevel.NOTHING_FOUND
     save_file(one.module.state_dict(), tmp_path / "m.safetensors")
     assert lg.inspect(tmp_path / "m.safetensors").fingerprint == honest.fingerprint
     sent = lg.servers.Imprint().broadcast(one, torch.Generator().manual_seed(0))
     state = {name: sent.task.parameters[name] for name in one.module.state_dict()}
     examples = lg.Batch(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3]))
     found = lg.inspect(state, model=one.module, data=(DATA, examples), previous=one.module.state_dict())
-    assert found.level is Level.CRAFTED
+    assert found.level is CheckLevel.CRAFTED
     assert "batch" in found.given
     assert "previous" in found.given
 

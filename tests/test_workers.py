@@ -15,7 +15,7 @@ import pytest
 
 from leakgauge import workers
 from leakgauge.errors import InputError
-from leakgauge.workers import Loss, run_all
+from leakgauge.workers import LostJob, run_all
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
@@ -77,9 +77,9 @@ def _dies_once(job: str) -> str:
     return job
 
 
-def _lost(run: Any, jobs: list[Any], **options: Any) -> tuple[list[Any], list[tuple[Any, Loss, str]]]:
+def _lost(run: Any, jobs: list[Any], **options: Any) -> tuple[list[Any], list[tuple[Any, LostJob, str]]]:
     found: list[Any] = []
-    lost: list[tuple[Any, Loss, str]] = []
+    lost: list[tuple[Any, LostJob, str]] = []
     tell = lambda *told: lost.append(told)  # noqa: E731
     run_all(run, jobs, found.append, begin=repr, ground=None, kept="jobs", on_lost=tell, **options)
     return found, lost
@@ -93,15 +93,15 @@ def test_a_process_that_dies_is_tried_once_more(tmp_path: Path) -> None:
 def test_jobs_without_an_answer_are_told_and_the_others_go_on() -> None:
     found, lost = _lost(_sqrt_or_worse, [1.0, -1.0, 4.0, math.inf, 9.0], workers=2, limit=1)
     assert sorted(found) == [1, 2, 3]
-    assert {job: loss for job, loss, _ in lost} == {-1.0: Loss.RAISED, math.inf: Loss.LATE}
-    assert [reason for _, loss, reason in lost if loss is Loss.LATE] == ["no answer within 1 s, in 2 tries"]
+    assert {job: loss for job, loss, _ in lost} == {-1.0: LostJob.RAISED, math.inf: LostJob.LATE}
+    assert [reason for _, loss, reason in lost if loss is LostJob.LATE] == ["no answer within 1 s, in 2 tries"]
     assert not multiprocessing.active_children()
 
 
 def test_a_job_that_kills_its_process_is_told() -> None:
     found, lost = _lost(os._exit, [3], workers=1)
     assert found == []
-    assert [(job, loss) for job, loss, _ in lost] == [(3, Loss.DIED)]
+    assert [(job, loss) for job, loss, _ in lost] == [(3, LostJob.DIED)]
     assert "a worker process died (exit code 3), in 2 tries" in lost[0][2]
 
 

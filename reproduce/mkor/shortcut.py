@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.servers.mkor.network import Layer, linear_stack
+from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
 from leakgauge.servers.mkor.parts import FeatureMap
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
@@ -49,7 +49,7 @@ def shortcut_update(
 
 
 def _logits(
-    stack: tuple[Layer, ...], parameters: Tensors, features: Float[Tensor, "n f"]
+    stack: tuple[NetworkLayer, ...], parameters: Tensors, features: Float[Tensor, "n f"]
 ) -> Float[Tensor, "n outputs"]:
     out = features
     for layer in stack:

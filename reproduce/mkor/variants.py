@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.layout import Step
+from leakgauge.servers.mkor.layout import ConvolutionStep
 from leakgauge.servers.mkor.losses import Separated, absent_classes, negative
 from leakgauge.servers.mkor.taps import PublishedTaps
 from leakgauge.task import Task
@@ -51,7 +51,7 @@ class BlockTaps(PublishedTaps):
         directions, smooth: as in `PublishedTaps`.
     """
 
-    def _rows(self, step: Step, weight: Tensor) -> Tensor:
+    def _rows(self, step: ConvolutionStep, weight: Tensor) -> Tensor:
         rows = weight[step.writes].clone()
         rows[:, step.reads] = 0
         return rows

@@ -13,7 +13,7 @@ from leakgauge.attacks.adaptive import Naive
 from leakgauge.attacks.matching import Canvas, Cosine, Matching, Objective, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
-from leakgauge.attacks.matching.objectives import Fixed, Gain, PerTensorRMS, SignTanh
+from leakgauge.attacks.matching.objectives import Fixed, PerTensorRMS, SignGain, SignTanh
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import raw_update
 from leakgauge.data import Parquet
@@ -132,7 +132,7 @@ def gain(inputs: Inputs) -> Iterator[Row]:
     sheet, seeds = Sheet("gain", inputs), SEEDS[:1] if inputs.quick else SEEDS
     client = replace(SMALL, defense=Named("signs", "sign"))
     batch = client.batch(inputs.data)
-    gains: dict[str, Gain] = {
+    gains: dict[str, SignGain] = {
         "tanh(g), as printed": Fixed(1 / client.lr),
         "tanh(10⁴ g)": Fixed(1e4 / client.lr),
         "tanh(g/rms)": PerTensorRMS(1.0),

@@ -26,7 +26,7 @@ import torch
 from leakgauge import __version__
 from leakgauge.errors import InputError, said
 from leakgauge.files import private_folder
-from leakgauge.workers import Loss, run_all
+from leakgauge.workers import LostJob, run_all
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -59,7 +59,7 @@ class Executor(Protocol):
         ground: Ground,
         kept: str,
         limit: float | None = None,
-        on_lost: Callable[[Job, Loss, str], None] | None = None,
+        on_lost: Callable[[Job, LostJob, str], None] | None = None,
     ) -> None:
         """As `leakgauge.workers.run_all` has it."""
 
@@ -102,7 +102,7 @@ class RayCluster:
         ground: Ground,
         kept: str,
         limit: float | None = None,
-        on_lost: Callable[[Job, Loss, str], None] | None = None,
+        on_lost: Callable[[Job, LostJob, str], None] | None = None,
     ) -> None:
         """See `Executor`.
 
@@ -118,7 +118,7 @@ class RayCluster:
         fresh, again = iter(jobs), deque[tuple[Job, int]]()
         flying: dict[Any, tuple[Job, int]] = {}
 
-        def lost(job: Job, loss: Loss, error: Exception, reason: str) -> None:
+        def lost(job: Job, loss: LostJob, error: Exception, reason: str) -> None:
             self._log(job, error)
             if on_lost is None:
                 raise InputError("ray", reason, f"run the same command again; finished {kept} are kept")
@@ -146,7 +146,7 @@ class RayCluster:
                             again.append((job, attempt + 1))
                             continue
                         late = "" if limit is None else f", or took longer than {limit:g} s"
-                        lost(job, Loss.DIED, error, f"its worker process ended{late}, in {attempt} tries")
+                        lost(job, LostJob.DIED, error, f"its worker process ended{late}, in {attempt} tries")
                         continue
                     if status == "refused":
                         raise InputError("ray", told, "install the same everywhere; finished trials are kept")
@@ -154,7 +154,7 @@ class RayCluster:
                         raised, text = cloudpickle.loads(told)
                         if isinstance(raised, InputError):
                             raise raised
-                        lost(job, Loss.RAISED, raised, text)
+                        lost(job, LostJob.RAISED, raised, text)
                         continue
                     on_answer(cloudpickle.loads(told))
         finally:

@@ -153,7 +153,7 @@ class Attack(Protocol):
     ) -> Reconstruction: ...
 
 
-class Read(ABC):
+class ReadingAttack(ABC):
     """An attack that only looks: it searches nothing, so that budget, compute and steps do not concern it."""
 
     @abstractmethod

@@ -40,7 +40,7 @@ LOOKS = 5.0
 """Seconds between two looks at whether a worker was stopped (SIGSTOP): it is told to go on, for nobody else would."""
 
 
-class Loss(Enum):
+class LostJob(Enum):
     """Why a job has no answer."""
 
     DIED = "died"
@@ -133,7 +133,7 @@ def run_all(
     ground: Ground,
     kept: str,
     limit: float | None = None,
-    on_lost: Callable[[Job, Loss, str], None] | None = None,
+    on_lost: Callable[[Job, LostJob, str], None] | None = None,
 ) -> None:
     """Runs the jobs; answers go to `on_answer`, in the order in which they come.
 
@@ -161,7 +161,7 @@ def run_all(
     def following() -> tuple[Job, int] | None:
         return again.popleft() if again else next(((job, 1) for job in fresh), None)
 
-    def lost(turn: _Turn[Job], loss: Loss, reason: str) -> None:
+    def lost(turn: _Turn[Job], loss: LostJob, reason: str) -> None:
         if turn.attempt < ATTEMPTS:
             again.append((turn.job, turn.attempt + 1))
         elif on_lost is not None:
@@ -192,7 +192,7 @@ def run_all(
                     worker.process.join(1)
                     code = worker.process.exitcode
                     pool.stop(worker)
-                    lost(ended, Loss.DIED, f"a worker process died ({_ending(code)})")
+                    lost(ended, LostJob.DIED, f"a worker process died ({_ending(code)})")
                     continue
                 pool.idle.append(worker)
                 (found,) = answer
@@ -201,12 +201,12 @@ def run_all(
                 elif on_lost is None or isinstance(found.error, InputError):
                     raise found.error
                 else:
-                    on_lost(ended.job, Loss.RAISED, found.reason)
+                    on_lost(ended.job, LostJob.RAISED, found.reason)
             late = [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= time.monotonic()]
             for worker in late:
                 ended = pool.busy.pop(worker)
                 pool.stop(worker)
-                lost(ended, Loss.LATE, f"no answer within {limit:g} s")
+                lost(ended, LostJob.LATE, f"no answer within {limit:g} s")
     finally:
         pool.close()
 

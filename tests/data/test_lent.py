@@ -8,7 +8,7 @@ import torch
 from leakgauge.data import gallery
 from leakgauge.data.lent import Lent, in_chunks
 from leakgauge.data.samples import Samples
-from leakgauge.data.source import Part, others
+from leakgauge.data.source import Share, others
 from leakgauge.metrics import assignment, identification
 from leakgauge.metrics.assignment import assign, pairwise_mse
 from leakgauge.metrics.identification import identify, mean_image, nearest_public
@@ -37,7 +37,7 @@ def test_an_example_that_is_changed_later_is_not_changed_in_it() -> None:
 
 
 def test_the_photos_crops_are_held_as_bytes_and_are_those_of_the_gallery() -> None:
-    lent = others(Samples(size=16), [0], Part.GALLERY, 30, torch.Generator().manual_seed(3))
+    lent = others(Samples(size=16), [0], Share.GALLERY, 30, torch.Generator().manual_seed(3))
     assert {k.dtype for k in lent._kept} == {torch.uint8}
     assert torch.equal(lent.whole(), gallery(Samples(size=16), [0], 30, torch.Generator().manual_seed(3)))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakgauge.data import NPZ, Samples, check, client_batches, gallery, open_source, public, spec
-from leakgauge.data.source import CIFAR_MEAN, Part, share
+from leakgauge.data.source import CIFAR_MEAN, Share, share
 from leakgauge.errors import InputError
 
 
@@ -47,7 +47,7 @@ def test_senseless_batches_are_refused(batch: int, batches: int, start: int) -> 
 
 @given(n=st.integers(2, 40), exclude=st.frozensets(st.integers(0, 39), max_size=10))
 def test_shares_are_disjoint_and_leave_out_the_excluded(n: int, exclude: frozenset[int]) -> None:
-    mine, theirs = (share(n, exclude, part) for part in (Part.GALLERY, Part.PUBLIC))
+    mine, theirs = (share(n, exclude, part) for part in (Share.GALLERY, Share.PUBLIC))
     assert not (set(mine) | set(theirs)) & exclude
     assert set(mine) | set(theirs) == set(range(n)) - exclude
     if len(set(range(n)) - exclude) > 1:

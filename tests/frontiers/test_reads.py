@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leakgauge.frontiers import reads
-from leakgauge.frontiers.folder import Folder
+from leakgauge.frontiers.folder import FrontierFolder
 from leakgauge.frontiers.reads import reads_of, sentences
 from leakgauge.frontiers.written import resolve_frontier
 
@@ -16,7 +16,7 @@ PLAN = {"data": {"batch": 1, "images": 4, "size": 12}, "attack": "closed-form", 
 
 def records(tmp_path: Path, **keys: object) -> list[dict]:
     plan = resolve_frontier({**PLAN, **keys})
-    with Folder.open(tmp_path / "out", digest="d", raw={}, contents={}) as folder:
+    with FrontierFolder.open(tmp_path / "out", digest="d", raw={}, contents={}) as folder:
         found = reads_of(plan, folder)
         assert reads_of(plan, folder) == found, "it is kept"
     return found

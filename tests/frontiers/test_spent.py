@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from leakgauge.frontiers.costs import Exposure, exposures, privacy_of, sampling
+from leakgauge.frontiers.costs import Participation, exposures, privacy_of, sampling
 from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.privacy import guarantee, success_bound
 
@@ -17,7 +17,9 @@ SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
 ONE = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 0.5}}]
 
 
-def _spent(defense: Any, client: Any = SHUFFLED, met: Exposure = Exposure(20, 3), **changes: Any) -> dict[str, Any]:
+def _spent(
+    defense: Any, client: Any = SHUFFLED, met: Participation = Participation(20, 3), **changes: Any
+) -> dict[str, Any]:
     pytest.importorskip("opacus")
     raw = {
         "model": {"mlp": {"hidden": [8]}},
@@ -43,7 +45,7 @@ def test_noise_on_a_mean_is_counted_in_the_smallest_step() -> None:
     """20 examples in batches of 8 end with a step of 4, whose noise on the sum is least."""
     defense = {"fed-cdp": {"noise_multiplier": 1.0}}
     assert _spent(defense)["noise_multiplier"] == pytest.approx(4**0.5 / 4**0.5)
-    assert _spent(defense, met=Exposure(16, 3))["noise_multiplier"] == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
+    assert _spent(defense, met=Participation(16, 3))["noise_multiplier"] == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -94,8 +96,8 @@ def test_batchnorm_statistics_take_the_guarantee_away() -> None:
 def test_without_a_training_the_single_update_is_counted() -> None:
     raw = {"defenses": {"x": [{"batch": 2}]}, "data": {"size": 8, "images": 1}}
     plan = resolve_frontier(raw | {"utility": {"train": {"source": "samples", "size": 8}}})
-    assert exposures(plan, plan.undefended) == [Exposure(1, 1)]
-    assert exposures(plan, plan.rows[1]) == [Exposure(2, 1)], "the row's own client"
+    assert exposures(plan, plan.undefended) == [Participation(1, 1)]
+    assert exposures(plan, plan.rows[1]) == [Participation(2, 1)], "the row's own client"
 
 
 @pytest.mark.parametrize("batch", [1, 8])

@@ -20,7 +20,7 @@ from inspection import honest
 from leakgauge.cli import main
 from leakgauge.errors import InputError
 from leakgauge.inspection.page import render
-from leakgauge.inspection.result import Inspection, Level
+from leakgauge.inspection.result import CheckLevel, Inspection
 from leakgauge.inspection.rule import Limits, Received, rules
 from leakgauge.inspection.verdict import inspect
 from leakgauge.models import mlp
@@ -275,7 +275,7 @@ class TestLimits:
             )
             levels.append(found.level)
             assert Inspection.from_json(found.to_json()) == found
-        assert levels == [Level.NOTHING_FOUND, Level.SUSPICIOUS, Level.CRAFTED]
+        assert levels == [CheckLevel.NOTHING_FOUND, CheckLevel.SUSPICIOUS, CheckLevel.CRAFTED]
 
 
 class _Tags(HTMLParser):

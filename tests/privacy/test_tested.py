@@ -18,9 +18,9 @@ from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP,
 from leakgauge.errors import InputError
 from leakgauge.intervals import proportion_upper
 from leakgauge.privacy import Unit
-from leakgauge.privacy.canaries import Canaries, Scores
+from leakgauge.privacy.canaries import Canaries, CanaryScores
 from leakgauge.privacy.path import of_defense, of_function
-from leakgauge.privacy.tested import Claim, Outcome, PrivacyTest, check_claim, guess
+from leakgauge.privacy.tested import Claim, ClaimOutcome, PrivacyTest, check_claim, guess
 
 C, Z, ROUNDS = 2.0, 1.0, 4
 STATED = Claim.of_noise(Z, 1e-5)
@@ -65,7 +65,7 @@ def tried(send: Function, claim: Claim = STATED, *, seed: int = 0, canaries: int
 @pytest.mark.parametrize("fault", FAULTS)
 def test_convicts(fault: str) -> None:
     result = tried(FAULTS[fault])
-    assert result.outcome is Outcome.CONTRADICTED
+    assert result.outcome is ClaimOutcome.CONTRADICTED
     assert result.measured < 0.8 * Z
     assert "contradicted: with 95 % confidence" in result.sentence
 
@@ -74,25 +74,25 @@ def test_convicts_noise_divided_by_the_rounds() -> None:
     stated = Claim.of_noise(4.0, 1e-5, ROUNDS)
     assert (
         tried(lambda u, g: clipped(u).sum(0) + noise(u, g, 4.0 * C / ROUNDS), stated, canaries=400).outcome
-        is Outcome.CONTRADICTED
+        is ClaimOutcome.CONTRADICTED
     )
     assert (
         tried(lambda u, g: clipped(u).sum(0) + noise(u, g, 4.0 * C), stated, canaries=400).outcome
-        is Outcome.NOT_CONTRADICTED
+        is ClaimOutcome.NOT_CONTRADICTED
     )
 
 
 def test_honest_code_is_seldom_contradicted() -> None:
     """A few tests; the 200 are slow."""
     results = [tried(honest, seed=seed, canaries=300) for seed in range(15)]
-    assert sum(r.outcome is Outcome.CONTRADICTED for r in results) <= 2
+    assert sum(r.outcome is ClaimOutcome.CONTRADICTED for r in results) <= 2
     assert np.median([r.best.epsilon for r in results]) > 0.5 * STATED.epsilon  # and the bound is worth something
 
 
 @pytest.mark.slow
 def test_honest_code_in_200_tests() -> None:
     """The share of false alarms is at most the 5 % that is stated, within its own interval."""
-    alarms = sum(tried(honest, seed=seed).outcome is Outcome.CONTRADICTED for seed in range(10_000, 10_200))
+    alarms = sum(tried(honest, seed=seed).outcome is ClaimOutcome.CONTRADICTED for seed in range(10_000, 10_200))
     assert alarms <= 10
     assert proportion_upper(alarms, 200) < 0.09
 
@@ -102,7 +102,7 @@ def test_honest_code_in_200_tests() -> None:
 )
 def test_code_that_ignores_the_canaries_is_not_cleared(send: Function) -> None:
     result = tried(send)
-    assert result.outcome is Outcome.NO_POWER
+    assert result.outcome is ClaimOutcome.NO_POWER
     assert "says nothing" in result.sentence
 
 
@@ -115,7 +115,7 @@ def test_says_how_much_noise_may_be_missing() -> None:
         return clipped(rows).sum(0) + noise(rows, generator, share * Z * C)
 
     below = [tried(less, seed=seed, canaries=300) for seed in range(10)]
-    assert sum(r.outcome is Outcome.CONTRADICTED for r in below) >= 7
+    assert sum(r.outcome is ClaimOutcome.CONTRADICTED for r in below) >= 7
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_packages_own_defences_hold_what_they_state(
     stated = of_defense(defense, examples)  # type: ignore[arg-type]
     claim, generator = Claim.of_noise(stated.noise_multiplier, 1e-5), torch.Generator().manual_seed(1)
     result = check_claim(stated.path, claim, clip=stated.clip, generator=generator, canaries=300, size=300)
-    assert result.outcome is Outcome.NOT_CONTRADICTED
+    assert result.outcome is ClaimOutcome.NOT_CONTRADICTED
     assert (result.unit, len({bound.layout for bound in result.bounds})) == (unit, layouts)
     assert result.measured == pytest.approx(stated.noise_multiplier, rel=0.3)
 
@@ -149,7 +149,7 @@ def test_guesses_read_no_truth() -> None:
     rng = np.random.default_rng(0)
     scores, present = rng.normal(size=100), rng.random(100) < 0.5
     for made in (100, 50, 11):
-        one, other = (guess(Scores(scores, truth), made) for truth in (present, ~present))
+        one, other = (guess(CanaryScores(scores, truth), made) for truth in (present, ~present))
         assert one.made == other.made == made
         assert one.correct + other.correct == made
 

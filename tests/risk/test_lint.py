@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from leakgauge.cli import main
-from leakgauge.risk.lint import LintFinding, Severity, lint_source, lint_update
+from leakgauge.risk.lint import LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.risk.spectrum import spectrum
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
@@ -33,7 +33,7 @@ def mlp(bias: bool = True) -> nn.Module:
     return nn.Sequential(nn.Linear(12, 20, bias=bias), nn.Sigmoid(), nn.Linear(20, 3))
 
 
-def rules(found: list[LintFinding]) -> dict[str, Severity]:
+def rules(found: list[LintFinding]) -> dict[str, LintSeverity]:
     return {f.rule: f.severity for f in found}
 
 
@@ -42,12 +42,12 @@ def test_one_example_behind_a_biased_layer_is_an_exact_read() -> None:
     update = update_of(mlp(), inputs, count=1)
     found = list(lint_update(update, "u"))
     reads = [f for f in found if f.rule == "input-of-biased-layer"]
-    assert [f.severity for f in reads] == [Severity.HIGH, Severity.MEDIUM]  # the input, and features
+    assert [f.severity for f in reads] == [LintSeverity.HIGH, LintSeverity.MEDIUM]  # the input, and features
     assert reads[0].residual is not None
     assert reads[0].residual < 1e-10
     ratio = update.tensors["0.weight"] / update.tensors["0.bias"][:, None]
     assert torch.allclose(ratio, inputs.expand(20, 12), atol=1e-4)
-    assert rules(found)["exact-count"] is Severity.MEDIUM
+    assert rules(found)["exact-count"] is LintSeverity.MEDIUM
 
 
 @pytest.mark.parametrize("examples", [1, 2, 5])
@@ -60,7 +60,7 @@ def test_rank_is_a_count_from_below(examples: int) -> None:
 
 def test_noise_and_missing_biases_are_no_exact_read() -> None:
     clear = update_of(mlp(bias=False), torch.rand(1, 12))
-    assert rules(list(lint_update(clear, "u")))["input-of-biased-layer"] is Severity.MEDIUM  # only the second layer
+    assert rules(list(lint_update(clear, "u")))["input-of-biased-layer"] is LintSeverity.MEDIUM  # only the second layer
     noisy = {
         n: t + 1e-3 * t.std() * torch.randn_like(t) for n, t in update_of(mlp(), torch.rand(1, 12)).tensors.items()
     }
@@ -113,7 +113,7 @@ def test_the_rows_of_an_embedding_are_the_tokens() -> None:
 def test_batchnorm_statistics_in_the_reply() -> None:
     net = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     found = rules(list(lint_update(update_of(net, torch.rand(4, 12), buffers=True), "u")))
-    assert found["batchnorm-statistics"] is Severity.MEDIUM
+    assert found["batchnorm-statistics"] is LintSeverity.MEDIUM
     assert "batchnorm-statistics" not in rules(list(lint_update(update_of(net, torch.rand(4, 12)), "u")))
 
 
@@ -125,9 +125,9 @@ def plan(**keys: object) -> Plan:
 def test_a_plan_is_read_by_the_reads_that_certify_themselves() -> None:
     found = list(lint_plan(plan(defenses=["none", {"noise": {"relative": 0.1}}])))
     (read,) = [f for f in found if f.rule == "exact-read"]
-    assert (read.severity, "fedsgd, none" in read.where) == (Severity.HIGH, True)
+    assert (read.severity, "fedsgd, none" in read.where) == (LintSeverity.HIGH, True)
     assert "reads 1 of 1 examples exactly" in read.evidence
-    assert rules(found)["batch-of-one"] is Severity.MEDIUM
+    assert rules(found)["batch-of-one"] is LintSeverity.MEDIUM
 
 
 CONFIGURED = [

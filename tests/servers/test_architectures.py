@@ -17,7 +17,7 @@ from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change, Server
-from leakgauge.servers.architectures import Coupling, InputSkip, ReversibleNetwork
+from leakgauge.servers.architectures import CouplingBlock, InputSkip, ReversibleNetwork
 from leakgauge.servers.imprint import LinearFirst
 from leakgauge.servers.reads import DECOY_BIAS, expected_alone
 from leakgauge.servers.routed import RoutedRead, SubModelPerExample, places
@@ -224,7 +224,7 @@ def test_rows_of_a_shared_copy_disagree() -> None:
 
 
 def test_couplings_are_inverted_exactly() -> None:
-    coupling = Coupling((5, 4), 7, net(), torch.Generator().manual_seed(0))
+    coupling = CouplingBlock((5, 4), 7, net(), torch.Generator().manual_seed(0))
     x = torch.randn(6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     y = coupling(x)
     assert bool(((y - x).abs() > 0.01).any())

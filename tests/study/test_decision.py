@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import norm
 
-from leakgauge.study.deciding.decision import Answer, Asked, Decision, decide
+from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide
 from leakgauge.study.deciding.facts import facts
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import needed
@@ -21,7 +21,7 @@ LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"m
 
 
 def decided(trials: Sequence[Trial], gate: GateConfig | None = GATE, proof: str = "", **asked: object) -> Decision:
-    return decide(verdict(trials, gate, proof), Asked(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
+    return decide(verdict(trials, gate, proof), DecisionScope(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
 
 
 def quiet(n: int, **changes: object) -> list[Trial]:
@@ -81,7 +81,7 @@ def test_the_next_step_says_what_it_costs() -> None:
 
 def test_a_captured_audit_says_how_many_updates_it_rests_on() -> None:
     for trials, words in ((quiet(1), "one captured update"), (quiet(2), "2 captured updates of 2 clients")):
-        assert words in decide(verdict(trials, GATE), Asked(gate=GATE, batch=1, captured=True)).rests_on
+        assert words in decide(verdict(trials, GATE), DecisionScope(gate=GATE, batch=1, captured=True)).rests_on
         assert "captured" not in decided(trials).rests_on
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, adamw, client_update
 from leakgauge.compute import Held
 from leakgauge.data import Samples
-from leakgauge.data.source import Part, spec
+from leakgauge.data.source import Share, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import causes_from
@@ -89,7 +89,7 @@ def setting(net: nn.Module, protocol: Protocol = SGD_OF_TWO, *, mode: str = "tra
 
 
 def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explained:
-    strangers = SOURCE.others(frozenset(range(4)), Part.PUBLIC, 32, torch.Generator().manual_seed(0)).whole()
+    strangers = SOURCE.others(frozenset(range(4)), Share.PUBLIC, 32, torch.Generator().manual_seed(0)).whole()
 
     def others() -> Iterator[tuple[str, Batch]]:
         if elsewhere:

@@ -18,10 +18,10 @@ from rich.console import Console
 from leakgauge.cli import main
 from leakgauge.cli.lint import decision
 from leakgauge.errors import InputError
-from leakgauge.risk.lint import LintFinding, Severity
+from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.contents import withheld_name
 from leakgauge.study.pipeline.compare import compare
-from leakgauge.study.pipeline.estimate import Cost, Estimate
+from leakgauge.study.pipeline.estimate import Estimate, TrialCost
 from leakgauge.study.pipeline.gate import Judged, write_junit
 from leakgauge.study.pipeline.lint import print_rules
 from study.plans import tiny
@@ -166,13 +166,13 @@ def test_the_commands(audit: Path, tmp_path: Path) -> None:
     ("needed", "said"), [(None, "no gate"), (float("inf"), "none at all"), (4.0, "the plan has 8."), (20.0, "12 more")]
 )
 def test_the_forecast_says_whether_the_gate_can_decide(needed: float | None, said: str) -> None:
-    found = Estimate((Cost("x", 3, 2.0, False), Cost("y", 1, 4.0, True)), 8, needed)
+    found = Estimate((TrialCost("x", 3, 2.0, False), TrialCost("y", 1, 4.0, True)), 8, needed)
     assert (found.trials, found.seconds, found.is_least) == (4, 10.0, True)
     assert said in decision(found)
 
 
 def test_findings_before_an_audit_are_a_line_a_rule_and_where_the_rest_lies() -> None:
-    found = [LintFinding("exact-read", Severity.HIGH, where, "seen", "a hint") for where in ("mlp", "lenet")]
+    found = [LintFinding("exact-read", LintSeverity.HIGH, where, "seen", "a hint") for where in ("mlp", "lenet")]
     console = Console(file=io.StringIO(), width=80)
     print_rules(console, found, "lint.json")
     *rules, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 from torch import nn
 
-from leakgauge.capture import Examples, Recorder
+from leakgauge.capture import Recorder, RoundExamples
 from leakgauge.cli import main
 from leakgauge.cli.captured import plan_of
 from leakgauge.data import Captured, Samples
@@ -45,7 +45,7 @@ def record(folder: Path, rounds: Sequence[tuple[str, list[int]]]) -> list[Path]:
     kept = []
     for number, (node, indices) in enumerate(rounds):
         batch, before = PHOTOS.read(indices), {k: v.clone() for k, v in module.state_dict().items()}
-        examples = Examples()
+        examples = RoundExamples()
         examples.add(batch.inputs, batch.labels)
         optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
         optimiser.zero_grad()

@@ -20,9 +20,9 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.risk.lint import LintFinding, Severity
+from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.dealt import first_holders
-from leakgauge.study.deciding.decision import Answer, Asked, decide, label_words
+from leakgauge.study.deciding.decision import Answer, DecisionScope, decide, label_words
 from leakgauge.study.deciding.facts import LINT, read_lint
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import Setting, explain
@@ -239,7 +239,7 @@ def test_an_exact_read_passes_no_gate_whatever_was_attacked() -> None:
     assert found.level is Level.EXPOSED
     assert "can be read exactly" in found.headline[0]
     assert found.gate.passed is False
-    assert decide(found, Asked(LIMIT, 1, captured=False)).answer is Answer.NO
+    assert decide(found, DecisionScope(LIMIT, 1, captured=False)).answer is Answer.NO
 
 
 def test_a_gate_without_a_limit_on_it_does_not_pass_what_is_identified_beyond_chance() -> None:
@@ -366,7 +366,7 @@ def test_a_blank_picture_is_refused() -> None:
 
 def test_a_lint_that_was_damaged_says_so(tmp_path: Path) -> None:
     """One bit in the name of a rule, and an exact read was none; with a bracket missing nothing had been found."""
-    found = LintFinding("exact-read", Severity.HIGH, "m", "closed-form reads 1 of 1 examples exactly", "a defence")
+    found = LintFinding("exact-read", LintSeverity.HIGH, "m", "closed-form reads 1 of 1 examples exactly", "a defence")
     file = tmp_path / LINT
     for text in (findings_text([found]).replace("exact-read", "exact-reae"), "{"):
         file.write_text(text)

@@ -14,22 +14,22 @@ from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, 
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec, Mode, Task
-from leakgauge.training.federated import FederatedTraining, Round, accuracy, aggregate
-from leakgauge.training.partition import Examples, dirichlet_partition
+from leakgauge.training.federated import FederatedTraining, RoundResult, accuracy, aggregate
+from leakgauge.training.partition import StoredExamples, dirichlet_partition
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 SHAPE = (1, 6, 6)
 DATA = DataSpec(shape=SHAPE, classes=3)
 
 
-def _examples(n: int, seed: int) -> Examples:
+def _examples(n: int, seed: int) -> StoredExamples:
     """Three classes that differ in where the picture is bright."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(3, (n,), generator=g)
     x = 0.5 * torch.rand(n, *SHAPE, generator=g)
     for i, label in enumerate(y.tolist()):
         x[i, :, 2 * label : 2 * label + 2] += 0.5
-    return Examples.of(Batch((x * 255).round() / 255, y), DATA)
+    return StoredExamples.of(Batch((x * 255).round() / 255, y), DATA)
 
 
 def _task(*, norm: bool = False, seed: int = 0) -> Task:
@@ -53,7 +53,7 @@ DEFENSES = [
 
 
 def test_it_learns_and_evaluates_when_asked() -> None:
-    seen: list[Round] = []
+    seen: list[RoundResult] = []
     done = FederatedTraining(rounds=5, per_round=3, client=LOCAL, evaluate_every=2).run(
         _task(), TRAIN, HANDS, TEST, on_round=seen.append
     )
@@ -145,7 +145,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, d
     whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
     expected = training.run(_task(norm=True), TRAIN, HANDS, TEST, checkpoint=whole)
 
-    def kill(r: Round) -> None:
+    def kill(r: RoundResult) -> None:
         if r.number in (2, 3):
             raise _Killed
 
@@ -183,7 +183,7 @@ def test_training_that_diverges_says_so_and_has_no_accuracy() -> None:
 def test_examples_as_bytes_are_exact_and_others_stay_floats() -> None:
     assert TRAIN.stored.dtype is torch.uint8
     x = torch.rand(5, *SHAPE)
-    floats = Examples.of(Batch(x, torch.zeros(5, dtype=torch.int64)), DATA)
+    floats = StoredExamples.of(Batch(x, torch.zeros(5, dtype=torch.int64)), DATA)
     assert torch.equal(floats.all().inputs, x)
     assert torch.equal(floats.take(torch.tensor([3, 1])).inputs, x[[3, 1]])
 

@@ -1,12 +1,12 @@
 """Capturing rounds as they happen."""
 
 from leakgauge.capture.listening import unbroken
-from leakgauge.capture.recorder import EXAMPLES, Examples, Recorder, named, round_folder, seen, watching
+from leakgauge.capture.recorder import EXAMPLES, Recorder, RoundExamples, named, round_folder, seen, watching
 
 __all__ = [
     "EXAMPLES",
-    "Examples",
     "Recorder",
+    "RoundExamples",
     "named",
     "round_folder",
     "seen",

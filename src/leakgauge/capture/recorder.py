@@ -35,7 +35,7 @@ BLOCK = 8 << 20
 
 
 @dataclass
-class Examples:
+class RoundExamples:
     """What a client trained on in one round, in that order, as its network saw it."""
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Examples:
             np.savez(file, x=x.numpy(), y=y.numpy())
 
 
-_current: ContextVar[Examples | None] = ContextVar("examples of the round that is being captured", default=None)
+_current: ContextVar[RoundExamples | None] = ContextVar("examples of the round that is being captured", default=None)
 
 
 def seen(inputs: Tensor, labels: Tensor) -> None:
@@ -83,9 +83,9 @@ def seen(inputs: Tensor, labels: Tensor) -> None:
 
 
 @contextmanager
-def watching(*, listen: bool = False) -> Iterator[Examples]:
+def watching(*, listen: bool = False) -> Iterator[RoundExamples]:
     """Collects what `seen` is given inside the block, and with `listen` what `leakgauge.capture.listening` hears."""
-    examples = Examples()
+    examples = RoundExamples()
     token = _current.set(examples)
     try:
         with listening(examples.add) if listen else nullcontext():
@@ -119,7 +119,7 @@ class Recorder:
         side: str = "",
         count: int | None = None,
         facts: Mapping[str, str] | None = None,
-        examples: Examples | None = None,
+        examples: RoundExamples | None = None,
     ) -> Path:
         """Writes one round.
 

@@ -14,8 +14,8 @@ from rich.text import Text
 from leakgauge.errors import require
 from leakgauge.files import write_whole
 from leakgauge.privacy.guarantee import Unit
-from leakgauge.privacy.path import Path, of_defense, of_function
-from leakgauge.privacy.tested import CONFIDENCE, Claim, Outcome, PrivacyTest, check_claim
+from leakgauge.privacy.path import NoisePath, of_defense, of_function
+from leakgauge.privacy.tested import CONFIDENCE, Claim, ClaimOutcome, PrivacyTest, check_claim
 from leakgauge.registry import Registry
 from leakgauge.resolve import read_option, resolve_defense
 
@@ -65,7 +65,7 @@ def privacy_test_command(
     if json_file is not None:
         write_whole(json_file, json.dumps(record(result), indent=1, ensure_ascii=False) + "\n")
     _show(console, path, result)
-    return 0 if result.outcome is Outcome.NOT_CONTRADICTED else 1
+    return 0 if result.outcome is ClaimOutcome.NOT_CONTRADICTED else 1
 
 
 def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, any_noise: bool) -> Claim:
@@ -111,7 +111,7 @@ def record(result: PrivacyTest) -> dict[str, object]:
     }
 
 
-def _show(console: Console, path: Path, result: PrivacyTest) -> None:
+def _show(console: Console, path: NoisePath, result: PrivacyTest) -> None:
     claim = result.claim
     console.print(Text(result.sentence, style="bold"))
     console.print()

@@ -11,7 +11,7 @@ from leakgauge.errors import InputError
 from leakgauge.files import write_whole
 from leakgauge.inspection.page import lines, render
 from leakgauge.inspection.received import read_hashes, received
-from leakgauge.inspection.result import Level
+from leakgauge.inspection.result import CheckLevel
 from leakgauge.inspection.rule import Limits
 from leakgauge.inspection.verdict import inspect
 from leakgauge.models.weights import fingerprint
@@ -54,4 +54,4 @@ def inspect_command(
             write_whole(page, render(result))
     for line in lines(result, verbose=verbose):
         click.echo(line)
-    return 1 if result.alarms else 2 if result.level is Level.NOT_JUDGED else 0
+    return 1 if result.alarms else 2 if result.level is CheckLevel.NOT_JUDGED else 0

@@ -14,9 +14,9 @@ from rich.text import Text
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.risk.lint import LintFinding, Severity, lint_source, lint_update
+from leakgauge.risk.lint import LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.pipeline.estimate import Cost, Estimate, estimate
+from leakgauge.study.pipeline.estimate import Estimate, TrialCost, estimate
 from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_findings, sorted_findings
 from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update
@@ -34,7 +34,7 @@ def lint_command(target: Path, *, json_file: Path | None, console: Console) -> i
     if json_file is not None:
         write_whole(json_file, findings_text(found))
     print_findings(console, found)
-    return 1 if any(f.severity is Severity.HIGH for f in found) else 0
+    return 1 if any(f.severity is LintSeverity.HIGH for f in found) else 0
 
 
 def findings(target: Path) -> Iterator[LintFinding]:
@@ -86,7 +86,7 @@ def estimate_command(plan: Path, *, seconds: float, workers: int, json_file: Pat
     console.print(Text(decision(found)))
 
 
-def _line(cost: Cost) -> str:
+def _line(cost: TrialCost) -> str:
     if cost.problem:
         return f"{cost.label}: {cost.trials} trials, not measured ({cost.problem})"
     return f"{cost.label}: {cost.trials} trials of {'at least ' * cost.is_least}{duration(cost.seconds)}"

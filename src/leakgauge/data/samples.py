@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakgauge.data.folder import opened, pixels
 from leakgauge.data.lent import Lent
-from leakgauge.data.source import Part, share
+from leakgauge.data.source import Share, share
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
@@ -104,13 +104,13 @@ class Samples:
     def names(self, indices: Sequence[int]) -> list[str]:
         return [PHOTOS[i] for i in indices]
 
-    def others(self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Lent:
+    def others(self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator) -> Lent:
         """Random crops of the other photos, at full resolution before they are resized: square side ¼ to ¾ of
         the photo's shorter side, half of them mirrored. The gallery and the public part use different photos;
         a part that has no colour photo left (a batch of seven or eight) cuts up half of the grey `RESERVE`,
         tinted at random."""
         lent = share(len(PHOTOS), exclude, part)
-        alone = len(exclude) == len(PHOTOS) - 1 and part is Part.PUBLIC
+        alone = len(exclude) == len(PHOTOS) - 1 and part is Share.PUBLIC
         files = [PHOTOS[i] for i in lent] if lent and not alone else list(RESERVE[part.value :: 2])
 
         def crops() -> Iterator[Tensor]:

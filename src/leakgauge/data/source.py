@@ -68,7 +68,7 @@ class Source(Protocol):
         ...
 
 
-class Part(Enum):
+class Share(Enum):
     """The two disjoint shares of the examples that are not the client's."""
 
     GALLERY = 0
@@ -112,7 +112,7 @@ class OfTokens(Protocol):
 class MakesOthers(Protocol):
     """A source too small to lend whole examples: it makes other pictures itself."""
 
-    def others(self, exclude: frozenset[int], part: Part, size: int, generator: torch.Generator) -> Lent: ...
+    def others(self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator) -> Lent: ...
 
 
 def spec(source: Source) -> DataSpec:
@@ -199,7 +199,7 @@ def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.
     Raises:
         InputError: every example is excluded.
     """
-    return others(source, exclude, Part.GALLERY, size, generator).whole()
+    return others(source, exclude, Share.GALLERY, size, generator).whole()
 
 
 def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
@@ -208,17 +208,17 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
     Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take
     alternate ones. For `samples` these are crops of other colour photos.
     """
-    return others(source, exclude, Part.PUBLIC, size, generator).whole()
+    return others(source, exclude, Share.PUBLIC, size, generator).whole()
 
 
 def whole_gallery(source: Source, exclude: Iterable[int], size: int) -> int:
     """How many of a `gallery` of this size are whole other examples, rather than crops."""
     if isinstance(source, MakesOthers):
         return 0
-    return min(size, len(share(len(source), frozenset(exclude), Part.GALLERY)))
+    return min(size, len(share(len(source), frozenset(exclude), Share.GALLERY)))
 
 
-def others(source: Source, exclude: Iterable[int], part: Part, size: int, generator: torch.Generator) -> Lent:
+def others(source: Source, exclude: Iterable[int], part: Share, size: int, generator: torch.Generator) -> Lent:
     """What `gallery` or `public` gives, held in less memory."""
     exclude = frozenset(exclude)
     require(size > 0, "size", f"is {size}", "ask for at least one example")
@@ -258,7 +258,7 @@ def _differing(source: Source, order: list[int], truth: list[Tensor], size: int)
                 yield candidate
 
 
-def share(n: int, exclude: frozenset[int], part: Part) -> list[int]:
+def share(n: int, exclude: frozenset[int], part: Share) -> list[int]:
     """Every other example that is not excluded, in a fixed shuffled order (so that no part is one class);
     all of them when there is only one."""
     shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist()

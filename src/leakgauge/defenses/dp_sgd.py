@@ -81,7 +81,7 @@ def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 @runtime_checkable
-class Level(Protocol):
+class NoiseLevel(Protocol):
     """How strong the noise is."""
 
     def of(self, rows: Tensors, norm: float) -> Tensor:
@@ -160,7 +160,7 @@ class FedCDP(Defense):
         after_averaging: one draw N(0, σ²C²) on the mean instead.
     """
 
-    level: Level
+    level: NoiseLevel
     norm: float = 4.0
     after_averaging: bool = False
 
@@ -230,5 +230,5 @@ def fed_cdp(
     if (noise_multiplier is None) == (snr is None):
         given = "none" if snr is None else "both"
         raise InputError("level", f"{given} of noise_multiplier and snr are given", "give exactly one of them")
-    level: Level = Multiplier(noise_multiplier) if noise_multiplier is not None else AtSNR(float(snr or 0.0))
+    level: NoiseLevel = Multiplier(noise_multiplier) if noise_multiplier is not None else AtSNR(float(snr or 0.0))
     return FedCDP(level=level, norm=norm, after_averaging=after_averaging)

@@ -24,7 +24,7 @@ OUTSIDE = 0.05
 
 
 @runtime_checkable
-class Norm(Protocol):
+class TensorNorm(Protocol):
     """The length that a tensor's entries are measured in: tensor → scalar, no smaller than its largest entry."""
 
     def __call__(self, t: Tensor) -> Tensor: ...
@@ -155,7 +155,7 @@ class QSGD(Defense):
     """
 
     levels: int = 3
-    norm: Norm = field(default_factory=MaxNorm)
+    norm: TensorNorm = field(default_factory=MaxNorm)
 
     def __post_init__(self) -> None:
         require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")

@@ -27,7 +27,7 @@ class SignScale(Protocol):
 
 
 @dataclass(frozen=True)
-class Unit:
+class UnitMagnitude:
     """1, as in signSGD. Nothing of the length is sent."""
 
     def __call__(self, t: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Sign(Defense):
     No guarantee: a sign is a bit an entry, and there are far more entries than pixels.
     """
 
-    scale: SignScale = field(default_factory=Unit)
+    scale: SignScale = field(default_factory=UnitMagnitude)
     zero_is_positive: bool = False
 
     def _sent(self, t: Tensor) -> Tensor:
@@ -99,4 +99,4 @@ def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor, softness: float = 
 @DEFENSES.register("sign")
 def sign(*, scaled: bool = False, zero_is_positive: bool = False) -> Sign:
     """The signs of the update, or scaled: times the mean magnitude of each tensor."""
-    return Sign(scale=MeanMagnitude() if scaled else Unit(), zero_is_positive=zero_is_positive)
+    return Sign(scale=MeanMagnitude() if scaled else UnitMagnitude(), zero_is_positive=zero_is_positive)

@@ -12,7 +12,7 @@ from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.mechanism import kept_entries
 from leakgauge.defenses.noise import GaussianNoise, LaplaceNoise
 from leakgauge.defenses.quantise import QSGD, Quantise
-from leakgauge.defenses.sign import Sign, Unit
+from leakgauge.defenses.sign import Sign, UnitMagnitude
 from leakgauge.defenses.sparsify import Prune, RandomK, TopK
 from leakgauge.tensors import Tensors
 
@@ -137,7 +137,7 @@ def _(defense: QSGD, before: Coded, nonzero: int) -> Coded:
 @_coded.register
 def _(defense: Sign, before: Coded, nonzero: int) -> Coded:
     zeros = not defense.zero_is_positive and nonzero < before.sent
-    scale = 0 if isinstance(defense.scale, Unit) or not before.entries else before.float_bits
+    scale = 0 if isinstance(defense.scale, UnitMagnitude) or not before.entries else before.float_bits
     return replace(before, value_bits=math.log2(3) if zeros else 1.0, extra_bits=before.extra_bits + scale)
 
 

@@ -14,12 +14,12 @@ from leakgauge.data import Source
 from leakgauge.data.source import spec
 from leakgauge.draws import Draws
 from leakgauge.files import private_folder
-from leakgauge.frontiers.folder import Folder, keep, kept
+from leakgauge.frontiers.folder import FrontierFolder, keep, kept
 from leakgauge.frontiers.plan import FrontierPlan, Utility
 from leakgauge.intervals import proportion_interval
 from leakgauge.task import Task
 from leakgauge.training.federated import Training
-from leakgauge.training.partition import Examples, Hands, dirichlet_partition
+from leakgauge.training.partition import Hands, StoredExamples, dirichlet_partition
 from leakgauge.workers import run_all
 
 OnTraining = Callable[[int, int, str], None]
@@ -27,18 +27,18 @@ OnTraining = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Stage:
+class SharedTraining:
     """What all trainings of a plan share."""
 
     plan: FrontierPlan
     utility: Utility
     task: Task
-    train: Examples
+    train: StoredExamples
     hands: Hands
-    test: Examples
+    test: StoredExamples
 
 
-_stage: Stage | None = None
+_stage: SharedTraining | None = None
 
 
 def partition_of(u: Utility) -> Hands:
@@ -47,19 +47,19 @@ def partition_of(u: Utility) -> Hands:
     return dirichlet_partition(labels, u.clients, u.alpha, Draws(u.seed).generator("partition"))
 
 
-def stage_of(plan: FrontierPlan) -> Stage:
+def stage_of(plan: FrontierPlan) -> SharedTraining:
     """Reads the data and builds the model."""
     u = plan.utility
     assert u is not None
 
-    def read(source: Source, most: int | None) -> Examples:
-        return Examples.read(source, spec(source), most)
+    def read(source: Source, most: int | None) -> StoredExamples:
+        return StoredExamples.read(source, spec(source), most)
 
     train, test = read(u.train, u.examples), read(u.test, u.test_examples)
-    return Stage(plan, u, plan.trained_task(u), train, partition_of(u), test)
+    return SharedTraining(plan, u, plan.trained_task(u), train, partition_of(u), test)
 
 
-def run_training(stage: Stage, name: str, result: Path) -> str:
+def run_training(stage: SharedTraining, name: str, result: Path) -> str:
     """One training, from its checkpoint if there is one; writes `result` and removes the checkpoint."""
     row = stage.plan.trainings()[name]
     checkpoint = result.with_suffix(".checkpoint")
@@ -100,7 +100,7 @@ def _run(job: tuple[str, Path]) -> str:
 
 def run_trainings(
     plan: FrontierPlan,
-    folder: Folder,
+    folder: FrontierFolder,
     *,
     workers: int,
     compute: Compute,

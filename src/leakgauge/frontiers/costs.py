@@ -15,9 +15,9 @@ from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.accuracy import participations, partition_of
-from leakgauge.frontiers.folder import Folder, keep, kept
+from leakgauge.frontiers.folder import FrontierFolder, keep, kept
 from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.rows import UNDEFENDED, Row, local_batch
+from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow, local_batch
 from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
 from leakgauge.privacy.rero import sentence, success_bound
@@ -31,7 +31,7 @@ EXAMPLES = 32
 REPEATS = 5
 
 
-def measure(plan: FrontierPlan, folder: Folder, *, on_row: Callable[[int, int], None] | None = None) -> None:
+def measure(plan: FrontierPlan, folder: FrontierFolder, *, on_row: Callable[[int, int], None] | None = None) -> None:
     """Measures what is not yet measured, row by row; `on_row` is told how many are done, of how many."""
     task = plan.attacked_task()
     for done, row in enumerate(plan.rows):
@@ -80,7 +80,7 @@ TRAINING, UPDATE = "the whole training", "one update"
 
 
 @dataclass(frozen=True)
-class Exposure:
+class Participation:
     """How often a client's data are used.
 
     Attributes:
@@ -92,15 +92,15 @@ class Exposure:
     rounds: int
 
 
-def exposures(plan: FrontierPlan, row: Row) -> list[Exposure]:
+def exposures(plan: FrontierPlan, row: FrontierRow) -> list[Participation]:
     """Those of the simulation's clients, each kind once; without one, the row's attacked client's single update."""
     if plan.utility is None:
-        return [Exposure(row.batch, 1)]
+        return [Participation(row.batch, 1)]
     pairs = zip(partition_of(plan.utility), participations(plan, plan.utility), strict=True)
-    return [Exposure(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
+    return [Participation(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
 
 
-def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -> dict[str, object]:
+def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], layers: int) -> dict[str, object]:
     """The worst ε over the clients: of the one whose examples are seen most often.
 
     Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or
@@ -140,7 +140,7 @@ def privacy_of(plan: FrontierPlan, row: Row, met: list[Exposure], layers: int) -
     }
 
 
-def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee | NoGuarantee:
+def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -> Guarantee | NoGuarantee:
     client, defense = row.client.value, row.defense.value
     step = local_batch(client, met.examples)
     smallest = met.examples % step or step  # the last step of an epoch, in which noise on a mean counts least
@@ -161,7 +161,7 @@ def _of(plan: FrontierPlan, row: Row, met: Exposure, layers: int) -> Guarantee |
     )
 
 
-def _units(plan: FrontierPlan, row: Row, unit: Unit) -> int:
+def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
     """Examples or clients of the training; without one, of what is seen of the row."""
     if plan.utility is None:
         return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort

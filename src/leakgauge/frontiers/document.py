@@ -11,12 +11,12 @@ from leakgauge import __version__
 from leakgauge.compute import Compute
 from leakgauge.files import write_whole
 from leakgauge.frontiers import costs as spent
-from leakgauge.frontiers.folder import HINT, Folder, kept
+from leakgauge.frontiers.folder import HINT, FrontierFolder, kept
 from leakgauge.frontiers.leakage import counters_of, leakage_of
 from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.frontiers.reads import reads_of, sentences
 from leakgauge.frontiers.recommend import recommendation
-from leakgauge.frontiers.rows import Row, row_label
+from leakgauge.frontiers.rows import FrontierRow, row_label
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.study.document import read_trial
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 2
 NO_DATA = "no data to train with: give utility.train and utility.test in the plan, or --train and --test"
 
 
-def document(plan: FrontierPlan, folder: Folder, compute: Compute) -> dict[str, Any]:
+def document(plan: FrontierPlan, folder: FrontierFolder, compute: Compute) -> dict[str, Any]:
     """The report of a finished run; byte-equal between runs once every ``seconds`` and ``created_at`` is deleted."""
     trials: dict[str, list[Trial]] = {}
     for setting in plan.audits:
@@ -71,7 +71,7 @@ def write_json(report: dict[str, Any], path: Path) -> Path:
     return write_whole(path, text + "\n", HINT)
 
 
-def _row(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
+def _row(plan: FrontierPlan, row: FrontierRow, folder: FrontierFolder) -> dict[str, Any]:
     return {
         "family": row.family,
         "strength": row.strength,
@@ -86,7 +86,7 @@ def _row(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
     }
 
 
-def _accuracy(plan: FrontierPlan, row: Row, folder: Folder) -> dict[str, Any]:
+def _accuracy(plan: FrontierPlan, row: FrontierRow, folder: FrontierFolder) -> dict[str, Any]:
     if plan.utility is None:
         return {"value": None, "reason": NO_DATA}
     if not row.train:

@@ -20,7 +20,7 @@ HINT = "free space, then run the same command: what is finished is kept"
 
 
 @dataclass(frozen=True)
-class Folder:
+class FrontierFolder:
     """Where one frontier keeps its audits, trainings and measurements."""
 
     path: Path
@@ -28,7 +28,7 @@ class Folder:
 
     @staticmethod
     @contextmanager
-    def open(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> Iterator[Folder]:
+    def open(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> Iterator[FrontierFolder]:
         """Begins or continues; nobody else writes into it meanwhile.
 
         Raises:
@@ -45,12 +45,12 @@ class Folder:
         busy = f"{path}: another frontier is writing into it"
         require(free, "output", busy, "wait until it has ended, or give another folder with -o")
         try:
-            yield Folder._begun(path, digest=digest, raw=raw, contents=contents)
+            yield FrontierFolder._begun(path, digest=digest, raw=raw, contents=contents)
         finally:
             lock.release()
 
     @staticmethod
-    def _begun(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> Folder:
+    def _begun(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> FrontierFolder:
         file = path / "frontier.json"
         if not file.exists():
             now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -67,7 +67,7 @@ class Folder:
         different = ", ".join(changed(begun.get("contents") or {}, contents))
         rests = f"{path} holds results that rest on other contents of {different}"
         require(not different, "output", rests, "give another folder with -o")
-        return Folder(path, begun["created_at"])
+        return FrontierFolder(path, begun["created_at"])
 
     def audit(self, setting: str) -> Path:
         """Folder of the audit of one setting."""

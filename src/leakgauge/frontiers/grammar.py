@@ -7,11 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from leakgauge.errors import InputError, did_you_mean
-from leakgauge.study.grammar import HINTS, BudgetConfig
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+from leakgauge.study.grammar import HINTS, BudgetConfig, Strict
 
 
 class AttackedConfig(BaseModel):
@@ -39,7 +35,7 @@ class AttackedConfig(BaseModel):
         return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
 
 
-class UtilityConfig(_Strict):
+class UtilityConfig(Strict):
     """The training in simulation. Without `train` and `test` accuracy is not measured.
 
     Attributes:
@@ -63,7 +59,7 @@ class UtilityConfig(_Strict):
     seed: int = 0
 
 
-class ToleranceConfig(_Strict):
+class ToleranceConfig(Strict):
     """What the recommendation calls good enough.
 
     Attributes:
@@ -75,7 +71,7 @@ class ToleranceConfig(_Strict):
     identified: float = Field(default=0.05, ge=0, lt=1)
 
 
-class FrontierConfig(_Strict):
+class FrontierConfig(Strict):
     """A frontier plan as written.
 
     Attributes:
@@ -89,8 +85,8 @@ class FrontierConfig(_Strict):
     model: Any = "small-convnet"
     mode: Literal["eval", "train"] = "eval"
     data: AttackedConfig = AttackedConfig()
-    client: Any = {"fedavg": {"epochs": 1, "batch_size": 32, "lr": 0.2, "shuffle": True}}
-    knows: list[str] = ["example_count", "local_training", "defense"]
+    client: Any = Field({"fedavg": {"epochs": 1, "batch_size": 32, "lr": 0.2, "shuffle": True}})
+    knows: list[str] = Field(["example_count", "local_training", "defense"])
     attack: Any = "auto"
     budget: BudgetConfig = BudgetConfig(gradient_evaluations=300)
     seeds: list[int] = Field(default=[0], min_length=1)
@@ -110,7 +106,7 @@ ROW_KEYS = ("defense", "client", "batch", "cohort", "train")
 are aggregated before the server sees anything, and ``train: false`` for a defence too slow to train with."""
 
 
-class RowConfig(_Strict):
+class RowConfig(Strict):
     """One strength in long form."""
 
     defense: Any = "none"

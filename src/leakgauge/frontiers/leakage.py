@@ -14,11 +14,11 @@ from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
 from leakgauge.executor import Executor
-from leakgauge.frontiers.folder import Folder
+from leakgauge.frontiers.folder import FrontierFolder
 from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan
-from leakgauge.frontiers.rows import Row
+from leakgauge.frontiers.rows import FrontierRow
 from leakgauge.observation import Observation, Reconstruction
-from leakgauge.study.judging.groups import Group, groups_of
+from leakgauge.study.judging.groups import TrialGroup, groups_of
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.run import OnTrial
@@ -34,7 +34,7 @@ KEPT = (
 
 
 def run_leakage(
-    plan: FrontierPlan, folder: Folder, *, pool: Executor, compute: Compute, on_trial: OnTrial | None = None
+    plan: FrontierPlan, folder: FrontierFolder, *, pool: Executor, compute: Compute, on_trial: OnTrial | None = None
 ) -> None:
     """Runs all audits that are not finished. Everything is stored trial by trial, without pictures."""
     sizes = {setting: len(audit.trials()) for setting, (audit, _) in plan.audits.items()}
@@ -51,7 +51,7 @@ def run_leakage(
         before += sizes[setting]
 
 
-def leakage_of(trials: Sequence[Trial], row: Row) -> dict[str, object]:
+def leakage_of(trials: Sequence[Trial], row: FrontierRow) -> dict[str, object]:
     """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
 
     Args:
@@ -64,7 +64,7 @@ def leakage_of(trials: Sequence[Trial], row: Row) -> dict[str, object]:
     return {NAIVE: naive, ADAPTED: found.get(ADAPTED) if row.defended else naive}
 
 
-def _finding(group: Group, groups: list[Group]) -> dict[str, object]:
+def _finding(group: TrialGroup, groups: list[TrialGroup]) -> dict[str, object]:
     record = told(group, groups)
     written = record.to_json()
     chosen = {key: written[key] for key in KEPT} | {"attack": group.attack}
@@ -74,7 +74,7 @@ def _finding(group: Group, groups: list[Group]) -> dict[str, object]:
     return chosen
 
 
-def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, object]]:
+def counters_of(plan: FrontierPlan, row: FrontierRow) -> list[dict[str, object]]:
     """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
     none."""
     known: list[dict[str, object]] = []
@@ -93,7 +93,7 @@ def counters_of(plan: FrontierPlan, row: Row) -> list[dict[str, object]]:
     return known
 
 
-def _seen(plan: FrontierPlan, row: Row) -> Observation | Reconstruction:
+def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
     """As the attacker of the row sees a client, who holds noise: whether a later stage has covered an earlier one shows
     on an update alone."""
     audit, _ = plan.audits[row.setting]

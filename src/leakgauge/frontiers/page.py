@@ -34,7 +34,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Dot:
+class RowDot:
     """One row of the plot: accuracy in percent, and leakage under the two attackers."""
 
     family: str
@@ -73,7 +73,7 @@ def quality(finding: Record) -> Mark | None:
     return Mark(*(min(v, CEILING) for v in ends))
 
 
-def dots(rows: Sequence[Record], read: Read) -> list[Dot]:
+def dots(rows: Sequence[Record], read: Read) -> list[RowDot]:
     """Rows that both attackers have a result for."""
     found = []
     for row in rows:
@@ -84,7 +84,7 @@ def dots(rows: Sequence[Record], read: Read) -> list[Dot]:
         accuracy = None
         if a["value"] is not None:
             accuracy = Mark(*(100 * (a["value"] if a[k] is None else a[k]) for k in ("value", "low", "high")))
-        found.append(Dot(row["family"], row["label"], accuracy, naive, adapted, row["defense"] != "none"))
+        found.append(RowDot(row["family"], row["label"], accuracy, naive, adapted, row["defense"] != "none"))
     return found
 
 
@@ -122,7 +122,7 @@ def _style(families: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {f: (SERIES[i % n][0], SERIES[(i + i // n) % n][1]) for i, f in enumerate(families)}
 
 
-def _against_accuracy(title: str, words: str, found: Sequence[Dot], floor: float | None, name: str) -> Plot:
+def _against_accuracy(title: str, words: str, found: Sequence[RowDot], floor: float | None, name: str) -> Plot:
     families = list(dict.fromkeys(d.family for d in found if d.family != UNDEFENDED))
     bare = next((d for d in found if d.family == UNDEFENDED), None)
     style = _style(families)
@@ -155,7 +155,7 @@ def _against_accuracy(title: str, words: str, found: Sequence[Dot], floor: float
     return drawn(title, _takeaway(found, bare, words), (), 4.6, draw)
 
 
-def _by_row(title: str, words: str, found: Sequence[Dot], floor: float | None, name: str) -> Plot:
+def _by_row(title: str, words: str, found: Sequence[RowDot], floor: float | None, name: str) -> Plot:
     def draw(axes: Axes) -> None:
         axes.set(xlabel=f"{words} (left is better)", ylim=(len(found) - 0.4, -0.9), yticks=[])
         axes.grid(axis="x")
@@ -176,7 +176,7 @@ def _by_row(title: str, words: str, found: Sequence[Dot], floor: float | None, n
     return drawn(title, _takeaway(found, bare, words), (), 1.2 + 0.42 * len(found), draw)
 
 
-def _takeaway(found: Sequence[Dot], bare: Dot | None, words: str) -> str:
+def _takeaway(found: Sequence[RowDot], bare: RowDot | None, words: str) -> str:
     others = [d for d in found if d.family != UNDEFENDED]
     moved = [d for d in others if d.adapted.value > d.naive.value]
     said = "" if bare is None else f"Undefended: {bare.adapted.value:.3g} ({words}). "

@@ -15,12 +15,12 @@ from leakgauge.compute import Budget
 from leakgauge.data.source import Source, spec
 from leakgauge.defenses import Defense
 from leakgauge.errors import InputError, require
-from leakgauge.frontiers.rows import UNDEFENDED, Row
+from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.resolve import Named, label
 from leakgauge.study.contents import data_identity, plan_in_words
-from leakgauge.study.dealt import Dealt, Key, Rule
+from leakgauge.study.dealt import Dealt, Key, Selection
 from leakgauge.study.plan import TRIAL_SECONDS, Plan
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
@@ -98,7 +98,7 @@ class FrontierPlan:
         InputError: names the key and the hint.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[FrontierRow, ...]
     model: Named
     source: Source
     client: Named
@@ -119,17 +119,17 @@ class FrontierPlan:
     tolerance: Tolerance = Tolerance()
     written: Mapping[str, Any] | None = None
     again: Callable[[], FrontierPlan] | None = None
-    audits: dict[str, tuple[Plan, list[Row]]] = field(init=False, repr=False, default_factory=dict)
+    audits: dict[str, tuple[Plan, list[FrontierRow]]] = field(init=False, repr=False, default_factory=dict)
     """Setting → the audit that attacks its rows."""
 
     def __post_init__(self) -> None:
-        seen: dict[str, Row] = {}
+        seen: dict[str, FrontierRow] = {}
         for row in self.rows:
             same = f"{row.setting} | {row.defense.label}"
             twice = f"is the same as {seen[same].place}" if same in seen else ""
             require(same not in seen, row.field, twice, "give each once")
             seen[same] = row
-        groups: dict[str, list[Row]] = {}
+        groups: dict[str, list[FrontierRow]] = {}
         for row in self.rows:
             groups.setdefault(row.setting, []).append(row)
         self.audits.update({setting: (self._audit(setting, rows), rows) for setting, rows in groups.items()})
@@ -149,17 +149,17 @@ class FrontierPlan:
         return hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode()).hexdigest()
 
     @property
-    def undefended(self) -> Row:
+    def undefended(self) -> FrontierRow:
         return self.rows[0]
 
-    def _audit(self, setting: str, rows: list[Row]) -> Plan:
+    def _audit(self, setting: str, rows: list[FrontierRow]) -> Plan:
         first = rows[0]
         total = first.batch * first.cohort
         plain = frozenset(i for i, row in enumerate(rows) if not row.defended)
         defended = frozenset(range(len(rows))) - plain
         # Without a defence the two attackers are one.
-        rules = [Rule(defenses=plain, attacks=frozenset([0]))] if plain else []
-        rules += [Rule(defenses=defended, attacks=frozenset([0, 1]))] if defended else []
+        rules = [Selection(defenses=plain, attacks=frozenset([0]))] if plain else []
+        rules += [Selection(defenses=defended, attacks=frozenset([0, 1]))] if defended else []
         value, shown = self.attack.value, {"attack": self.attack.label}
         attackers = (
             Named(label(NAIVE, shown), Naive(attack=value), (NAIVE,)),
@@ -183,7 +183,7 @@ class FrontierPlan:
             again=None if self.again is None else _Part(self.again, setting),
         )
 
-    def _budget(self, row: Row) -> Budget:
+    def _budget(self, row: FrontierRow) -> Budget:
         """Every row gets as many candidates: one costs a gradient for each local step of each client in it. Otherwise
         rows of more steps or clients would look like defences because the search was shorter."""
         gradients = self.budget.gradient_evaluations
@@ -196,11 +196,11 @@ class FrontierPlan:
         model, data = utility.model, spec(utility.train)
         return model.value.task(utility.seed, data, self.mode, model.label)  # type: ignore[no-any-return]
 
-    def trainings(self) -> dict[str, Row]:
+    def trainings(self) -> dict[str, FrontierRow]:
         """Each training once: its name, and a row of it."""
         if self.utility is None:
             return {}
-        found: dict[str, Row] = {}
+        found: dict[str, FrontierRow] = {}
         for row in self.rows:
             if row.train:
                 found.setdefault(row.training, row)
@@ -256,7 +256,7 @@ class _Part:
         return self.again().audits[self.setting][0]
 
 
-def sent_by(row: Row) -> Named:
+def sent_by(row: FrontierRow) -> Named:
     """What the server receives from: a client of the row, or a cohort of them."""
     if row.cohort == 1:
         return row.client

@@ -18,9 +18,9 @@ from leakgauge.clients import FedAvg, client_update
 from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN
-from leakgauge.frontiers.folder import Folder, keep, kept, slug
+from leakgauge.frontiers.folder import FrontierFolder, keep, kept, slug
 from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.rows import Row
+from leakgauge.frontiers.rows import FrontierRow
 from leakgauge.metrics.assignment import pairwise_mse
 from leakgauge.observation import Attack, Knowledge, Known, Observation
 from leakgauge.task import Batch, Task
@@ -84,9 +84,9 @@ class ReadRow:
     stopped: tuple[Stopped, ...]
 
 
-def reads_of(plan: FrontierPlan, folder: Folder) -> list[dict[str, Any]]:
+def reads_of(plan: FrontierPlan, folder: FrontierFolder) -> list[dict[str, Any]]:
     """A record for each read and undefended setting that it reads; kept in the folder once it is made."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, FrontierRow] = {}
     for row in plan.rows:
         if not row.defended and row.cohort == 1:
             rows.setdefault(row.setting, row)
@@ -117,7 +117,7 @@ def _seen(stopped: dict[str, Any]) -> str:
     return f" (pictures of {SEEN:g} dB {until})"
 
 
-def _of_setting(plan: FrontierPlan, row: Row) -> list[ReadRow]:
+def _of_setting(plan: FrontierPlan, row: FrontierRow) -> list[ReadRow]:
     task = plan.attacked_task()
     index = list(range(plan.start, min(plan.start + row.batch, len(plan.source))))
     batch = plan.source.read(index)

@@ -13,7 +13,7 @@ UNDEFENDED = "undefended"
 
 
 @dataclass(frozen=True)
-class Row:
+class FrontierRow:
     """One point of the frontier.
 
     Attributes:
@@ -70,7 +70,7 @@ def local_batch(client: Protocol, examples: int) -> int:
     return min(size or examples, examples)
 
 
-def row_label(row: Row, usual: Row) -> str:
+def row_label(row: FrontierRow, usual: FrontierRow) -> str:
     """A row in words: what differs from the undefended one; unique in the plan."""
     parts = [row.defense.label] if row.defended else []
     if row.client.label != usual.client.label:

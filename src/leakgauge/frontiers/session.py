@@ -13,7 +13,7 @@ from leakgauge.files import write_whole
 from leakgauge.frontiers.accuracy import run_trainings
 from leakgauge.frontiers.costs import measure
 from leakgauge.frontiers.document import document, write_json
-from leakgauge.frontiers.folder import HINT, Folder
+from leakgauge.frontiers.folder import HINT, FrontierFolder
 from leakgauge.frontiers.leakage import run_leakage
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan
@@ -51,7 +51,7 @@ def run_frontier(
     def stage(title: str) -> OnProgress:
         return (lambda *_: None) if progress is None else progress(title)
 
-    with Folder.open(output, digest=plan.digest, raw=plan.config, contents=plan.contents()) as folder:
+    with FrontierFolder.open(output, digest=plan.digest, raw=plan.config, contents=plan.contents()) as folder:
         pool = LocalPool(workers) if executor is None else executor
         run_leakage(plan, folder, pool=pool, compute=compute, on_trial=stage("attacks"))
         costs = stage("client time")
@@ -65,7 +65,7 @@ def run_frontier(
 
 
 @dataclass(frozen=True)
-class Line:
+class RowLine:
     """A row of a frontier on one line: what it costs, and what either attacker identified."""
 
     row: str
@@ -80,12 +80,12 @@ class Line:
 HEADS = ("row", "accuracy", "naive", "adapted", "PSNR", "ε", "time")
 
 
-def line_of(row: Mapping[str, Any]) -> Line:
+def line_of(row: Mapping[str, Any]) -> RowLine:
     """An entry of report.json's rows."""
     naive, adapted = row["leakage"]["naive"], row["leakage"]["adapted"]
     highest = [f["psnr"]["highest"] for f in (naive, adapted) if f and f["psnr"]]
     value, epsilon = row["accuracy"]["value"], row["privacy"]["epsilon"]
-    return Line(
+    return RowLine(
         row["label"],
         "–" if value is None else f"{100 * value:.1f} %",
         _share(naive),
@@ -115,7 +115,7 @@ class Frontier:
     folder: Path
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[RowLine, ...]:
         """The rows, the undefended one first."""
         return tuple(map(line_of, self.report["rows"]))
 

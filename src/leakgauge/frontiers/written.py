@@ -12,7 +12,7 @@ from leakgauge.data.source import Source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.frontiers.grammar import FrontierConfig, RowConfig, parse, parse_row
 from leakgauge.frontiers.plan import FrontierPlan, Tolerance, Utility, sent_by
-from leakgauge.frontiers.rows import UNDEFENDED, Row
+from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
 from leakgauge.resolve import Named, resolve, resolve_defense
@@ -67,7 +67,7 @@ def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
     )
 
 
-def _rows(config: FrontierConfig, client: Named) -> tuple[Row, ...]:
+def _rows(config: FrontierConfig, client: Named) -> tuple[FrontierRow, ...]:
     rows = [_row(config, client, UNDEFENDED, 0, RowConfig())]
     for family, strengths in config.defenses.items():
         require(bool(strengths), f"defenses.{family}", "has no strength", "give at least one")
@@ -77,14 +77,14 @@ def _rows(config: FrontierConfig, client: Named) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _row(config: FrontierConfig, client: Named, family: str, strength: int, given: RowConfig) -> Row:
+def _row(config: FrontierConfig, client: Named, family: str, strength: int, given: RowConfig) -> FrontierRow:
     place = f"defenses.{family}[{strength}]"
     if given.client is not None:
         client = resolve(CLIENTS, given.client, f"{place}.client")
     aggregates = isinstance(client.value, SecureAggregation)
     hint = "give what each client runs, and cohort: how many are aggregated"
     require(not aggregates, f"{place}.client", "aggregates by itself", hint)
-    row = Row(
+    row = FrontierRow(
         family=family,
         strength=strength,
         defense=resolve_defense(given.defense, place),

@@ -33,7 +33,7 @@ JOINS = (torch.cat, torch.concat, torch.concatenate, torch.stack)
 
 
 @dataclass(frozen=True)
-class Coupling:
+class AdditiveCoupling:
     """y = p + F(q), with q kept: p follows from y and q without a search.
 
     Attributes:
@@ -53,7 +53,7 @@ def traced(task: Task) -> fx.Graph | str:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def couplings(graph: fx.Graph) -> list[Coupling]:
+def couplings(graph: fx.Graph) -> list[AdditiveCoupling]:
     """Pairs of additive (or affine) half-steps on two independent values, in the order of execution.
 
     y₁ = p + F(q), y₂ = q + G(y₁), where F reads p's partner only; or one half-step on two parts of one tensor that are
@@ -63,7 +63,7 @@ def couplings(graph: fx.Graph) -> list[Coupling]:
     weighted = {n for n in graph.nodes if _holds_weights(n)}
     halves = [(node, kept, branch) for node in graph.nodes for kept, branch in _summands(node)]
     invertible: set[fx.Node] = set()
-    found: dict[fx.Node, Coupling] = {}
+    found: dict[fx.Node, AdditiveCoupling] = {}
     # Halves that a coupling leaves depend on each other, but are two free values for the next one.
     streams: set[frozenset[fx.Node]] = set()
     for y1, p, branch in halves:
@@ -72,7 +72,7 @@ def couplings(graph: fx.Graph) -> list[Coupling]:
                 continue
             streams.add(frozenset((y1, y2)))
             before = (upstream[p] | upstream[q] | {p, q}) & weighted
-            found[y1] = Coupling(y1.name, before <= invertible)
+            found[y1] = AdditiveCoupling(y1.name, before <= invertible)
             invertible |= inside & weighted
             break
     return list(found.values())

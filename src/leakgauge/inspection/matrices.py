@@ -32,7 +32,7 @@ class Omission:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class WeightTensor:
     """One weight tensor.
 
     Attributes:
@@ -90,9 +90,9 @@ def finite(tensor: Tensor) -> bool:
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
-def layers(state: Mapping[str, Tensor]) -> tuple[list[Layer], list[Omission]]:
+def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omission]]:
     """All weight matrices in the order of the state dict, and what could not be judged, with the reason."""
-    found: list[Layer] = []
+    found: list[WeightTensor] = []
     unjudged: list[Omission] = []
     for name, tensor in state.items():
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype == torch.bool:
@@ -106,16 +106,16 @@ def layers(state: Mapping[str, Tensor]) -> tuple[list[Layer], list[Omission]]:
         else:
             bias_name, bias = _bias(name, tensor, state)
             depthwise = bool(found) and tensor.dim() > 2 and tensor.shape[1] == 1 and tensor.shape[0] > 1
-            found.append(Layer(name, tensor, bias_name, bias, depthwise))
+            found.append(WeightTensor(name, tensor, bias_name, bias, depthwise))
     return found, unjudged
 
 
-def head(found: list[Layer]) -> Layer | None:
+def head(found: list[WeightTensor]) -> WeightTensor | None:
     """The last matrix of two axes: a classifier's last layer."""
     return next((layer for layer in reversed(found) if layer.weight.dim() == 2), None)
 
 
-def too_small(layer: Layer, *, units: int, inputs: int) -> Omission | None:
+def too_small(layer: WeightTensor, *, units: int, inputs: int) -> Omission | None:
     """Why a rule that compares rows does not judge this layer."""
     if layer.units < units:
         return Omission(layer.name, f"{layer.units} unit{'s' if layer.units > 1 else ''}, too few to compare")
@@ -126,7 +126,7 @@ def too_small(layer: Layer, *, units: int, inputs: int) -> Omission | None:
 
 def comparable(
     state: Mapping[str, Tensor], *, units: int, inputs: int, last: str = ""
-) -> tuple[list[Layer], list[Omission]]:
+) -> tuple[list[WeightTensor], list[Omission]]:
     """Layers whose rows a rule can compare, and what it cannot judge.
 
     Args:
@@ -135,7 +135,7 @@ def comparable(
     """
     found, unjudged = layers(state)
     left_out = head(found) if last and len(found) > 1 else None
-    kept: list[Layer] = []
+    kept: list[WeightTensor] = []
     for layer in found:
         reason = Omission(layer.name, last) if layer is left_out else too_small(layer, units=units, inputs=inputs)
         if reason is None:

@@ -11,13 +11,13 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.errors import printable
-from leakgauge.inspection.result import Finding, Inspection, Level, Severity
+from leakgauge.inspection.result import CheckLevel, Inspection, RuleFinding, Severity
 
 TONES = {
-    Level.CRAFTED: "exposed",
-    Level.SUSPICIOUS: "partial",
-    Level.NOTHING_FOUND: "not_recovered",
-    Level.NOT_JUDGED: "inconclusive",
+    CheckLevel.CRAFTED: "exposed",
+    CheckLevel.SUSPICIOUS: "partial",
+    CheckLevel.NOTHING_FOUND: "not_recovered",
+    CheckLevel.NOT_JUDGED: "inconclusive",
     Severity.CRAFTED: "exposed",
     Severity.SUSPICIOUS: "partial",
     Severity.NOTE: "inconclusive",
@@ -25,10 +25,10 @@ TONES = {
 """Levels here to the colours and icons of the audit's report."""
 
 TITLES = {
-    Level.CRAFTED: "Crafted",
-    Level.SUSPICIOUS: "Suspicious",
-    Level.NOTHING_FOUND: "Nothing found",
-    Level.NOT_JUDGED: "Not judged",
+    CheckLevel.CRAFTED: "Crafted",
+    CheckLevel.SUSPICIOUS: "Suspicious",
+    CheckLevel.NOTHING_FOUND: "Nothing found",
+    CheckLevel.NOT_JUDGED: "Not judged",
     Severity.CRAFTED: "Crafted",
     Severity.SUSPICIOUS: "Suspicious",
     Severity.NOTE: "Below its limit",
@@ -94,7 +94,7 @@ def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
     yield f"sha256:{result.fingerprint}"
 
 
-def _finding(f: Finding) -> Iterator[str]:
+def _finding(f: RuleFinding) -> Iterator[str]:
     score = "no limit" if f.limit is None else _short(f.score)
     yield from _wrapped(f"{f.rule} {score}: {f.evidence}")
     if f.alarms:

@@ -14,7 +14,7 @@ CRAFTED = 3.0
 """Score from which a finding counts as crafted rather than suspicious."""
 
 
-class Level(Enum):
+class CheckLevel(Enum):
     """What the check as a whole says, from the worst on."""
 
     CRAFTED = "crafted"
@@ -32,7 +32,7 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleFinding:
     """What one rule measured.
 
     Attributes:
@@ -105,9 +105,9 @@ class Inspection:
     tensors: int
     entries: int
     given: tuple[str, ...]
-    level: Level
+    level: CheckLevel
     headline: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     skipped: tuple[Skipped, ...]
     unjudged: tuple[Unjudged, ...]
     made_by: str
@@ -119,7 +119,7 @@ class Inspection:
         return self.findings[0].score if self.findings else 0.0
 
     @property
-    def alarms(self) -> tuple[Finding, ...]:
+    def alarms(self) -> tuple[RuleFinding, ...]:
         """Findings that reach their limits."""
         return tuple(f for f in self.findings if f.alarms)
 
@@ -163,10 +163,10 @@ class Inspection:
             tensors=document["tensors"],
             entries=document["entries"],
             given=tuple(document["given"]),
-            level=Level(document["level"]),
+            level=CheckLevel(document["level"]),
             headline=tuple(document["headline"]),
             findings=tuple(
-                Finding(f["rule"], f["statistic"], f["limit"], tuple(f["where"]), f["evidence"], f["meaning"])
+                RuleFinding(f["rule"], f["statistic"], f["limit"], tuple(f["where"]), f["evidence"], f["meaning"])
                 for f in document["findings"]
             ),
             skipped=tuple(Skipped(s["rule"], tuple(s["needs"])) for s in document["skipped"]),

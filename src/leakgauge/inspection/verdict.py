@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.inspection.matrices import Omission, layers
-from leakgauge.inspection.result import CRAFTED, Finding, Inspection, Level, Skipped, Unjudged
+from leakgauge.inspection.result import CRAFTED, CheckLevel, Inspection, RuleFinding, Skipped, Unjudged
 from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules, skipped
 
 NEEDED = {
@@ -62,40 +62,40 @@ def inspect(
     )
 
 
-def _finding(rule: str, meaning: str, measured: Measurement, limit: float | None) -> Finding:
-    return Finding(rule, measured.statistic, limit, measured.where, measured.evidence, meaning)
+def _finding(rule: str, meaning: str, measured: Measurement, limit: float | None) -> RuleFinding:
+    return RuleFinding(rule, measured.statistic, limit, measured.where, measured.evidence, meaning)
 
 
-def _level(findings: list[Finding], *, judged: bool) -> Level:
+def _level(findings: list[RuleFinding], *, judged: bool) -> CheckLevel:
     score = findings[0].score if findings else 0.0
     if score >= CRAFTED:
-        return Level.CRAFTED
+        return CheckLevel.CRAFTED
     if score >= 1:
-        return Level.SUSPICIOUS
-    return Level.NOTHING_FOUND if judged else Level.NOT_JUDGED
+        return CheckLevel.SUSPICIOUS
+    return CheckLevel.NOTHING_FOUND if judged else CheckLevel.NOT_JUDGED
 
 
-def _other_clients(own: str, hashes: tuple[str, ...]) -> list[Finding]:
+def _other_clients(own: str, hashes: tuple[str, ...]) -> list[RuleFinding]:
     """The finding about fingerprints of other clients; none where no fingerprint was given."""
     if not hashes:
         return []
     different = sum(h != own for h in hashes)
     saw = f"{different} of {len(hashes)} other clients saw another model" if different else "All saw the same model"
-    return [Finding("other-clients", float(different), 1 / CRAFTED, (), f"{saw}.", HASH_MEANING)]
+    return [RuleFinding("other-clients", float(different), 1 / CRAFTED, (), f"{saw}.", HASH_MEANING)]
 
 
-def _headline(level: Level, alarms: list[Finding]) -> tuple[str, str]:
-    if level is Level.NOT_JUDGED:
+def _headline(level: CheckLevel, alarms: list[RuleFinding]) -> tuple[str, str]:
+    if level is CheckLevel.NOT_JUDGED:
         return (
             "No rule could judge this model: it holds no weight matrix of real numbers.",
             "Ask the server for floating-point weights, or give the values that you would train with.",
         )
-    if level is Level.NOTHING_FOUND:
+    if level is CheckLevel.NOTHING_FOUND:
         return (
             "No rule found anything in this model that honest models do not show.",
             "That is no proof: rules know published constructions, and a careful server can stay below their limits.",
         )
-    verb = "looks crafted" if level is Level.CRAFTED else "is unusual"
+    verb = "looks crafted" if level is CheckLevel.CRAFTED else "is unusual"
     count = "1 rule alarms" if len(alarms) == 1 else f"{len(alarms)} rules alarm"
     return (
         f"This model {verb}: {count}, {alarms[0].rule} most clearly.",

@@ -130,7 +130,7 @@ class Basic(nn.Module):
         return self.act2(out + (x if self.downsample is None else self.downsample(x)))  # type: ignore[no-any-return]
 
 
-class Wide(nn.Module):
+class StridedBottleneck(nn.Module):
     """1×1, 3×3 (which has the stride) and 1×1 convolutions, and a shortcut."""
 
     expansion = 4
@@ -161,7 +161,12 @@ class ResNet(nn.Module):
     """7×7 stem of stride 2, max-pool, four stages, global average, one linear layer (He et al., 2016)."""
 
     def __init__(
-        self, block: type[Basic] | type[Wide], blocks: Sequence[int], classes: int, channels: int, act: type[nn.Module]
+        self,
+        block: type[Basic] | type[StridedBottleneck],
+        blocks: Sequence[int],
+        classes: int,
+        channels: int,
+        act: type[nn.Module],
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
@@ -197,10 +202,10 @@ def resnet18_imagenet(*, classes: int = 1000, channels: int = 3, activation: Act
 @MODELS.register("resnet50-imagenet", needs="images, made for 224 px")
 def resnet50_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
     """ResNet-50 for 224 px, 25.56 M parameters at 1 000 classes."""
-    return ResNet(Wide, (3, 4, 6, 3), classes, channels, ACTIVATIONS[activation])
+    return ResNet(StridedBottleneck, (3, 4, 6, 3), classes, channels, ACTIVATIONS[activation])
 
 
 @MODELS.register("resnet152-imagenet", needs="images, made for 224 px")
 def resnet152_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
     """ResNet-152 for 224 px, 60.19 M parameters at 1 000 classes."""
-    return ResNet(Wide, (3, 8, 36, 3), classes, channels, ACTIVATIONS[activation])
+    return ResNet(StridedBottleneck, (3, 8, 36, 3), classes, channels, ACTIVATIONS[activation])

@@ -58,7 +58,7 @@ class Canaries:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class CanaryScores:
     """How much of each canary is in the outputs, and whether it was in the input (the truth)."""
 
     values: Float[np.ndarray, " m"]
@@ -75,7 +75,7 @@ class Scores:
         return 0.0 if step == 0 else float("inf") if spread <= 1e-9 * abs(step) else step / float(spread)
 
 
-def together(send: Send, canaries: Canaries, *, a_call: int, rounds: int, generator: torch.Generator) -> Scores:
+def together(send: Send, canaries: Canaries, *, a_call: int, rounds: int, generator: torch.Generator) -> CanaryScores:
     """Calls with `a_call` canaries each. One that is left out is replaced by a zero update, so that the number of
     updates says nothing."""
     present = _coins(len(canaries), generator)
@@ -86,10 +86,10 @@ def together(send: Send, canaries: Canaries, *, a_call: int, rounds: int, genera
         batch[: rows.stop - first] = canaries.updates(rows) * torch.from_numpy(present[rows])[:, None]
         out = _released(send, batch, rounds, generator)
         values[rows] = (canaries.directions[rows].double() @ out).numpy()
-    return Scores(values, present)
+    return CanaryScores(values, present)
 
 
-def separate(send: Send, canaries: Canaries, *, a_call: int, rounds: int, generator: torch.Generator) -> Scores:
+def separate(send: Send, canaries: Canaries, *, a_call: int, rounds: int, generator: torch.Generator) -> CanaryScores:
     """One call a canary. Beside it stands an update of the clip's length in the opposite direction, where a call takes
     several: clipping their sum instead of each then moves the output by twice the clip.
 
@@ -108,7 +108,7 @@ def separate(send: Send, canaries: Canaries, *, a_call: int, rounds: int, genera
         own[i] = float(canaries.directions[i].double() @ out)
         total += out
     common = (canaries.directions.double() @ (total / len(canaries))).numpy()
-    return Scores(own - common, present)
+    return CanaryScores(own - common, present)
 
 
 def _coins(count: int, generator: torch.Generator) -> Bool[np.ndarray, " m"]:

@@ -18,7 +18,7 @@ from leakgauge.tensors import map_tensors
 
 
 @dataclass(frozen=True)
-class Path:
+class NoisePath:
     """A clip-and-noise path under test.
 
     Attributes:
@@ -32,7 +32,9 @@ class Path:
     updates: int | None = None
 
 
-def of_function(function: Callable[..., Any], unit: Unit, updates: int | None = None, *, numpy: bool = False) -> Path:
+def of_function(
+    function: Callable[..., Any], unit: Unit, updates: int | None = None, *, numpy: bool = False
+) -> NoisePath:
     """A function ``(updates (n, d), generator) → (d,)``, of PyTorch tensors or NumPy arrays.
 
     It must draw all its noise from the generator that it is given, or from one of its own that differs in every call.
@@ -49,14 +51,14 @@ def of_function(function: Callable[..., Any], unit: Unit, updates: int | None = 
             hint = "it is called with updates (n, d) and a generator, and returns d numbers"
             raise InputError("path", f"raises {said(error)}", hint) from error
 
-    return Path(send, unit, updates)
+    return NoisePath(send, unit, updates)
 
 
 @dataclass(frozen=True)
 class DefensePath:
     """A defence as a path, with the noise multiplier that it states: noise on the sum over one unit's bound."""
 
-    path: Path
+    path: NoisePath
     noise_multiplier: float
     clip: float
 
@@ -81,14 +83,14 @@ def of_defense(defense: Defense, examples: int | None = None) -> DefensePath:
         def send(rows: Tensor, generator: torch.Generator) -> Tensor:
             return defense.on_update({"update": rows[0]}, generator)["update"]
 
-        return DefensePath(Path(send, found.unit, 1), found.noise_multiplier, _bound(defense))
+        return DefensePath(NoisePath(send, found.unit, 1), found.noise_multiplier, _bound(defense))
 
     def send_mean(rows: Tensor, generator: torch.Generator) -> Tensor:
         changed = defense.on_example_gradients({"update": rows}, generator)
         return defense.on_update(map_tensors(lambda g: g.mean(0), changed), generator)["update"]
 
     fixed = None if any(isinstance(part, DPSGD) for part in parts_of(defense)) else examples
-    return DefensePath(Path(send_mean, found.unit, fixed), found.noise_multiplier, _bound(defense))
+    return DefensePath(NoisePath(send_mean, found.unit, fixed), found.noise_multiplier, _bound(defense))
 
 
 def _bound(defense: Defense) -> float:

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 from scipy.stats import beta, binom
 
 from leakgauge.errors import require
-from leakgauge.privacy.canaries import Canaries, Scores, separate, together
+from leakgauge.privacy.canaries import Canaries, CanaryScores, separate, together
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.lower_bounds import (
     Guesses,
@@ -23,7 +23,7 @@ from leakgauge.privacy.lower_bounds import (
     one_run_gaussian,
     separate_runs_gaussian,
 )
-from leakgauge.privacy.path import Path
+from leakgauge.privacy.path import NoisePath
 
 CONFIDENCE = 0.95
 SHARES = (1.0, 0.5, 0.2, 0.1)
@@ -66,7 +66,7 @@ class Claim:
         return math.sqrt(self.rounds) / self.mu
 
 
-class Layout(Enum):
+class CanaryLayout(Enum):
     """How canaries are spread over calls."""
 
     TOGETHER = "all canaries in one call"
@@ -84,13 +84,13 @@ class Bound:
         guesses: on which it rests.
     """
 
-    layout: Layout
+    layout: CanaryLayout
     gaussian: bool
     epsilon: float
     guesses: Guesses
 
 
-class Outcome(Enum):
+class ClaimOutcome(Enum):
     """What a test says of a claim; it never confirms one."""
 
     CONTRADICTED = "contradicted"
@@ -120,11 +120,13 @@ class PrivacyTest:
         return max(self.bounds, key=lambda bound: bound.epsilon)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ClaimOutcome:
         """`NO_POWER`: the output shows the canaries less than the claim allows by half, so that no fault could be."""
         if self.best.epsilon > self.claim.epsilon:
-            return Outcome.CONTRADICTED
-        return Outcome.NO_POWER if self.measured > 2 * self.claim.noise_multiplier else Outcome.NOT_CONTRADICTED
+            return ClaimOutcome.CONTRADICTED
+        return (
+            ClaimOutcome.NO_POWER if self.measured > 2 * self.claim.noise_multiplier else ClaimOutcome.NOT_CONTRADICTED
+        )
 
     @property
     def sentence(self) -> str:
@@ -132,12 +134,12 @@ class PrivacyTest:
         stated = f"ε = {self.claim.epsilon:.3g} (δ = {self.claim.delta:g}, unit: one {self.unit.value})"
         found = f"{100 * CONFIDENCE:.0f} % confidence"
         z, measured = self.claim.noise_multiplier, _amount(self.measured)
-        if self.outcome is Outcome.CONTRADICTED:
+        if self.outcome is ClaimOutcome.CONTRADICTED:
             return (
                 f"The stated {stated} is contradicted: with {found} the ε of this code is above "
                 f"{self.best.epsilon:.3g}. Its noise over the clip looks like {measured}, where {z:.3g} was stated."
             )
-        if self.outcome is Outcome.NO_POWER:
+        if self.outcome is ClaimOutcome.NO_POWER:
             return (
                 f"This test says nothing about the stated {stated}: the output hardly depends on the canaries (noise "
                 f"over the clip looks like {measured} for {z:.3g}). Check that the path sends the sum or mean of what "
@@ -151,7 +153,7 @@ class PrivacyTest:
 
 
 def check_claim(
-    path: Path,
+    path: NoisePath,
     claim: Claim,
     *,
     clip: float,
@@ -172,12 +174,12 @@ def check_claim(
     """
     drawn = Canaries.draw(canaries, size, clip, generator)
 
-    def scores(layout: Callable[..., Scores], a_call: int) -> Scores:
+    def scores(layout: Callable[..., CanaryScores], a_call: int) -> CanaryScores:
         return layout(path.send, drawn, a_call=path.updates or a_call, rounds=claim.rounds, generator=generator)
 
-    seen = {Layout.SEPARATE: scores(separate, 2)}
+    seen = {CanaryLayout.SEPARATE: scores(separate, 2)}
     if path.updates != 1:
-        seen[Layout.TOGETHER] = scores(together, canaries)
+        seen[CanaryLayout.TOGETHER] = scores(together, canaries)
     kinds = (False, True) if claim.gaussian else (False,)
     significance = (1 - CONFIDENCE) / (len(seen) * len(kinds))
     bounds = tuple(_bound(layout, s, g, significance, claim.delta) for layout, s in seen.items() for g in kinds)
@@ -192,10 +194,10 @@ def _amount(noise_multiplier: float) -> str:
     return "infinitely much" if math.isinf(noise_multiplier) else f"{noise_multiplier:.3g}"
 
 
-def _bound(layout: Layout, scores: Scores, gaussian: bool, significance: float, delta: float) -> Bound:
+def _bound(layout: CanaryLayout, scores: CanaryScores, gaussian: bool, significance: float, delta: float) -> Bound:
     """The highest of the bounds for each number of guesses. Separate calls of Gaussian noise need one number only."""
     m = len(scores.values)
-    if gaussian and layout is Layout.SEPARATE:
+    if gaussian and layout is CanaryLayout.SEPARATE:
         guesses = guess(scores, m)
         return Bound(layout, True, separate_runs_gaussian(guesses, significance=significance, delta=delta), guesses)
     rule: Callable[..., float] = one_run_gaussian if gaussian else one_run
@@ -205,7 +207,7 @@ def _bound(layout: Layout, scores: Scores, gaussian: bool, significance: float, 
     return Bound(layout, gaussian, epsilon, guesses)
 
 
-def guess(scores: Scores, made: int) -> Guesses:
+def guess(scores: CanaryScores, made: int) -> Guesses:
     """Guesses made of the scores alone, then counted against the truth: the highest scores were in, the lowest not.
 
     With a guess for every canary the border is halfway between the outer twentieths; with fewer, half are of each kind.

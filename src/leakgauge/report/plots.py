@@ -39,7 +39,7 @@ Strip = tuple[str, list[tuple[float, bool]], list[float]]
 
 
 @dataclass(frozen=True)
-class Dot:
+class ImageDot:
     """One image: PSNR, whether identified, and the best of its null baselines."""
 
     psnr: float
@@ -55,7 +55,7 @@ class Series:
     setting: str
     attack: str
     defense: str
-    images: tuple[Dot, ...]
+    images: tuple[ImageDot, ...]
     mean: float
     low: float | None
     high: float | None
@@ -159,7 +159,7 @@ def _strips(title: str, takeaway: str, series: Iterable[Series], strips: Sequenc
     return drawn(title, takeaway, series, 1.05 + 0.45 * len(strips), draw)
 
 
-def _some(images: Sequence[Dot]) -> Sequence[Dot]:
+def _some(images: Sequence[ImageDot]) -> Sequence[ImageDot]:
     """Half of `DOTS` are the first, the others lie at equal distances among the rest."""
     if len(images) <= DOTS:
         return images

@@ -73,7 +73,7 @@ class Shown:
 
 
 @dataclass
-class Row:
+class ReportRow:
     """A scenario × attack: its finding, empty if there is none, and what is drawn of its trials.
 
     Attributes:
@@ -88,7 +88,7 @@ class Row:
     finding: Record
     worst_first: list[Shown] = field(default_factory=list)
     count: int = 0
-    dots: list[plots.Dot] = field(default_factory=list)
+    dots: list[plots.ImageDot] = field(default_factory=list)
     _spent: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, trial: Record, images: Sequence[Shown]) -> None:
@@ -98,7 +98,7 @@ class Row:
         self.worst_first = sorted([*self.worst_first, *images], key=lambda s: s.harm, reverse=True)[:PER_FINDING]
         for shown in images:
             if (psnr := number_of(shown.score("psnr"))) is not None:
-                self.dots.append(plots.Dot(psnr, shown.score("identified") is True, shown.null))
+                self.dots.append(plots.ImageDot(psnr, shown.score("identified") is True, shown.null))
         for key in ("gradient_evaluations", "seconds") if trial.get("scores") else ():
             if (spent := number_of(get(trial, "cost", key))) is not None:
                 total, count = self._spent.get(key, (0.0, 0))
@@ -142,7 +142,7 @@ class Seen:
     """All cases of an audit, and how their trials ended."""
 
     pictures: Mapping[str, Sequence[Picture]]
-    rows: dict[tuple[str, str, bool], Row]
+    rows: dict[tuple[str, str, bool], ReportRow]
     kept: bool
     """Whether there are any pictures. Asked once: a store counts its rows each time."""
     count: int = 0
@@ -160,17 +160,17 @@ class Seen:
         return page
 
     @property
-    def ordered(self) -> list[Row]:
+    def ordered(self) -> list[ReportRow]:
         """Worst first and controls last."""
         return sorted(self.rows.values(), key=lambda r: r.order, reverse=True)
 
-    def _row(self, record: Record) -> Row:
+    def _row(self, record: Record) -> ReportRow:
         """By scenario and attack."""
         data = {k: v for k, v in get(record, "scenario", "data").items() if k not in OF_ONE_CLIENT}
         scenario = json.dumps({**get(record, "scenario"), "data": data}, sort_keys=True)
         key = scenario, str(record.get("attack") or NONE), bool(record.get("control"))
         if key not in self.rows:
-            self.rows[key] = Row(json.loads(scenario), *key[1:], {})
+            self.rows[key] = ReportRow(json.loads(scenario), *key[1:], {})
         return self.rows[key]
 
     def _add(self, trial: Record) -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from leakgauge.errors import require
-from leakgauge.risk.row_space import Integers, RowSpace
+from leakgauge.risk.row_space import Integers, RationalSpan
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Determined:
 
 
 @dataclass(frozen=True)
-class Group:
+class ClientGroup:
     """The smallest set of clients found of which some combination of updates is known."""
 
     clients: tuple[str, ...]
@@ -80,7 +80,7 @@ class Cohort:
     rank: int
     determined: tuple[Determined, ...]
     pairs: tuple[tuple[str, str], ...]
-    group: Group
+    group: ClientGroup
     alone: Mapping[tuple[str, str], int]
 
 
@@ -88,7 +88,7 @@ def read_cohort(log: Log) -> Cohort:
     """Exact: e_j is in the row space of the participation matrix, weights included, or it is not."""
     clients = log.clients
     matrix = _integers(log, clients)
-    space = RowSpace.of(matrix)
+    space = RationalSpan.of(matrix)
     inside = np.zeros(len(clients), dtype=bool)
     inside[space.lone] = True
     pairs = _pairs(space, inside)
@@ -112,7 +112,7 @@ def _integers(log: Log, clients: list[str]) -> Integers:
     return whole
 
 
-def _pairs(space: RowSpace, inside: np.ndarray) -> list[tuple[int, int]]:
+def _pairs(space: RationalSpan, inside: np.ndarray) -> list[tuple[int, int]]:
     """Clients i and j, neither determined, are a pair if e_i follows once column j is left out.
 
     Their rows of the null space are then parallel, and modulo the prime, where neither is zero, as well: no other
@@ -134,7 +134,7 @@ def _pairs(space: RowSpace, inside: np.ndarray) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _is_pair(space: RowSpace, i: int, j: int) -> bool:
+def _is_pair(space: RationalSpan, i: int, j: int) -> bool:
     if j in space.pivots:
         row = space.pivots.index(j)
         space = space.with_pivot(row, int(space.free[np.flatnonzero(space.reduced[row, space.free])[0]]))
@@ -147,7 +147,7 @@ def _is_pair(space: RowSpace, i: int, j: int) -> bool:
     return bool(space.contain(unit, without=(j,))[0])
 
 
-def _determined(log: Log, clients: list[str], space: RowSpace, found: Integers) -> tuple[Determined, ...]:
+def _determined(log: Log, clients: list[str], space: RationalSpan, found: Integers) -> tuple[Determined, ...]:
     """How each is read off: from a round of its own, or by a combination of rounds."""
     lonely = {next(iter(weights)): name for name, weights in log.rounds.items() if len(weights) == 1}
     basis = (space.basis / np.abs(space.basis).max(1, keepdims=True)).astype(float)  # whole numbers may be too large
@@ -162,13 +162,13 @@ def _determined(log: Log, clients: list[str], space: RowSpace, found: Integers) 
 
 
 def _group(
-    clients: list[str], space: RowSpace, matrix: Integers, inside: np.ndarray, pairs: list[tuple[int, int]]
-) -> Group:
+    clients: list[str], space: RationalSpan, matrix: Integers, inside: np.ndarray, pairs: list[tuple[int, int]]
+) -> ClientGroup:
     """Single clients and pairs exactly; else the smallest of the rounds, their differences and the echelon form."""
     if inside.any():
-        return Group((clients[int(np.flatnonzero(inside)[0])],), True)
+        return ClientGroup((clients[int(np.flatnonzero(inside)[0])],), True)
     if pairs:
-        return Group(tuple(clients[i] for i in pairs[0]), True)
+        return ClientGroup(tuple(clients[i] for i in pairs[0]), True)
     best = min((np.flatnonzero(row) for row in matrix), key=len)
     for i, row in enumerate(matrix):
         sizes = (matrix[i + 1 :] != row).sum(1)
@@ -184,7 +184,7 @@ def _group(
         unit[0, pivot] = 1
         if space.contain(unit, without=tuple(int(c) for c in support if c != pivot))[0]:
             best = support
-    return Group(tuple(clients[j] for j in best), len(best) <= 3)
+    return ClientGroup(tuple(clients[j] for j in best), len(best) <= 3)
 
 
 def _alone(log: Log) -> dict[tuple[str, str], int]:

@@ -16,7 +16,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.update import Update
 
 
-class Severity(Enum):
+class LintSeverity(Enum):
     """How much a finding gives away by itself."""
 
     HIGH = "high"
@@ -41,7 +41,7 @@ class LintFinding:
     """
 
     rule: str
-    severity: Severity
+    severity: LintSeverity
     where: str
     evidence: str
     hint: str
@@ -61,7 +61,7 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
     if statistics:
         yield LintFinding(
             "batchnorm-statistics",
-            Severity.MEDIUM,
+            LintSeverity.MEDIUM,
             where,
             f"the reply carries {len(statistics)} running statistics, e.g. {statistics[0]}: with the broadcast ones "
             "they give means and variances of the client's activations",
@@ -71,7 +71,7 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
     if count is not None:
         yield LintFinding(
             "exact-count",
-            Severity.MEDIUM if count == 1 else Severity.LOW,
+            LintSeverity.MEDIUM if count == 1 else LintSeverity.LOW,
             where,
             f"the header says that {count} example{'s' * (count != 1)} made it",
             "send a rounded count, or equal weights",
@@ -88,7 +88,7 @@ def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
         name, most = max(low.items(), key=lambda entry: entry[1].rank)
         yield LintFinding(
             "rank-counts-examples",
-            Severity.LOW,
+            LintSeverity.LOW,
             where,
             f"{name} has rank {most.rank} of {most.full}: at least so many examples (or tokens, patches) made the "
             "update, and no noise covers them",
@@ -99,7 +99,7 @@ def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
         if s.rank == 1 and bias is not None and bool((bias != 0).any()):
             yield LintFinding(
                 "input-of-biased-layer",
-                Severity.HIGH if name == next(iter(update.tensors)) else Severity.MEDIUM,
+                LintSeverity.HIGH if name == next(iter(update.tensors)) else LintSeverity.MEDIUM,
                 where,
                 f"{name} is one outer product with {name.removesuffix('weight')}bias: what entered this layer is the "
                 f"ratio of the two, in {update.tensors[name].shape[1]} numbers",
@@ -119,7 +119,7 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
             shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
             yield LintFinding(
                 "tokens-of-embedding",
-                Severity.HIGH,
+                LintSeverity.HIGH,
                 where,
                 f"{len(rows)} of {len(gradient)} rows of {name} moved: what has these numbers occurs ({shown})",
                 "noise on every row",
@@ -156,7 +156,7 @@ def lint_source(path: Path) -> Iterator[LintFinding]:
         if _name(call.func) == "DataLoader" and _argument(call, "batch_size", 1) == 1:
             hint = "larger batches, and clipping with noise"
             text = "a DataLoader with batches of one: no other example hides in a step's gradient"
-            yield LintFinding("batch-of-one", Severity.MEDIUM, where, text, hint)
+            yield LintFinding("batch-of-one", LintSeverity.MEDIUM, where, text, hint)
 
 
 def _local_dp(call: ast.Call, where: str, rounds: int | None) -> Iterator[LintFinding]:
@@ -166,7 +166,7 @@ def _local_dp(call: ast.Call, where: str, rounds: int | None) -> Iterator[LintFi
     if isinstance(clip, int | float) and isinstance(sensitivity, int | float) and sensitivity < clip:
         yield LintFinding(
             "sensitivity-is-not-the-clip",
-            Severity.HIGH,
+            LintSeverity.HIGH,
             where,
             f"noise is scaled with sensitivity {sensitivity:g}, but updates are clipped to {clip:g}: the noise is too "
             f"small by a factor of {clip / sensitivity if sensitivity else float('inf'):.3g}",
@@ -176,7 +176,7 @@ def _local_dp(call: ast.Call, where: str, rounds: int | None) -> Iterator[LintFi
         total = f"; {rounds} rounds are configured" if rounds else ""
         yield LintFinding(
             "epsilon-of-a-round",
-            Severity.MEDIUM,
+            LintSeverity.MEDIUM,
             where,
             f"ε = {epsilon:g} holds for each reply, not for the training{total}: rounds add up",
             "count all rounds: leakgauge privacy --unit client --sample-rate 1 --rounds N",
@@ -184,7 +184,7 @@ def _local_dp(call: ast.Call, where: str, rounds: int | None) -> Iterator[LintFi
         if epsilon > 1:
             yield LintFinding(
                 "classical-gaussian",
-                Severity.LOW,
+                LintSeverity.LOW,
                 where,
                 f"√(2·ln(1.25/δ))·sensitivity/ε is proven for ε ≤ 1 only, ε = {epsilon:g} is given",
                 "leakgauge privacy test counts this noise exactly",
@@ -198,7 +198,7 @@ def _order(mods: list[str], where: str) -> Iterator[LintFinding]:
         if name in NOISE and any(before in MASKS for before in reply[:i]):
             yield LintFinding(
                 "order-of-mods",
-                Severity.HIGH,
+                LintSeverity.HIGH,
                 where,
                 f"replies pass {' → '.join(reply)}: the noise is added after the masks, where it is not clipped noise "
                 "any more and the sum may not unmask",
@@ -207,7 +207,7 @@ def _order(mods: list[str], where: str) -> Iterator[LintFinding]:
         if name in NOISE and any(after in CLIPS for after in reply[i + 1 :]):
             yield LintFinding(
                 "order-of-mods",
-                Severity.MEDIUM,
+                LintSeverity.MEDIUM,
                 where,
                 f"replies pass {' → '.join(reply)}: clipping after the noise scales the noise down with the data",
                 "list the clipping mod last, so that it is the first that a reply passes",

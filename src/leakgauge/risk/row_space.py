@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class RowSpace:
+class RationalSpan:
     """Span over the rationals of the rows of an integer matrix.
 
     A set of rows that is independent modulo a prime p is independent over the rationals. With M its columns at the
@@ -39,7 +39,7 @@ class RowSpace:
     prime: int
 
     @staticmethod
-    def of(matrix: Integers) -> RowSpace:
+    def of(matrix: Integers) -> RationalSpan:
         """Tries primes until what vanishes modulo one is shown to vanish: rows that depend on others, and pivots whose
         row of the echelon form has no other entry.
 
@@ -50,7 +50,7 @@ class RowSpace:
             rows, pivots = _independent(matrix, prime)
             basis = matrix[rows]
             inverse = _inverse(basis[:, pivots], prime)
-            space = RowSpace(basis, tuple(pivots), inverse, _product(inverse, _modulo(basis, prime), prime), prime)
+            space = RationalSpan(basis, tuple(pivots), inverse, _product(inverse, _modulo(basis, prime), prime), prime)
             rest = np.delete(np.arange(len(matrix)), rows)
             units = np.eye(matrix.shape[1], dtype=np.int64)[space.lone]
             if bool(space.contain(matrix[rest]).all()) and bool(space.contain(units).all()):
@@ -86,14 +86,14 @@ class RowSpace:
                 break
         return inside
 
-    def with_pivot(self, row: int, column: int) -> RowSpace:
+    def with_pivot(self, row: int, column: int) -> RationalSpan:
         """The same space with another pivot in `row`, which must not be zero at `column` modulo the prime."""
         entries = self.reduced[:, column]
         first = self.inverse[row] * pow(int(entries[row]), -1, self.prime) % self.prime
         inverse = (self.inverse - entries[:, None] * first) % self.prime
         inverse[row] = first
         pivots = (*self.pivots[:row], column, *self.pivots[row + 1 :])
-        return RowSpace(
+        return RationalSpan(
             self.basis, pivots, inverse, _product(inverse, _modulo(self.basis, self.prime), self.prime), self.prime
         )
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.errors import require
-from leakgauge.observation import Observation, Read, Reconstruction, Status
+from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
 from leakgauge.servers.reads import (
@@ -44,7 +44,7 @@ class Skip(nn.Module):
 
 
 @dataclass(frozen=True)
-class SkipRead(Read):
+class SkipRead(ReadingAttack):
     """The classifier's rows of the input's columns ÷ its bias: mean inputs per class.
 
     Attributes:
@@ -99,7 +99,7 @@ class InputSkip:
         return Broadcast(rebuilt(task, module, "input-skip"), SkipRead(outputs, decoy), (Change.ARCHITECTURE,))
 
 
-class Coupling(nn.Module):
+class CouplingBlock(nn.Module):
     """(a, b) ↦ (a + f(b), b + g(a + f(b))), with f and g two linear layers each."""
 
     def __init__(self, halves: tuple[int, int], width: int, task: Task, generator: torch.Generator) -> None:
@@ -139,7 +139,7 @@ class Reversible(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class ReversibleRead(Read):
+class ReversibleRead(ReadingAttack):
     """Activations per class off the head, and the couplings backwards from there.
 
     Attributes:
@@ -156,7 +156,7 @@ class ReversibleRead(Read):
         x = activations.double()
         with torch.no_grad():
             for coupling in reversed(list(backwards)):
-                assert isinstance(coupling, Coupling)
+                assert isinstance(coupling, CouplingBlock)
                 x = coupling.inverse(x)
         return x.to(activations)
 
@@ -209,7 +209,7 @@ class ReversibleNetwork:
         d, decoy = math.prod(task.data.shape), decoy_of(task)
         require(d > 1, "data.shape", "is one number, which cannot be split in two", "give larger examples")
         halves = (d - d // 2, d // 2)
-        couplings = nn.Sequential(*(Coupling(halves, self.width, task, generator) for _ in range(self.depth)))
+        couplings = nn.Sequential(*(CouplingBlock(halves, self.width, task, generator) for _ in range(self.depth)))
         head = linear(d, task.outputs, task, generator, scale=1e-3)
         with torch.no_grad():
             head.bias[decoy] = DECOY_BIAS

@@ -19,7 +19,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.fishing import ClassFishing
-from leakgauge.servers.pixel_path import NORMS, RECTIFIERS, SATURATING, SKIPPED, Path, Tap
+from leakgauge.servers.pixel_path import NORMS, RECTIFIERS, SATURATING, SKIPPED, PixelPath, Tap
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tracing import FIT, Layer, layer_chain
@@ -45,7 +45,7 @@ class PixelRead:
         then: the search.
     """
 
-    path: Path
+    path: PixelPath
     tail: nn.Sequential
     names: dict[str, str]
     exact: Bool[Tensor, " f"]
@@ -190,9 +190,9 @@ class IdentityConvolutions:
         return crafted, PixelRead(path, tail, names, exact, self.then)
 
 
-def _walk(task: Task, body: list[Layer]) -> Path:
+def _walk(task: Task, body: list[Layer]) -> PixelPath:
     colours, height, width = task.data.shape
-    path = Path(task.data, [Tap(c, 0, 0) for c in range(colours)], (height, width))
+    path = PixelPath(task.data, [Tap(c, 0, 0) for c in range(colours)], (height, width))
     final = 1
     for layer in body:
         if isinstance(layer.module, (nn.Conv2d, *POOLS)) and layer.after[-1]:
@@ -238,7 +238,7 @@ def _tail(task: Task, layers: list[Layer]) -> tuple[nn.Sequential, dict[str, str
     return tail, names
 
 
-def _exact(task: Task, path: Path, linear: Layer, probe: Float[Tensor, "n c h w"]) -> Bool[Tensor, " f"]:
+def _exact(task: Task, path: PixelPath, linear: Layer, probe: Float[Tensor, "n c h w"]) -> Bool[Tensor, " f"]:
     seen: list[Tensor] = []
     handle = task.module.get_submodule(linear.name).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     try:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.errors import require
-from leakgauge.observation import Observation, Read, Reconstruction
+from leakgauge.observation import Observation, ReadingAttack, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import fronted, relu_pair
 from leakgauge.servers.reads import Slots, read_slots, row_errors
@@ -26,7 +26,7 @@ biases with large gradients keep its digits."""
 
 
 @dataclass(frozen=True, eq=False)
-class ImprintRead(Read):
+class ImprintRead(ReadingAttack):
     """Differences of neighbouring rows: Σ over the examples between two thresholds (`leakgauge.servers.reads`).
 
     Attributes:

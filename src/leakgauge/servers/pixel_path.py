@@ -39,7 +39,7 @@ class Tap:
 
 
 @dataclass(frozen=True)
-class Step:
+class PixelStep:
     """v ↦ curve(slope·v + shift), as one convolution and the activation behind it do to each value."""
 
     slope: float
@@ -59,7 +59,7 @@ class Step:
 
 
 @dataclass
-class Path:
+class PixelPath:
     """Where pixels stand after the layers seen so far.
 
     Attributes:
@@ -75,7 +75,7 @@ class Path:
     taps: list[Tap]
     size: tuple[int, int]
     stride: int = 1
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PixelStep] = field(default_factory=list)
     state: Tensors = field(default_factory=dict)
     pooled: bool = False
     started: bool = False
@@ -104,7 +104,7 @@ class Path:
         low, high = self.interval()
         half = 0.0 if curve is None else SATURATING[curve][0]
         slope = (2 * half if half else 1.0) / (high - low)
-        step = Step(slope, (-half if half else 0.0) - slope * low, curve)
+        step = PixelStep(slope, (-half if half else 0.0) - slope * low, curve)
         after = self.stride * by
         options: dict[Tap, tuple[int, int, int]] = {}
         for dy, dx in itertools.product(range(kernel), repeat=2):

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from leakgauge.errors import require
-from leakgauge.observation import Observation, Read, Reconstruction
+from leakgauge.observation import Observation, ReadingAttack, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
 from leakgauge.servers.reads import Slots, read_slots, row_errors
@@ -46,7 +46,7 @@ class Routed(nn.Module):
 
 
 @dataclass(frozen=True)
-class RoutedRead(Read):
+class RoutedRead(ReadingAttack):
     """One slot a copy (`leakgauge.servers.reads`)."""
 
     copies: int

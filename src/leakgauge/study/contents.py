@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from leakgauge import __version__
 from leakgauge.checkpoint import fingerprint
-from leakgauge.data.source import LiesInFiles, Part, Source, share
+from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.tables import Asked, AuditRow
+from leakgauge.study.tables import AuditRow, PlannedAudit
 
 LENT = 1000
 """Examples beside the clients' of a source that lies in no file, which are read for its identity."""
@@ -66,7 +66,7 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [words(name) for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
-def refuse_other(row: AuditRow, asked: Asked, folder: Path) -> None:
+def refuse_other(row: AuditRow, asked: PlannedAudit, folder: Path) -> None:
     """Raises `InputError` where results of this plan and the stored ones would be mixed."""
     if row.digest != asked.digest:
         before = json.loads(row.config)
@@ -109,7 +109,7 @@ def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
         return whole.hexdigest()
     held = [i for batch in batches for i in batch]
     exclude = frozenset(held)
-    others = [*share(len(source), exclude, Part.GALLERY)[:LENT], *share(len(source), exclude, Part.PUBLIC)[:LENT]]
+    others = [*share(len(source), exclude, Share.GALLERY)[:LENT], *share(len(source), exclude, Share.PUBLIC)[:LENT]]
     for index in (*held, *others):
         whole.update(fingerprint(source.read([index]).inputs).encode())
     return whole.hexdigest()

@@ -12,7 +12,7 @@ import torch
 
 from leakgauge.checkpoint import fingerprint
 from leakgauge.data.lent import Lent
-from leakgauge.data.source import MakesOthers, Part, Source, client_batches, others, share
+from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.task import Batch
@@ -55,12 +55,12 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     size, generator = len(batches[0]), Draws(0).generator("control", number)
     if isinstance(source, MakesOthers):
         exclude = tuple(batches[number % len(batches)])
-        inputs = source.others(frozenset(exclude), Part.PUBLIC, size, generator).whole()
+        inputs = source.others(frozenset(exclude), Share.PUBLIC, size, generator).whole()
         labels = torch.randint(source.classes, (size,), generator=generator)
         return Client(
             Batch(inputs, labels), tuple(f"public crop {number * size + i + 1}" for i in range(size)), exclude
         )
-    lent = share(len(source), held, Part.PUBLIC) or share(len(source), frozenset(batches[0]), Part.PUBLIC)
+    lent = share(len(source), held, Share.PUBLIC) or share(len(source), frozenset(batches[0]), Share.PUBLIC)
     chosen = [lent[(number * size + i) % len(lent)] for i in range(size)]
     return client_of(source, chosen)
 
@@ -97,7 +97,7 @@ class Dealt:
     start: int = 0
     called: str = ""
     size: int | None = None
-    _lent: dict[Part, tuple[tuple[object, ...], Lent]] = field(init=False, repr=False, default_factory=dict)
+    _lent: dict[Share, tuple[tuple[object, ...], Lent]] = field(init=False, repr=False, default_factory=dict)
     _holders: dict[bool, list[int]] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -137,7 +137,7 @@ class Dealt:
         chosen = (self.indices[number + 1 :] + self.indices[:number])[:most]
         return tuple(self.source.read(indices) for indices in chosen)
 
-    def lend(self, part: Part, exclude: Sequence[int], size: int, generator: torch.Generator) -> Lent:
+    def lend(self, part: Share, exclude: Sequence[int], size: int, generator: torch.Generator) -> Lent:
         """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
 
         Of each kind the last one is kept.
@@ -154,7 +154,7 @@ class Dealt:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Selection:
     """Keeps the combinations that fit every set given: indices into the plan's lists, `None` for all of a list.
 
     Attributes:
@@ -188,7 +188,7 @@ class Key:
 
 
 def product(
-    sizes: tuple[int, ...], rules: Sequence[Rule] | None, seeds: int, batches: int, plain: Set[int]
+    sizes: tuple[int, ...], rules: Sequence[Selection] | None, seeds: int, batches: int, plain: Set[int]
 ) -> list[Key]:
     """All trials, those first that are asked for.
 

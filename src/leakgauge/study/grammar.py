@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from leakgauge.errors import InputError, did_you_mean, require
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Settings without unknown keys and without NaN."""
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -33,20 +35,20 @@ class DataConfig(BaseModel):
         return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
 
 
-class IdentifiedGate(_Strict):
+class IdentifiedGate(Strict):
     max: float = Field(ge=0, le=1)
 
 
-class PsnrGate(_Strict):
+class PsnrGate(Strict):
     worst: float
     share: float = Field(default=0.05, gt=0, lt=1)
 
 
-class LabelGate(_Strict):
+class LabelGate(Strict):
     max: float = Field(ge=0, le=1)
 
 
-class GateConfig(_Strict):
+class GateConfig(Strict):
     """What must hold, with 95 % confidence, for the audit to pass."""
 
     identified: IdentifiedGate | None = None
@@ -60,13 +62,13 @@ class GateConfig(_Strict):
         return self
 
 
-class BudgetConfig(_Strict):
+class BudgetConfig(Strict):
     gradient_evaluations: int | None = Field(default=None, ge=1)
     seconds: float | None = Field(default=None, gt=0)
     trial_seconds: float = Field(default=21_600.0, gt=0)
 
 
-class OnlyRule(_Strict):
+class OnlyRule(Strict):
     """Keeps the trials that fit every key given; names are those of the plan's lists."""
 
     model: str | list[str] | None = None
@@ -81,7 +83,7 @@ class OnlyRule(_Strict):
         return [wanted] if isinstance(wanted, str) else wanted
 
 
-class PlanConfig(_Strict):
+class PlanConfig(Strict):
     """The grammar of a plan, as written. See *choose* in the docs."""
 
     name: str = "audit"

@@ -25,10 +25,10 @@ from leakgauge.observation import Known
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study.contents import JUDGING, contents, plan_in_words
-from leakgauge.study.dealt import Client, Dealt, Key, Rule, product
+from leakgauge.study.dealt import Client, Dealt, Key, Selection, product
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained, Setting
-from leakgauge.study.explaining.rounds import Round, clients_of, rounds_of
+from leakgauge.study.explaining.rounds import CapturedRound, clients_of, rounds_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.model_spec import ModelSpec
 from leakgauge.task import DataSpec, Mode
@@ -83,7 +83,7 @@ class Plan:
     mode: Mode = Mode.EVAL
     server: Named = HONEST
     knows: tuple[Known, ...] = (Known.EXAMPLE_COUNT, Known.LOCAL_TRAINING, Known.DEFENSE)
-    only: tuple[Rule, ...] | None = None
+    only: tuple[Selection, ...] | None = None
     budget: Budget = Budget()
     trial_seconds: float = TRIAL_SECONDS
     seeds: tuple[int, ...] = (0,)
@@ -175,7 +175,7 @@ class Plan:
             refuse_contradiction(self.captured(i), protocol, examples=examples, has_weights=has_weights)
 
     @cached_property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> tuple[CapturedRound, ...]:
         """Captured ones, a batch each; none where clients are simulated."""
         return rounds_of(self.update)
 

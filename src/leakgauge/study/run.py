@@ -22,9 +22,9 @@ from leakgauge.study.dealt import Key
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
-from leakgauge.study.tables import Asked
+from leakgauge.study.tables import PlannedAudit
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
-from leakgauge.workers import Loss
+from leakgauge.workers import LostJob
 
 OTHERS = 5.0
 """Seconds between two looks at what other drivers of the same audit have finished."""
@@ -118,7 +118,7 @@ def run(
     """
     keys = {trial_id(plan, key): key for key in plan.trials()}
     before = plan.contents()
-    asked = Asked(
+    asked = PlannedAudit(
         digest=plan.digest,
         name=plan.name,
         config=plan.config,
@@ -173,8 +173,8 @@ def _run_left(
 
     lost: list[Job] = []
 
-    def note(job: Job, loss: Loss, reason: str) -> None:
-        status = Status.FAILED if loss is Loss.RAISED else Status.DIED
+    def note(job: Job, loss: LostJob, reason: str) -> None:
+        status = Status.FAILED if loss is LostJob.RAISED else Status.DIED
         lost.append(Job(job.key, Reconstruction(None, None, status, f"the trial gave no answer: {reason}")))
 
     def waiting() -> Iterator[Job]:

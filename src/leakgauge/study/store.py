@@ -18,7 +18,7 @@ from leakgauge.files import Lock, private_folder, read_json, write_whole
 from leakgauge.study.contents import ANEW, refuse_other
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.database import Database, Pictures
-from leakgauge.study.tables import DIED, Asked, AuditRow, PictureRow, PlannedRow, TrialRow, checksum_of, died
+from leakgauge.study.tables import DIED, AuditRow, PictureRow, PlannedAudit, PlannedRow, TrialRow, checksum_of, died
 from leakgauge.study.trial import TrialResult
 
 LOCK = ".audit.lock"
@@ -45,7 +45,7 @@ class Store:
         self._base = Database.of(folder, url)
 
     @staticmethod
-    def create(folder: Path, asked: Asked, *, url: str | None = None, anew: bool = False) -> Store:
+    def create(folder: Path, asked: PlannedAudit, *, url: str | None = None, anew: bool = False) -> Store:
         """Opens the folder for this plan, new or begun. It is locked until the store is closed.
 
         Args:
@@ -80,7 +80,7 @@ class Store:
         """Whether others may write into it meanwhile."""
         return self._base.shared
 
-    def _begin(self, asked: Asked, anew: bool) -> None:
+    def _begin(self, asked: PlannedAudit, anew: bool) -> None:
         for left in self.folder.glob(".report.*.part"):  # of a run that was killed while it wrote
             left.unlink(missing_ok=True)
         other = (self.folder / (FILE if self.shared else SHARED)).exists()
@@ -103,14 +103,14 @@ class Store:
         if self.shared:
             self._note(asked)
 
-    def _current(self, session: Session, asked: Asked) -> AuditRow | None:
+    def _current(self, session: Session, asked: PlannedAudit) -> AuditRow | None:
         """The folder's audit; in a database of several the last of this plan and these contents."""
         if not self.shared:
             return session.scalars(select(AuditRow)).first()
         rows = session.scalars(select(AuditRow).where(AuditRow.key.startswith(f"{asked.identity}-"))).all()
         return max(rows, key=lambda row: int(row.key.rpartition("-")[2]), default=None)
 
-    def _note(self, asked: Asked) -> None:
+    def _note(self, asked: PlannedAudit) -> None:
         """Says in the folder where its audit is, so that `report` and `gate` need the folder alone."""
         file = self.folder / SHARED
         if file.exists():
@@ -119,7 +119,7 @@ class Store:
             require(mine, "output", f"{self.folder} belongs to another plan, or to other contents of its data", ANEW)
         write_whole(file, json.dumps({"store": self._base.address, "audit": self.key}) + "\n")
 
-    def _enter(self, session: Session, asked: Asked) -> None:
+    def _enter(self, session: Session, asked: PlannedAudit) -> None:
         planned = sorted(asked.planned)
         row = AuditRow(
             key=self.key,

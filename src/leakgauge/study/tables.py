@@ -94,7 +94,7 @@ class PictureRow(Base):
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedAudit:
     """What an audit is to do: identity and text of its plan, what it rests on, and its trials.
 
     Attributes:

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.clients import client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data.lent import Lent
-from leakgauge.data.source import InWords, Part, whole_gallery
+from leakgauge.data.source import InWords, Share, whole_gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction, Status
@@ -88,7 +88,7 @@ def run_trial(
     sent = plan.broadcast(key)
     task = sent.task
 
-    shown = plan.data.lend(Part.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
+    shown = plan.data.lend(Share.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
     reconstruction, trained = lost, None
     if reconstruction is None:
         try:
@@ -107,7 +107,7 @@ def run_trial(
 
             reconstruction = _attacked(key, attack, see, streams, budget or plan.budget, compute)
 
-    distractors = plan.data.lend(Part.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch))
+    distractors = plan.data.lend(Share.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch))
     whole = whole_gallery(plan.source, indices, plan.gallery)
     prior = class_prior(plan.source.labels, plan.spec.classes)
     truth = Truth(

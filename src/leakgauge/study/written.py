@@ -16,7 +16,7 @@ from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS, DATA, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense
-from leakgauge.study.dealt import Dealt, Rule
+from leakgauge.study.dealt import Dealt, Selection
 from leakgauge.study.grammar import BudgetConfig, DataConfig, OnlyRule, parse
 from leakgauge.study.model_spec import loss_of, model_of
 from leakgauge.study.plan import Plan, with_read
@@ -82,7 +82,7 @@ def budget_of(config: BudgetConfig) -> Budget:
     return Budget(config.gradient_evaluations, config.seconds)
 
 
-def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> Rule:
+def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> Selection:
     """Names of labels, or of parts without their parameters, to places in the plan's lists."""
 
     def places(key: str) -> frozenset[int] | None:
@@ -93,7 +93,7 @@ def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> 
             require(name in there, f"only[{number}].{key}", f"'{name}' is not in the plan", did_you_mean(name, there))
         return frozenset(i for i, named in enumerate(parts[key]) if {named.label, named.name} & set(names))
 
-    return Rule(places("model"), places("client"), places("defense"), places("attack"), rule.batches)
+    return Selection(places("model"), places("client"), places("defense"), places("attack"), rule.batches)
 
 
 def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source:

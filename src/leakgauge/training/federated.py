@@ -19,7 +19,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.training.partition import Examples, Hands
+from leakgauge.training.partition import Hands, StoredExamples
 from leakgauge.update import Update, UpdateKind
 
 
@@ -62,7 +62,7 @@ CHUNK = 500
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundResult:
     """What one round gave.
 
     Attributes:
@@ -87,7 +87,7 @@ class Training:
         diverged: the round after which a parameter was not finite, or `None`.
     """
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundResult, ...]
     diverged: int | None
 
     @property
@@ -137,7 +137,7 @@ class FederatedTraining:
         for name in ("rounds", "per_round", "server_lr", "evaluate_every"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
-    def identity(self, task: Task, train: Examples, hands: Hands) -> str:
+    def identity(self, task: Task, train: StoredExamples, hands: Hands) -> str:
         """Of what a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""
         dealt = hashlib.sha256(repr(hands).encode()).hexdigest()[:16]
         first = sum(float(p.detach().double().abs().sum()) for p in task.parameters.values())
@@ -147,12 +147,12 @@ class FederatedTraining:
     def run(
         self,
         task: Task,
-        train: Examples,
+        train: StoredExamples,
         hands: Hands,
-        test: Examples,
+        test: StoredExamples,
         *,
         checkpoint: Path | None = None,
-        on_round: Callable[[Round], None] | None = None,
+        on_round: Callable[[RoundResult], None] | None = None,
     ) -> Training:
         """Trains from the parameters of `task`.
 
@@ -167,7 +167,7 @@ class FederatedTraining:
                 run or cannot be read.
         """
         task = self.defense.on_task(task)
-        rounds: list[Round] = []
+        rounds: list[RoundResult] = []
         identity = self.identity(task, train, hands)
         held = read_checkpoint(checkpoint, identity)
         if held is not None:
@@ -178,7 +178,7 @@ class FederatedTraining:
             number, score = len(rounds) + 1, None
             if (number % self.evaluate_every == 0 or number == self.rounds) and _finite(task.parameters):
                 score = accuracy(task, test)
-            rounds.append(Round(number, score, asked, time.perf_counter() - began))
+            rounds.append(RoundResult(number, score, asked, time.perf_counter() - began))
             if checkpoint is not None:
                 records = [[r.number, r.accuracy, list(r.asked), r.seconds] for r in rounds]
                 state = {**task.parameters, **task.buffers}
@@ -187,7 +187,7 @@ class FederatedTraining:
                 on_round(rounds[-1])
         return Training(tuple(rounds), None if _finite(task.parameters) else len(rounds))
 
-    def step(self, task: Task, train: Examples, hands: Hands, number: int) -> tuple[Task, tuple[int, ...]]:
+    def step(self, task: Task, train: StoredExamples, hands: Hands, number: int) -> tuple[Task, tuple[int, ...]]:
         """Round `number` (from 0) of the defended task: the next task, and who was asked."""
         asked = self.asked(len(hands), number)
         updates = [self.update(task, train, hands[c], number * len(hands) + c) for c in asked]
@@ -198,7 +198,7 @@ class FederatedTraining:
         order = torch.randperm(clients, generator=Draws(self.seed).generator("clients", number))
         return tuple(order[: self.per_round].tolist())
 
-    def update(self, task: Task, train: Examples, hand: tuple[int, ...], index: int) -> Update:
+    def update(self, task: Task, train: StoredExamples, hand: tuple[int, ...], index: int) -> Update:
         """What one client sends. `task` is the defended one, `index` numbers the client's turn in the run."""
         own = Draws.sample(Draws(self.seed).generator("turn", index))
         batch = train.take(torch.tensor(hand))
@@ -225,7 +225,7 @@ def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: f
     return task.with_state(state)
 
 
-def accuracy(task: Task, test: Examples) -> float:
+def accuracy(task: Task, test: StoredExamples) -> float:
     """Share of the examples that the model, in eval mode, labels right."""
     module = task.module_copy().eval()
     task = replace(task, module=module, mode=Mode.EVAL, stochastic=False)
@@ -243,10 +243,10 @@ def _finite(tensors: Tensors) -> bool:
     return all(bool(t.isfinite().all()) for t in tensors.values())
 
 
-def _round(record: list[object]) -> Round:
+def _round(record: list[object]) -> RoundResult:
     number, score, asked, seconds = record
     assert isinstance(number, int)
     assert isinstance(asked, list)
     assert isinstance(seconds, float)
     assert score is None or isinstance(score, float)
-    return Round(number, score, tuple(asked), seconds)
+    return RoundResult(number, score, tuple(asked), seconds)

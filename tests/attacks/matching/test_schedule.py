@@ -27,7 +27,7 @@ from leakgauge.attacks.matching import (
     falling,
 )
 from leakgauge.attacks.matching.balanced import Pull
-from leakgauge.attacks.matching.problem import Best, Evaluation, Meter, Problem
+from leakgauge.attacks.matching.problem import Best, Meter, ObjectiveValues, Problem
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
@@ -181,9 +181,9 @@ def test_minimisers_tell_how_far_a_budget_reaches(minimiser: Minimiser) -> None:
 
 
 def test_the_best_point_is_weighed_anew_when_the_weight_falls() -> None:
-    def at(total: float, data: float, factor: float) -> Evaluation:
+    def at(total: float, data: float, factor: float) -> ObjectiveValues:
         one = torch.tensor([1.0], dtype=F64)
-        return Evaluation(total * one, data * one, {}, factor)
+        return ObjectiveValues(total * one, data * one, {}, factor)
 
     points = [{"x": torch.full((1, 1), float(i))} for i in range(3)]
     best = Best(1, torch.zeros((), dtype=F64))

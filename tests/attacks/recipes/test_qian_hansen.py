@@ -8,7 +8,7 @@ from reproduce.metrics import L1
 
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Scheduled, StepDecay
 from leakgauge.attacks.recipes import RowSpace, dlg, qian_hansen
-from leakgauge.attacks.recipes.row_space import Span
+from leakgauge.attacks.recipes.row_space import SpanCanvas
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import ECG
 from leakgauge.data.source import spec
@@ -117,7 +117,7 @@ def test_row_space_says_what_it_needs() -> None:
 def test_span_decodes_combinations() -> None:
     basis = torch.eye(6, dtype=torch.float64)[:2]
     data = DataSpec((1, 6), 2)
-    span = Span(basis)
+    span = SpanCanvas(basis)
     start = span.start(3, data, torch.Generator().manual_seed(0))
     assert start["coefficients"].shape == (3, 2)
     decoded = span.decode(start, data)

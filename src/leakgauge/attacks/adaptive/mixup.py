@@ -82,7 +82,7 @@ def single_gradient(observation: Observation) -> Tensors | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class FeatureSpan:
     """What a classifier's gradient (1/n) Σᵢ (softmax(W fᵢ + b) − yᵢ) fᵢᵀ says of its n inputs: they lie in the span of
     its n leading right singular vectors, so that n² coordinates are unknown.
 
@@ -100,7 +100,7 @@ class Span:
     size: Float[Tensor, " k"]
 
     @staticmethod
-    def of(task: Task, classifier: Classifier, sent: Tensors, n: int) -> Span | None:
+    def of(task: Task, classifier: Classifier, sent: Tensors, n: int) -> FeatureSpan | None:
         """`None` where there are more examples than outputs or features."""
         weight, bias = classifier.of(task.parameters)
         slope, offset = classifier.of(sent)
@@ -109,7 +109,7 @@ class Span:
         basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]
         target = slope @ basis.T if offset is None else torch.cat([slope @ basis.T, offset[:, None]], 1)
         size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
-        return Span(basis, weight @ basis.T, bias, target, size)
+        return FeatureSpan(basis, weight @ basis.T, bias, target, size)
 
     def misfit(self, inputs: Float[Tensor, "n n"], wanted: Float[Tensor, "n outputs"]) -> Float[Tensor, " m"]:
         """What is left of the gradient, of norm 1 at inputs of zero."""
@@ -137,7 +137,7 @@ def read_mixing(
     classifier = find_classifier(observation)
     if isinstance(classifier, Unknown) or classifier.bias is None:
         return None
-    span = Span.of(observation.task, classifier, sent, n)
+    span = FeatureSpan.of(observation.task, classifier, sent, n)
     if span is None or span.bias is None or span.target.shape[1] == n:
         return None
     one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()

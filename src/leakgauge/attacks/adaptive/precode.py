@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.adaptive.mixup import (
-    Span,
+    FeatureSpan,
     levenberg_marquardt,
     single_gradient,
 )
@@ -115,7 +115,7 @@ def read_codes(
     classifier = find_classifier(observation)
     if sent is None or isinstance(classifier, Unknown):
         return None
-    span = Span.of(task, classifier, sent, n)
+    span = FeatureSpan.of(task, classifier, sent, n)
     behind = classifier.name.rpartition(".")[0] == name.rpartition(".")[0]
     decoder = _affine(task.parameters, f"{name}.decoder")
     if not behind or span is None or decoder is None:

@@ -12,7 +12,7 @@ from leakgauge.attacks.closed_form.outer_product import Errors, gradients, read_
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation, OnStep, Read, Reconstruction, Status
+from leakgauge.observation import Observation, OnStep, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
@@ -27,7 +27,7 @@ NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
     "closed-form", needs="a linear layer with bias that reads the input; batch 1, or rows that one example drives"
 )
 @dataclass(frozen=True, kw_only=True)
-class LinearRead(Read):
+class LinearRead(ReadingAttack):
     """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
 
     Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A

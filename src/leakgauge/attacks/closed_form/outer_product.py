@@ -26,7 +26,7 @@ BLOCK = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class OuterProductRead:
     """What a layer's gradient says of the only example.
 
     Attributes:
@@ -137,7 +137,7 @@ class Errors:
         return bound if moved is None else bound + self.arithmetic * moved.to(sent).abs()
 
 
-def read_one(observation: Observation, layer: LinearLayer) -> Read:
+def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     """Least squares over the entries that were sent, x_j = Σ_i b_i·W_ij / Σ_i b_i², and what rounding did to it.
 
     With W_ij = β_i·x_j + d_ij and b_i = β_i + e_i, the read is off by Σ_i b_i·(d_ij − e_i·x_j) / Σ_i b_i². Its bound
@@ -185,7 +185,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> Read:
         seens.append(seen)
     seen = torch.cat(seens)
     ambiguous = int((bias != 0).sum()) < 2 or not shown
-    return Read(
+    return OuterProductRead(
         torch.cat(xs)[None],
         left / (whole or 1.0),
         error * units[0] / units[1] * max(data.std) / data.range,

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.observation import Cost, Observation, Read, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task, twice_differentiable
 
@@ -20,7 +20,7 @@ TOKENS = "a patch layer whose output a learned position embedding is added to, a
 
 @ATTACKS.register("patches", needs=f"one example; {TOKENS}")
 @dataclass(frozen=True)
-class PatchRead(Read):
+class PatchRead(ReadingAttack):
     """The picture behind one update of a vision transformer, by least squares.
 
     Of one example the gradient of an additive position embedding is Δ, that of the patch layer's output, and the patch

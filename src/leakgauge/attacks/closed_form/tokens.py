@@ -17,7 +17,7 @@ from leakgauge.clients.client import raw_update
 from leakgauge.defenses import Clip, ClipExamples, Defense, NoDefense, parts_of, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.observation import Cost, Observation, Read, Reconstruction, Status, TokenCounts
+from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, Wire, map_tensors
@@ -34,7 +34,7 @@ FULL = (
 
 @ATTACKS.register("tokens", needs=f"texts; {NEEDS}")
 @dataclass(frozen=True)
-class TokenRead(Read):
+class TokenRead(ReadingAttack):
     """Which tokens a client's texts hold, without a search.
 
     The row of a token that does not occur has gradient zero, so a client moves it as its optimiser moves a parameter

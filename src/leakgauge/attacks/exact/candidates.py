@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, residual, shares_in
+from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_in
 from leakgauge.attacks.exact.sums import Sums, Tail
 
 SLACK = 1e-2
@@ -23,7 +23,7 @@ LIKELY = 1e-3
 """Expected false matches among all tests up to which one row alone is taken before others; of rows that agree, one."""
 
 
-def candidates(tail: Tail, sums: Sums, state: Residual, known: Float[Tensor, "k d"]) -> tuple[Examples, int]:
+def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tuple[ExplainedExamples, int]:
     """Examples that predict the row that they were read from, best first, and how many tests were made.
 
     A row that one example alone drives is s·δ_ki·(x_k, 1): its weights over its bias entry are the example. The
@@ -39,7 +39,7 @@ def candidates(tail: Tail, sums: Sums, state: Residual, known: Float[Tensor, "k 
         slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
         inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
         rows, x, doubt = rows[inside], x[inside], doubt[inside]
-    none = Examples.none(sums.weight)
+    none = ExplainedExamples.none(sums.weight)
     if not len(rows):
         return none, 0
     slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)
@@ -57,7 +57,7 @@ def candidates(tail: Tail, sums: Sums, state: Residual, known: Float[Tensor, "k 
     kept = kept[relative[kept].argsort()]
     first, agreeing = _distinct(x[kept], labels[kept], doubt[kept])
     kept = kept[first]
-    fresh = Examples(x[kept], labels[kept], doubt[kept], relative[kept], agreeing)
+    fresh = ExplainedExamples(x[kept], labels[kept], doubt[kept], relative[kept], agreeing)
     fresh = _new(fresh, known)
     sure = fresh.relative * gap.numel() <= torch.where(fresh.agreeing > 1, 1.0, LIKELY)
     return fresh.take(sure if bool(sure.any()) else fresh.relative < WEAK), gap.numel()
@@ -83,7 +83,7 @@ def _distinct(
     return pair[0], pair[1]
 
 
-def _new(fresh: Examples, known: Float[Tensor, "k d"]) -> Examples:
+def _new(fresh: ExplainedExamples, known: Float[Tensor, "k d"]) -> ExplainedExamples:
     """Those that are not known: a unit on its kink leaves what looks like its example again."""
     if not len(known) or not len(fresh):
         return fresh
@@ -112,7 +112,7 @@ def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
     Returns:
         At most `MOST` factors, named by `AGREE` rows or more; and how many tests were made.
     """
-    state = residual(tail, sums, Examples.none(sums.weight))
+    state = residual(tail, sums, ExplainedExamples.none(sums.weight))
     rows = (~state.explained & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
     x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
     if sums.low is not None and sums.high is not None:
@@ -156,7 +156,7 @@ NEAR = 10 ** (-45 / 20)
 """Largest error of a proved example, in shares of the largest input: 45 dB."""
 
 
-def certify(state: Residual, found: Examples, tests: int) -> Bool[Tensor, " k"]:
+def certify(state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:
     """Which examples are proved.
 
     A row that is wholly explained repeats d + 1 numbers. Its own row makes an example, and one number of it tests the

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, shares_in
+from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, shares_in
 from leakgauge.attacks.exact.sums import Sums, Tail
 
 SPARE = 6
@@ -46,7 +46,7 @@ class Finish:
         trials: sets of rows that were tried.
     """
 
-    found: Examples | None
+    found: ExplainedExamples | None
     left: int
     directions: int
     trials: int
@@ -71,7 +71,7 @@ class _Span:
     live: Tensor
 
     @staticmethod
-    def of(sums: Sums, state: Residual, examples: int) -> _Span | None:
+    def of(sums: Sums, state: Remainder, examples: int) -> _Span | None:
         """Of at most so many examples; `None` where nothing is left."""
         live = (~state.explained & ~state.open).nonzero()[:, 0]
         if not len(live):
@@ -96,7 +96,7 @@ class _Span:
 def finish(
     tail: Tail,
     sums: Sums,
-    state: Residual,
+    state: Remainder,
     examples: int,
     generator: torch.Generator,
     *,
@@ -200,7 +200,9 @@ def _independent(pool: Float[Tensor, "r m"], counts: Float[Tensor, " m"]) -> lis
     return kept
 
 
-def _examples(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r r"], units: int) -> Examples | None:
+def _examples(
+    tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r r"], units: int
+) -> ExplainedExamples | None:
     """Inputs by the dual basis, scaled so that the bias column is one; the label whose shares fit. `None` where not
     all of them do: a direction may still be a mixture."""
     rows = torch.linalg.solve(directions, span.rows)
@@ -220,4 +222,4 @@ def _examples(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r 
         return None
     # One match of whole rows, not one of many tests: proved only where nothing is left of the gradient.
     one = torch.ones_like(doubt)
-    return Examples(x, sums.labels[best.indices], doubt, one, torch.ones_like(best.indices))
+    return ExplainedExamples(x, sums.labels[best.indices], doubt, one, torch.ones_like(best.indices))

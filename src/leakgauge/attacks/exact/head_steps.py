@@ -95,7 +95,7 @@ def read_head_steps(
     if not bool(torch.isfinite(delta).all()):
         return HeadRead(Unknown("the update is not finite"))
     basis = torch.linalg.svd(delta, full_matrices=False)[2][:count].T
-    head = _Head(weight @ basis, offset, delta @ basis, bias, client.lr, client.batch_size or count)
+    head = _ReducedLayer(weight @ basis, offset, delta @ basis, bias, client.lr, client.batch_size or count)
     coded = F.one_hot(torch.tensor(orders), len(offset)).double()
     # The client rounds its parameters at every step.
     unit = Wire.of(*observation.update.tensors.values()).arithmetic
@@ -178,7 +178,7 @@ def _refused(observation: Observation, layer: Classifier, count: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Head:
+class _ReducedLayer:
     """The layer in the coordinates of its update's row space, and what its update was there."""
 
     weight: Float[Tensor, "outputs k"]

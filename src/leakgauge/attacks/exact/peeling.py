@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.exact.candidates import candidates, certify, factors
 from leakgauge.attacks.exact.finisher import Finish, finish
-from leakgauge.attacks.exact.residual import FACTOR, Examples, Residual, refit, residual
+from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, refit, residual
 from leakgauge.attacks.exact.sums import Sums, Tail, scale_of, sums_of
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status, Step
@@ -37,21 +37,21 @@ class Peeled:
         search: for sparse directions, where peeling stalled and that was tried.
     """
 
-    found: Examples
+    found: ExplainedExamples
     certified: Bool[Tensor, " k"]
-    state: Residual
+    state: Remainder
     tried: int
     stopped: bool
     search: Finish | None = None
 
 
-Continue = Callable[[int, Residual, int], bool]
+Continue = Callable[[int, Remainder, int], bool]
 """``(round, what is left, candidates tried) → whether to go on``."""
 
 
 def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> Peeled:
     """Reads the rows that one example alone drives, subtracts these examples, and reads again until nothing is new."""
-    found = Examples.none(sums.weight)
+    found = ExplainedExamples.none(sums.weight)
     state = residual(tail, sums, found)
     read = back = found.x  # as they were accepted; and those that were taken back
     tests, stopped = 0, False
@@ -83,7 +83,7 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
     named, tests = factors(tail, sums)
     spent = first.tried + tests // len(sums.labels)
 
-    def go_on_from(index: int, state: Residual, tried: int) -> bool:
+    def go_on_from(index: int, state: Remainder, tried: int) -> bool:
         return go_on(index, state, spent + tried)
 
     for factor in named:
@@ -183,7 +183,7 @@ class Peeling:
 
         reason = [Status.OUT_OF_BUDGET]
 
-        def go_on(index: int, state: Residual, tried: int) -> bool:
+        def go_on(index: int, state: Remainder, tried: int) -> bool:
             cost = spent(tried)
             left = float(state.bias.norm() / sums.bias.norm())
             if on_step is not None and on_step(Step(index, left, cost.gradient_evaluations)):

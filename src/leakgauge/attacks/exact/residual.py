@@ -38,7 +38,7 @@ ROUNDED = 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class ExplainedExamples:
     """Examples that explain something of a gradient.
 
     Attributes:
@@ -58,20 +58,20 @@ class Examples:
         return len(self.labels)
 
     @staticmethod
-    def none(like: Float[Tensor, "units d"]) -> Examples:
+    def none(like: Float[Tensor, "units d"]) -> ExplainedExamples:
         numbers, index = like.new_zeros(0), torch.zeros(0, dtype=torch.long, device=like.device)
-        return Examples(like[:0], index, numbers, numbers, index)
+        return ExplainedExamples(like[:0], index, numbers, numbers, index)
 
-    def take(self, which: Tensor) -> Examples:
+    def take(self, which: Tensor) -> ExplainedExamples:
         """Those at `which`."""
         parts = (self.x, self.labels, self.doubt, self.relative, self.agreeing)
-        return Examples(*(part[which] for part in parts))
+        return ExplainedExamples(*(part[which] for part in parts))
 
-    def joined(self, other: Examples) -> Examples:
+    def joined(self, other: ExplainedExamples) -> ExplainedExamples:
         """These and others."""
         mine = (self.x, self.labels, self.doubt, self.relative, self.agreeing)
         theirs = (other.x, other.labels, other.doubt, other.relative, other.agreeing)
-        return Examples(*(torch.cat(pair) for pair in zip(mine, theirs, strict=True)))
+        return ExplainedExamples(*(torch.cat(pair) for pair in zip(mine, theirs, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Shares:
 
 
 @dataclass(frozen=True, eq=False)
-class Residual:
+class Remainder:
     """What examples leave of the sums.
 
     Attributes:
@@ -163,7 +163,7 @@ def shares_of(
     return Shares(value, torch.where(value != 0, error.maximum(mean[:, None]), 0.0), torch.where(open_, largest, 0.0))
 
 
-def residual(tail: Tail, sums: Sums, found: Examples) -> Residual:
+def residual(tail: Tail, sums: Sums, found: ExplainedExamples) -> Remainder:
     """Subtracts the examples' own gradients."""
     if not len(found):
         nothing = sums.bias.new_zeros((0, len(sums.bias)))
@@ -183,10 +183,10 @@ def residual(tail: Tail, sums: Sums, found: Examples) -> Residual:
     error = (plain + switched).sqrt()
     silent = (switched > plain) & (bias.abs() <= FACTOR * error)
     explained = (bias.abs() <= FACTOR * error) & (weight.abs().amax(1) <= FACTOR * sums.reach * error)
-    return Residual(weight, bias, error, shares.value, explained, silent)
+    return Remainder(weight, bias, error, shares.value, explained, silent)
 
 
-def refit(tail: Tail, sums: Sums, found: Examples, *, passes: int = 4) -> tuple[Examples, Residual]:
+def refit(tail: Tail, sums: Sums, found: ExplainedExamples, *, passes: int = 4) -> tuple[ExplainedExamples, Remainder]:
     """All examples at once, by weighted least squares over the rows that they explain together.
 
     Shares depend on the examples, so the fit is repeated; what the last pass still moved counts as doubt.

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Minimiser
-from leakgauge.attacks.matching.problem import Best, Evaluation, Minimum, Problem
+from leakgauge.attacks.matching.problem import Best, Minimum, ObjectiveValues, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
@@ -26,7 +26,7 @@ def descend(
     asked: int,
     *,
     rate: Callable[[int, int], float],
-    direction: Callable[[Evaluation], Tensors],
+    direction: Callable[[ObjectiveValues], Tensors],
 ) -> Minimum:
     """Adam on what `direction` makes of a gradient, clamped to the box after each step.
 
@@ -102,7 +102,7 @@ class Adam(Minimiser):
         """Runs all restarts side by side."""
         return descend(problem, self.steps, rate=self.rate, direction=self._direction)
 
-    def _direction(self, at: Evaluation) -> Tensors:
+    def _direction(self, at: ObjectiveValues) -> Tensors:
         gradient = {k: g.detach() for k, g in at.gradient.items()}
         return {k: g.sign() for k, g in gradient.items()} if self.signed else gradient
 
@@ -141,7 +141,7 @@ class AnnealedAdam(Minimiser):
         """Runs all restarts side by side."""
         units: list[Tensor] = []
 
-        def direction(at: Evaluation) -> Tensors:
+        def direction(at: ObjectiveValues) -> Tensors:
             gradient = {k: g.detach() for k, g in at.gradient.items()}
             if not units:
                 units.append(root_mean_square(torch.cat([g.flatten(1) for g in gradient.values()], 1)))

@@ -64,7 +64,7 @@ class CosineOnSupport(Objective):
 
 
 @runtime_checkable
-class Gain(Protocol):
+class SignGain(Protocol):
     """What a simulated tensor is multiplied by before the tanh, a scalar."""
 
     def __call__(self, simulated: Tensor) -> Float[Tensor, ""]: ...
@@ -117,7 +117,7 @@ class SignTanh(Objective):
         gain: see `PerTensorRMS` and `Fixed`.
     """
 
-    gain: Gain = field(default_factory=PerTensorRMS)
+    gain: SignGain = field(default_factory=PerTensorRMS)
 
     scale_free: ClassVar[bool] = False
 

@@ -24,7 +24,7 @@ Loss = Callable[[Tensors], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class ObjectiveValues:
     """Values and gradients of all restarts at one point: total = data + factor · prior."""
 
     total: Float[Tensor, " restarts"]
@@ -134,7 +134,7 @@ class Problem:
     def restarts(self) -> int:
         return int(next(iter(self.start.values())).shape[0])
 
-    def evaluate(self, point: Tensors) -> Evaluation:
+    def evaluate(self, point: Tensors) -> ObjectiveValues:
         """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
         restarts = int(next(iter(point.values())).shape[0])
         self.meter.spent += self.cost * restarts
@@ -144,7 +144,7 @@ class Problem:
         self._evaluated += 1
         step = self._captured if self._captured is not None and restarts == self.restarts else self._step
         total, data, gradient = step(point, factor)
-        at = Evaluation(total, data, gradient, self.factor)
+        at = ObjectiveValues(total, data, gradient, self.factor)
         if self.schedule is not None:
             finite = at.data[torch.isfinite(at.data)]  # one lost restart must not decide for the others
             self._misfit = float(finite.min()) if len(finite) else self._misfit
@@ -226,7 +226,7 @@ class Best:
         self.variables: Tensors = {}
         self._factor = 1.0
 
-    def offer(self, point: Tensors, at: Evaluation) -> None:
+    def offer(self, point: Tensors, at: ObjectiveValues) -> None:
         """Keeps `point` where it is better."""
         if at.factor != self._factor:
             # What was best under another factor is weighed anew; a prior that had no weight has no known value.

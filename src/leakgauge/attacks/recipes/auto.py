@@ -30,7 +30,7 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.matching.parts import Start
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
-from leakgauge.attacks.recipes.exact_reads import Read, read_exactly
+from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly
 from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
 from leakgauge.clients import FedSGD
@@ -146,7 +146,7 @@ class Auto:
         defense = observation.knowledge.defense
         # A closed form would read the mixtures, which are not the client's examples.
         mixed = defense is not None and any(isinstance(part, MixUp) for part in parts_of(defense))
-        read = Read() if mixed else read_exactly(portfolio, observation, generator)
+        read = ExactReads() if mixed else read_exactly(portfolio, observation, generator)
         if read.proved is not None and read.proved.status is Status.EXACT:
             return portfolio.answer(read.proved)
         if read.proved is not None:
@@ -170,7 +170,7 @@ class Auto:
         return joined(proved, rest, count)
 
     def _search(
-        self, portfolio: Portfolio, observation: Observation, read: Read, generator: torch.Generator
+        self, portfolio: Portfolio, observation: Observation, read: ExactReads, generator: torch.Generator
     ) -> Reconstruction:
         """The matching attack, from what was read where that is near."""
         first, doubt = None, 1.0

@@ -58,7 +58,7 @@ NEARER = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class ExactReads:
     """What the exact methods came to.
 
     Attributes:
@@ -73,23 +73,23 @@ class Read:
     doubt: float | None = None
 
 
-def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> Read:
+def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads:
     """Tries every exact method; ends with the first that proves an example."""
     count = observation.examples
     one = portfolio.run("closed-form", LinearRead(), observation, generator, note=count == 1)
     if one.status is Status.EXACT:
-        return Read(one)
+        return ExactReads(one)
     if count == 1 and one.inputs is not None:
-        return Read(start=one)
+        return ExactReads(start=one)
     draws = generator.clone_state()  # the search starts from the same draws, whatever is read before it
     starts: list[Reconstruction] = []
     for method in EXACT:
         reserve = method.reserve(observation)
         found = portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
         if found.status is Status.EXACT:
-            return Read(found)
+            return ExactReads(found)
         if (sure := _proved(found)) is not None:
-            return Read(sure)
+            return ExactReads(sure)
         if found.inputs is not None and found.labels is not None and found.paired and len(found.inputs) == count:
             starts.append(found)
         if portfolio.ended:
@@ -107,13 +107,13 @@ def _proved(found: Reconstruction) -> Reconstruction | None:
 
 def _nearest(
     portfolio: Portfolio, observation: Observation, starts: list[Reconstruction], generator: torch.Generator
-) -> Read:
+) -> ExactReads:
     """The read that explains most, if it explains much more than a grey batch of the same labels."""
     if not starts:
-        return Read()
+        return ExactReads()
     explainer = Explainer.of(observation, generator)
     if not portfolio.affords(2 * len(starts) * explainer.simulator.cost(observation.examples or 1)):
-        return Read()
+        return ExactReads()
     scores: list[tuple[float, int]] = []
     data = observation.task.data
     for index, found in enumerate(starts):
@@ -126,6 +126,6 @@ def _nearest(
             scores.append((left, index))
     portfolio.spent += explainer.spent
     if not scores:
-        return Read()
+        return ExactReads()
     left, index = min(scores)
-    return Read(start=starts[index], doubt=min(5 * left, 1.0))
+    return ExactReads(start=starts[index], doubt=min(5 * left, 1.0))

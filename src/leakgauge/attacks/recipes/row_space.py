@@ -23,7 +23,7 @@ FAINT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Span(Canvas):
+class SpanCanvas(Canvas):
     """Examples as combinations of fixed ones. No box: coefficients have none."""
 
     basis: Float[Tensor, "r d"]
@@ -91,7 +91,7 @@ class RowSpace:
             return Reconstruction.not_applicable("the input layer's gradient is zero")
         attack = Matching(
             objective=SquaredL2(),
-            canvas=Span(directions[:kept].cpu()),
+            canvas=SpanCanvas(directions[:kept].cpu()),
             minimiser=self.minimiser,
             labels=JointSoftLabels(),
             restarts=self.restarts,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Layer, Omission, finite, head, layers, too_small, working
+from leakgauge.inspection.matrices import Omission, WeightTensor, finite, head, layers, too_small, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -56,7 +56,7 @@ class ExtremeBias:
 
 
 def _pairs(
-    found: list[Layer], state: Mapping[str, Tensor]
+    found: list[WeightTensor], state: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Float[Tensor, " n"], Float[Tensor, " n"]]]:
     """Biases with the scale of each unit."""
     for layer in found:
@@ -123,7 +123,7 @@ def evenness(values: Float[Tensor, " n"]) -> float:
     return float((low / high.where(high > 0, torch.ones_like(high))).mean())
 
 
-def _candidates(found: list[Layer], state: Mapping[str, Tensor]) -> Iterator[tuple[str, Float[Tensor, " n"]]]:
+def _candidates(found: list[WeightTensor], state: Mapping[str, Tensor]) -> Iterator[tuple[str, Float[Tensor, " n"]]]:
     for layer in found:
         if layer.bias is None or layer.bias_name is None or layer.units < MIN_UNITS:
             continue

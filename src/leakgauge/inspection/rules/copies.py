@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Layer, Omission, comparable
+from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparable
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -43,7 +43,7 @@ class CopiedRows:
     def measure(self, received: Received) -> Measurement:
         last = "the last layer, where classes that never occur have parallel rows"
         found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
-        scored: list[tuple[float, Layer, int, int]] = []
+        scored: list[tuple[float, WeightTensor, int, int]] = []
         for layer in found:
             same, mirrored = _copies(layer)
             scored.append((max(same, mirrored) / (1 + layer.units / 50), layer, same, mirrored))
@@ -56,7 +56,7 @@ class CopiedRows:
         return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
 
 
-def _copies(layer: Layer) -> tuple[int, int]:
+def _copies(layer: WeightTensor) -> tuple[int, int]:
     """How many rows have a parallel or antiparallel one, and how many an antiparallel one."""
     k = layer.inputs
     generator = torch.Generator().manual_seed(0)
@@ -111,7 +111,7 @@ def _neighbours(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
     return torch.stack([rows, partner[rows]], 1)
 
 
-def _confirmed(layer: Layer, index: Tensor, pairs: Int[Tensor, "p 2"]) -> tuple[int, int]:
+def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"]) -> tuple[int, int]:
     """Counts rows of pairs that are copies in full, at most `EXACT` pairs compared and the rest scaled up."""
     if not len(pairs):
         return 0, 0
@@ -190,7 +190,7 @@ class SingleTaps:
         return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
 
 
-def _count(layer: Layer) -> Counts:
+def _count(layer: WeightTensor) -> Counts:
     tops = torch.cat([part.abs().amax(1) for part in layer.chunks()])
     floor = float(tops.max()) * 1e-6
     sizes, zero, entries, taps, places = [], 0, 0, [], []
@@ -229,7 +229,7 @@ def regularity(taps: Float[Tensor, " n"], places: Int[Tensor, " n"], kernel: int
     return max(equal, (alike - 1 / kernel) / (1 - 1 / kernel))
 
 
-def _others(i: int, counts: list[tuple[Layer, Counts]]) -> float:
+def _others(i: int, counts: list[tuple[WeightTensor, Counts]]) -> float:
     """Median sparsity of the other layers, for a layer without rows of its own to tell from."""
     own = sorted(c.zeros for j, (_, c) in enumerate(counts) if j != i and c.others)
     return own[len(own) // 2] if own else 0.0

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Layer, comparable
+from leakgauge.inspection.matrices import WIDE, WeightTensor, comparable
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -20,7 +20,7 @@ TAIL = 4.0
 
 
 @dataclass(frozen=True)
-class Signs:
+class RowSigns:
     """What the signs of a layer's rows show.
 
     Attributes:
@@ -42,7 +42,7 @@ class Signs:
 
 @RULES.register("trap-weights")
 @dataclass(frozen=True)
-class TrapWeights:
+class TrapWeightsRule:
     """Rows in which one sign is made to outweigh the other.
 
     Statistic: max over layers of two numbers, in standard errors of independent entries.
@@ -84,7 +84,7 @@ class TrapWeights:
         )
 
 
-def _signs(layer: Layer) -> Signs | None:
+def _signs(layer: WeightTensor) -> RowSigns | None:
     """`None` where too few rows are alive."""
     scale = max(float(part.abs().max()) for part in layer.chunks())
     if scale == 0:
@@ -106,7 +106,7 @@ def _signs(layer: Layer) -> Signs | None:
     size_error = (m4 - m2**2).clamp_min(1e-12).mean() / m2.mean() ** 2 / layer.inputs
     slack = 1 + 2 / math.sqrt(2 * rows)
     unlike = max(float((skews.var() / error).sqrt()), float((m2.var() / m2.mean() ** 2 / size_error).sqrt())) / slack
-    return Signs(
+    return RowSigns(
         skew=float(skews.mean() / (error / rows).sqrt()),
         unlike=max(1.0, unlike),
         balanced=float(even[live].double().mean()),
@@ -128,7 +128,7 @@ def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
     return energy, m2, m3, square.square_().mean(1), m6, even, count
 
 
-def _score(signs: Signs) -> float:
+def _score(signs: RowSigns) -> float:
     chance = max(signs.chance, 1e-9)
     spread = math.sqrt(chance * max(1 - chance, 0.01) / signs.rows + 1 / signs.rows**2)
     return max(0.0, abs(signs.skew) / (2 * signs.unlike**2), (signs.balanced - chance) / spread) / signs.heavy**2
@@ -171,7 +171,7 @@ class LowRank:
         )
 
 
-def _left(layer: Layer) -> float | None:
+def _left(layer: WeightTensor) -> float | None:
     """Share of energy outside the strongest directions; `None` of a zero matrix."""
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn((layer.inputs, DIRECTIONS + 8), generator=generator)
@@ -188,7 +188,7 @@ def _left(layer: Layer) -> float | None:
     return min(1.0, max(0.0, 1 - float((strongest**2).sum()) / energy))
 
 
-def _transposed(layer: Layer, basis: torch.Tensor, size: float) -> torch.Tensor:
+def _transposed(layer: WeightTensor, basis: torch.Tensor, size: float) -> torch.Tensor:
     """Wᵀ·basis/size, some rows at a time."""
     total, start = basis.new_zeros((layer.inputs, basis.shape[1])), 0
     for part in layer.chunks(WIDE):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Layer, Omission, comparable, head, layers, working
+from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, head, layers, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -67,7 +67,7 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
     Rows that are zero now are left out: pruning makes them.
     """
     found, unjudged = comparable(state, units=MIN_UNITS, inputs=MIN_INPUTS)
-    scored: list[tuple[float, Layer, int, float]] = []
+    scored: list[tuple[float, WeightTensor, int, float]] = []
     for layer in found:
         if layer.name not in known:
             unjudged.append(Omission(layer.name, f"not in {words}"))
@@ -87,7 +87,7 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
     return Measurement(top, tuple(s[1].name for s in scored if s[0] >= max(0.1, top / 3)), evidence, tuple(unjudged))
 
 
-def _turns(layer: Layer, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, float]:
+def _turns(layer: WeightTensor, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, float]:
     """Cosine of each row with its old self, which rows were alive before, and the relative change."""
     cosines, norms, news, change, start = [], [], [], 0.0, 0
     for part in layer.chunks():

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.inspection.drives import driven, drives
-from leakgauge.inspection.matrices import Layer, Omission, comparable, layers, working
+from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, layers, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
@@ -84,7 +84,7 @@ class ConstantRows:
 
     def measure(self, received: Received) -> Measurement:
         found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
-        scored: list[tuple[float, Layer, int]] = []
+        scored: list[tuple[float, WeightTensor, int]] = []
         for layer in found:
             ratios = _ratios(layer).sort(descending=True).values
             if len(ratios):
@@ -102,7 +102,7 @@ class ConstantRows:
         )
 
 
-def _ratios(layer: Layer) -> torch.Tensor:
+def _ratios(layer: WeightTensor) -> torch.Tensor:
     """|mean|/std of each row that is not dead."""
     means, spreads, tops = [], [], []
     for part in layer.chunks():

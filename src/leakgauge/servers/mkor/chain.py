@@ -25,7 +25,7 @@ FIT = "give a chain of convolutions, max-pools and linear layers with ReLUs betw
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norm:
+class BatchNormNames:
     """A BatchNorm between a convolution and its ReLU, by the names of its parameters and buffers.
 
     `weight` and `bias` are `None` without an affine part, `mean` and `var` without running statistics.
@@ -63,7 +63,7 @@ class Stage:
     kernel: int
     padding_mode: str
     size: tuple[int, int]
-    norm: Norm | None = None
+    norm: BatchNormNames | None = None
     relu: bool = False
     pool: int = 1
     dropout: float = 0.0
@@ -207,7 +207,7 @@ class _Walk:
         stage = self._stage(node)
         fresh = not stage.relu and stage.pool == 1 and stage.norm is None and stage.dropout == 0
         self._require(fresh, node, "does not directly follow a convolution")
-        found = Norm(
+        found = BatchNormNames(
             name=name,
             weight=self._own(node, name, "weight", norm.weight),
             bias=self._own(node, name, "bias", norm.bias),

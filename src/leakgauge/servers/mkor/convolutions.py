@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.servers.mkor.chain import FIT, Chain, Norm, Stage, chain
-from leakgauge.servers.mkor.layout import Layout, Step, layout
+from leakgauge.servers.mkor.chain import FIT, BatchNormNames, Chain, Stage, chain
+from leakgauge.servers.mkor.layout import ConvolutionLayout, ConvolutionStep, layout
 from leakgauge.servers.mkor.parts import CraftedFeatures
 from leakgauge.servers.mkor.pooling import PooledMap, written
 from leakgauge.task import DataSpec, Mode, Task
@@ -20,7 +20,7 @@ from leakgauge.tensors import Tensors
 CALIBRATION_IMAGES = 64
 """Generated images that stand for the client's where a BatchNorm normalises by its batch."""
 
-Rows = Callable[[Step, Tensor], Tensor]
+Rows = Callable[[ConvolutionStep, Tensor], Tensor]
 """The rows of the written channels, before taps are set, from the layer's honest weight."""
 
 
@@ -96,7 +96,7 @@ def crafted_convolutions(
     return CraftedFeatures(new, feature_map)
 
 
-def _tapped(step: Step, rows: Tensor, honest: Tensor, taps: Tensor) -> Tensor:
+def _tapped(step: ConvolutionStep, rows: Tensor, honest: Tensor, taps: Tensor) -> Tensor:
     weight = honest.clone()
     weight[step.writes] = rows
     order = torch.arange(len(step.writes))
@@ -107,18 +107,18 @@ def _tapped(step: Step, rows: Tensor, honest: Tensor, taps: Tensor) -> Tensor:
     return weight
 
 
-def _by_batch(task: Task, norm: Norm) -> bool:
+def _by_batch(task: Task, norm: BatchNormNames) -> bool:
     return task.mode is Mode.TRAIN or norm.mean is None or norm.var is None
 
 
-def _can_shift(task: Task, norm: Norm) -> bool:
+def _can_shift(task: Task, norm: BatchNormNames) -> bool:
     return norm.bias is not None or not _by_batch(task, norm)
 
 
 def _neutral(
     state: Tensors,
-    step: Step,
-    norm: Norm,
+    step: ConvolutionStep,
+    norm: BatchNormNames,
     offset: Float[Tensor, " o"],
     scale: float,
     moments: tuple[Float[Tensor, " o"], Float[Tensor, " o"]] | None,
@@ -148,7 +148,7 @@ def _neutral(
 def _calibrated(
     task: Task,
     found: Chain,
-    plan: Layout,
+    plan: ConvolutionLayout,
     floor: Float[Tensor, " c"],
     ceiling: Float[Tensor, " c"],
     generator: torch.Generator,
@@ -181,7 +181,7 @@ def generated_images(data: DataSpec, generator: torch.Generator) -> Float[Tensor
     return data.low + data.range * torch.cat(parts)
 
 
-def _remark(first: Stage, wanted: bool, plan: Layout, by_batch: bool) -> str:
+def _remark(first: Stage, wanted: bool, plan: ConvolutionLayout, by_batch: bool) -> str:
     said = []
     if not wanted:
         said.append(f"only maxima are read, for layer '{first.name}' has no bias that minima could start from")

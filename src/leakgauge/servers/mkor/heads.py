@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.registry import HEADS
-from leakgauge.servers.mkor.network import Layer, linear_stack
+from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
 from leakgauge.servers.mkor.wiring import Routes
 from leakgauge.task import Task
@@ -22,7 +22,7 @@ MOST = 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class UnitsPlan:
     """How many units each class gets.
 
     Attributes:
@@ -32,17 +32,17 @@ class Plan:
         lost: chance that dropout silences all paths of a class that one example has, 1 − Π_l (1 − p_l^paths).
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[NetworkLayer, ...]
     outputs: int
     paths: int
     lost: float
 
     @property
-    def hidden(self) -> tuple[Layer, ...]:
+    def hidden(self) -> tuple[NetworkLayer, ...]:
         return self.layers[:-1]
 
 
-def planned(task: Task, paths: int | None, *, first: int = 1) -> Plan:
+def planned(task: Task, paths: int | None, *, first: int = 1) -> UnitsPlan:
     """The plan for a task; in the first hidden layer a path takes `first` units.
 
     Raises:
@@ -63,7 +63,7 @@ def planned(task: Task, paths: int | None, *, first: int = 1) -> Plan:
     if paths is None:
         paths = min(room // outputs, MOST) if any(drops) and hidden else 1
     lost = 1 - prod(1 - p**paths for p in drops)
-    return Plan(layers, outputs, paths if hidden else 1, lost)
+    return UnitsPlan(layers, outputs, paths if hidden else 1, lost)
 
 
 def crafted(task: Task, features: CraftedFeatures, head: Tensors) -> Task:
@@ -134,7 +134,9 @@ class Constant:
         return _assembled(task, features, loss, planned(task, self.paths), self)
 
 
-def _assembled(task: Task, features: CraftedFeatures, loss: LossTreatment, plan: Plan, spec: Constant) -> CraftedHead:
+def _assembled(
+    task: Task, features: CraftedFeatures, loss: LossTreatment, plan: UnitsPlan, spec: Constant
+) -> CraftedHead:
     units = consecutive(plan.outputs, plan.paths)
     head: Tensors = {}
     for depth, layer in enumerate(plan.layers):

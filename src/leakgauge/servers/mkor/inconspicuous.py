@@ -10,8 +10,8 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.registry import HEADS
-from leakgauge.servers.mkor.heads import Plan, crafted, idle_rows, planned, wire
-from leakgauge.servers.mkor.network import Layer
+from leakgauge.servers.mkor.heads import UnitsPlan, crafted, idle_rows, planned, wire
+from leakgauge.servers.mkor.network import NetworkLayer
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
 from leakgauge.servers.mkor.wiring import Routes
 from leakgauge.task import Task
@@ -96,7 +96,9 @@ class Inconspicuous:
         )
         return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
 
-    def _first(self, task: Task, layer: Layer, own: Int[Tensor, "outputs p"], *, mirrored: bool, last: bool) -> Tensors:
+    def _first(
+        self, task: Task, layer: NetworkLayer, own: Int[Tensor, "outputs p"], *, mirrored: bool, last: bool
+    ) -> Tensors:
         values: Tensors = {}
         for name in (layer.weight, layer.bias):
             if name is None:
@@ -110,7 +112,13 @@ class Inconspicuous:
         return values
 
     def _above(
-        self, task: Task, layer: Layer, own: Int[Tensor, "outputs p"], below: Int[Tensor, "outputs q"], *, last: bool
+        self,
+        task: Task,
+        layer: NetworkLayer,
+        own: Int[Tensor, "outputs p"],
+        below: Int[Tensor, "outputs q"],
+        *,
+        last: bool,
     ) -> tuple[Tensors, float]:
         """A layer that reads used units, and the size of the entries that carry the signal."""
         honest = task.parameters[layer.weight]
@@ -131,7 +139,7 @@ class Inconspicuous:
             values[layer.bias] = bias
         return values, value
 
-    def _put_to_sleep(self, layer: Layer, own: Int[Tensor, "outputs p"], head: Tensors) -> Tensors:
+    def _put_to_sleep(self, layer: NetworkLayer, own: Int[Tensor, "outputs p"], head: Tensors) -> Tensors:
         if layer.bias is None:
             raise InputError("asleep", f"needs a bias, and {layer.name} has none", "leave asleep out")
         bias = head[layer.bias].clone()
@@ -139,7 +147,7 @@ class Inconspicuous:
         return {layer.bias: bias}
 
 
-def _drawn(layer: Layer, plan: Plan, each: int, generator: torch.Generator) -> Int[Tensor, "outputs p"]:
+def _drawn(layer: NetworkLayer, plan: UnitsPlan, each: int, generator: torch.Generator) -> Int[Tensor, "outputs p"]:
     """Different units for every class."""
     count = plan.paths * each
     return torch.randperm(layer.outputs, generator=generator)[: plan.outputs * count].view(plan.outputs, count)

@@ -14,7 +14,7 @@ from leakgauge.servers.mkor.chain import FIT, Chain, Stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Step:
+class ConvolutionStep:
     """One convolution's share of the construction.
 
     Attributes:
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Layout:
+class ConvolutionLayout:
     """All steps, in order of computation.
 
     Attributes:
@@ -42,7 +42,7 @@ class Layout:
         flat_shape: (c, h, w) of what the first linear layer flattens.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ConvolutionStep, ...]
     colours: int
     minima: bool
     flat_shape: tuple[int, int, int]
@@ -73,7 +73,7 @@ class Layout:
         return (self.steps[-1].writes[:, None] * cells + torch.arange(cells)).flatten()
 
 
-def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch.Generator | None) -> Layout:
+def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch.Generator | None) -> ConvolutionLayout:
     """Assigns channels.
 
     Four-direction layers are the last convolutions before each of the last I pools, the first convolution
@@ -101,15 +101,15 @@ def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch
     minima = minima and narrow.outputs >= 2 * colours
     sources = colours * (2 if minima else 1)
     chosen = _directions(found, sources, directions)
-    steps: list[Step] = []
+    steps: list[ConvolutionStep] = []
     reads, count = torch.arange(colours), sources
     for i, stage in enumerate(found.features):
         count *= 4 if i in chosen else 1
         order = torch.arange(stage.outputs) if shuffle is None else torch.randperm(stage.outputs, generator=shuffle)
         writes = order[:count].clone()
-        steps.append(Step(stage=stage, directions=i in chosen, reads=reads, writes=writes))
+        steps.append(ConvolutionStep(stage=stage, directions=i in chosen, reads=reads, writes=writes))
         reads = writes
-    return Layout(steps=tuple(steps), colours=colours, minima=minima, flat_shape=found.flat_shape)
+    return ConvolutionLayout(steps=tuple(steps), colours=colours, minima=minima, flat_shape=found.flat_shape)
 
 
 def _directions(found: Chain, sources: int, wanted: int | None) -> set[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from leakgauge.observation import Observation, Read, Reconstruction, Status
+from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.heads import Constant
 from leakgauge.servers.mkor.losses import Decoy
@@ -17,7 +17,7 @@ from leakgauge.task import Task
 
 
 @dataclass(frozen=True, eq=False)
-class MKORCrafting(Read):
+class MKORCrafting(ReadingAttack):
     """The inverse of the crafted layers, and which gradient rows hold which class. No data in it."""
 
     map: FeatureMap

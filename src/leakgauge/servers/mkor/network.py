@@ -147,7 +147,7 @@ DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class NetworkLayer:
     """One linear layer and what follows it.
 
     Attributes:
@@ -169,7 +169,7 @@ class Layer:
     dropout: float = 0.0
 
 
-def linear_stack(task: Task) -> tuple[Layer, ...]:
+def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
     """The linear layers that end in the logits, first one first, by following the graph back from the output.
 
     What lies below the first of them is not looked at, but for a dropout directly in front of it.
@@ -184,7 +184,7 @@ def linear_stack(task: Task) -> tuple[Layer, ...]:
         reason = str(error).splitlines()[0]
         raise InputError("model", f"cannot be traced, so its layers are not known ({reason})", FIT) from error
     node = next(n for n in graph.nodes if n.op == "output").args[0]
-    found: list[Layer] = []
+    found: list[NetworkLayer] = []
     relu = smooth = False
     dropout = 0.0
     while isinstance(node, fx.Node) and len(node.users) == 1:
@@ -207,17 +207,17 @@ def linear_stack(task: Task) -> tuple[Layer, ...]:
     if not task.stochastic:
         dropout = 0.0
     first = found[0]
-    found[0] = Layer(**{**vars(first), "dropout_before": dropout})
+    found[0] = NetworkLayer(**{**vars(first), "dropout_before": dropout})
     return tuple(found)
 
 
-def _layer(task: Task, name: str, linear: nn.Linear, *, relu: bool, smooth: bool, dropout: float) -> Layer:
+def _layer(task: Task, name: str, linear: nn.Linear, *, relu: bool, smooth: bool, dropout: float) -> NetworkLayer:
     prefix = f"{name}." if name else ""
     weight, bias = f"{prefix}weight", None if linear.bias is None else f"{prefix}bias"
     for part in (weight, bias):
         trained = part is None or part in task.parameters
         require(trained, "model", f"does not train {part}, so the update does not carry it", "unfreeze it")
-    return Layer(
+    return NetworkLayer(
         name=name,
         weight=weight,
         bias=bias,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.servers.mkor.layout import Layout, Step
+from leakgauge.servers.mkor.layout import ConvolutionLayout, ConvolutionStep
 from leakgauge.task import DataSpec
 
 CHUNK = 16
@@ -44,7 +44,7 @@ class PooledMap:
         remark: what the construction had to give up, for the report.
     """
 
-    layout: Layout
+    layout: ConvolutionLayout
     data: DataSpec
     floor: Float[Tensor, " c"]
     ceiling: Float[Tensor, " c"]
@@ -164,7 +164,7 @@ class PooledMap:
             found[halves] = cells
         return found
 
-    def _from_first_direction(self) -> tuple[Step, ...]:
+    def _from_first_direction(self) -> tuple[ConvolutionStep, ...]:
         steps = self.layout.steps
         first = next((i for i, step in enumerate(steps) if step.directions), len(steps))
         return steps[first:]
@@ -182,7 +182,7 @@ class PooledMap:
         return F.pad(whole, (0, width - whole.shape[3], 0, height - whole.shape[2]), value=missing)
 
 
-def shifted(step: Step, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o h w"]:
+def shifted(step: ConvolutionStep, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o h w"]:
     """What the convolution writes: `x`, or `x` and its neighbours right, below and both, edges replicated.
 
     With zero padding the network has zeros there instead; the pool pairs them with a real value, so that what
@@ -195,12 +195,12 @@ def shifted(step: Step, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o h w"]
     return torch.cat([both, torch.cat([both[:, :, 1:], both[:, :, -1:]], 2)], 1)
 
 
-def pooled(step: Step, x: Float[Tensor, "n o h w"]) -> Float[Tensor, "n o a b"]:
+def pooled(step: ConvolutionStep, x: Float[Tensor, "n o h w"]) -> Float[Tensor, "n o a b"]:
     """The max-pool that follows, if any."""
     return F.max_pool2d(x, step.stage.pool) if step.stage.pool > 1 else x
 
 
-def written(layout: Layout, x: Float[Tensor, "n s h w"]) -> Iterator[Float[Tensor, "n o a b"]]:
+def written(layout: ConvolutionLayout, x: Float[Tensor, "n s h w"]) -> Iterator[Float[Tensor, "n o a b"]]:
     """What each convolution writes, at scale one, from what the first one does."""
     for step in layout.steps:
         x = shifted(step, x)

@@ -10,7 +10,7 @@ from torch import Tensor
 from leakgauge.errors import require
 from leakgauge.registry import TAPS
 from leakgauge.servers.mkor.convolutions import crafted_convolutions
-from leakgauge.servers.mkor.layout import Step
+from leakgauge.servers.mkor.layout import ConvolutionStep
 from leakgauge.servers.mkor.parts import CraftedFeatures
 from leakgauge.task import Task
 
@@ -40,7 +40,7 @@ class PublishedTaps:
             task, self._rows, generator, directions=self.directions, smooth=self.smooth, clear_biases=True
         )
 
-    def _rows(self, step: Step, weight: Tensor) -> Tensor:
+    def _rows(self, step: ConvolutionStep, weight: Tensor) -> Tensor:
         return _zeros(step, weight)
 
 
@@ -76,7 +76,7 @@ class QuietTaps:
         require(self.noise >= 0, "noise", f"is {self.noise}", "give a number of at least 0")
 
     def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        def noisy(step: Step, weight: Tensor) -> Tensor:
+        def noisy(step: ConvolutionStep, weight: Tensor) -> Tensor:
             rows = weight[step.writes]
             draw = torch.randn(rows.shape, generator=generator, dtype=torch.float64)
             return (draw * self.noise * float(weight.std())).to(rows)
@@ -92,5 +92,5 @@ class QuietTaps:
         )
 
 
-def _zeros(step: Step, weight: Tensor) -> Tensor:
+def _zeros(step: ConvolutionStep, weight: Tensor) -> Tensor:
     return torch.zeros_like(weight[step.writes])

@@ -54,7 +54,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Asked:
+class DecisionScope:
     """What the decision is about, of the plan.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asked:
     thing: str = "image"
 
 
-def decide(verdict: Verdict, asked: Asked) -> Decision:
+def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
     """The answer of an audit.
 
     *No*: something came back, was singled out beyond chance, was read exactly, or a limit of the gate is broken.
@@ -87,7 +87,7 @@ def decide(verdict: Verdict, asked: Asked) -> Decision:
     )
 
 
-def _grounds(verdict: Verdict, own: Sequence[Finding], asked: Asked) -> list[tuple[Answer, str, Next]]:
+def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> list[tuple[Answer, str, Next]]:
     """Everything that stands against "no objection", the gravest first."""
     reasons = verdict.gate.reasons if verdict.gate.passed is False else ()
     found = [
@@ -146,7 +146,7 @@ def _broken(reasons: Sequence[Reason], why: Why, answer: Answer, step: str) -> l
     return [(answer, f"{of_kind[0]}{more}.", Next(step))] if of_kind else []
 
 
-def more_clients(own: Sequence[Finding], asked: Asked) -> Next:
+def more_clients(own: Sequence[Finding], asked: DecisionScope) -> Next:
     """How many more clients the strictest limit takes with none identified, and their price at this audit's pace."""
     gate = asked.gate
     shares = [limit.max for limit in (gate.identified,) if limit] if gate else []

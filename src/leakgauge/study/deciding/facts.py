@@ -13,7 +13,7 @@ from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.privacy.tested import Claim
 from leakgauge.resolve import resolve_defense
-from leakgauge.study.deciding.decision import Asked, Decision, decide, label_words
+from leakgauge.study.deciding.decision import Decision, DecisionScope, decide, label_words
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import Verdict
@@ -258,7 +258,7 @@ def signed(
     """The ``decision`` of report.json."""
     lint = read_lint(folder)
     data = judged.findings[0].scenario.data if judged.findings else None
-    asked = Asked(
+    asked = DecisionScope(
         gate=gate,
         batch=1 if data is None else data.batch,
         captured=bool(config.get("update")),

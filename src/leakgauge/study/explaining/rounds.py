@@ -11,7 +11,7 @@ from leakgauge.update import UPDATE, WEIGHTS, Update
 
 
 @dataclass(frozen=True)
-class Round:
+class CapturedRound:
     """One captured round.
 
     Attributes:
@@ -37,7 +37,7 @@ class Round:
         return Update.load(self.update).header.protocol.get("node", "")
 
 
-def rounds_of(update: str | Sequence[str] | None) -> tuple[Round, ...]:
+def rounds_of(update: str | Sequence[str] | None) -> tuple[CapturedRound, ...]:
     """A plan's ``update``: a file, the folder of a round, or a list of such folders.
 
     Raises:
@@ -46,7 +46,7 @@ def rounds_of(update: str | Sequence[str] | None) -> tuple[Round, ...]:
     if update is None:
         return ()
     if isinstance(update, str) and not Path(update).is_dir():
-        return (Round(Path(update)),)
+        return (CapturedRound(Path(update)),)
     single, folders = isinstance(update, str), [update] if isinstance(update, str) else list(update)
     for i, text in enumerate(folders):
         whole = all((Path(text) / file).is_file() for file in (UPDATE, WEIGHTS))
@@ -54,7 +54,7 @@ def rounds_of(update: str | Sequence[str] | None) -> tuple[Round, ...]:
         require(whole, key, f"'{text}' holds no {UPDATE} and {WEIGHTS}", "name folders of captured rounds")
     once = len(set(folders)) == len(folders) > 0
     require(once, "update", "names no round, or one of them twice", "give each folder once")
-    return tuple(Round(Path(text) / UPDATE, Path(text) / WEIGHTS) for text in folders)
+    return tuple(CapturedRound(Path(text) / UPDATE, Path(text) / WEIGHTS) for text in folders)
 
 
 def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:

@@ -14,19 +14,19 @@ from leakgauge.intervals import (
     proportion_interval,
 )
 from leakgauge.study.dealt import CONTROLS
-from leakgauge.study.judging.groups import Group, control_of, shares
+from leakgauge.study.judging.groups import TrialGroup, control_of, shares
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import (
-    Cost,
     Finding,
-    Gain,
     Identified,
     LabelLeak,
     Level,
     NullPSNR,
     Power,
+    PSNRGain,
     PSNRSummary,
     Residual,
+    TotalCost,
 )
 from leakgauge.study.judging.texts import tokens_of
 
@@ -40,7 +40,7 @@ BY_CHANCE = 0.025
 NOT_SAFE = "that says what was tried, not that it is safe"
 
 
-def power_of(group: Group, groups: Sequence[Group]) -> Power:
+def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
     """Whether the attack works at all.
 
     Power is shown where `POWER_SURE` confidence says that it recovers more than `POWER` of a client's images, on
@@ -61,7 +61,7 @@ def power_of(group: Group, groups: Sequence[Group]) -> Power:
     )
 
 
-def level_of(group: Group, power: Power, identified: Identified | None, risk: Residual | None) -> Level:
+def level_of(group: TrialGroup, power: Power, identified: Identified | None, risk: Residual | None) -> Level:
     """`EXPOSED`: some image recovered, a read that its attack certified, or more than half of the images singled out
     beyond what strangers' are (look-alikes differ by too little to "come back"). `PARTIAL`: identified beyond chance.
     `NOT_RECOVERED`: neither, by an attack that has shown its power, on five clients or more, with strangers to compare
@@ -81,7 +81,7 @@ def level_of(group: Group, power: Power, identified: Identified | None, risk: Re
     return Level.NOT_RECOVERED if sure else Level.INCONCLUSIVE
 
 
-def identified_of(group: Group) -> Identified | None:
+def identified_of(group: TrialGroup) -> Identified | None:
     """`None` where no trial gave a result."""
     found = group.identified
     if not found:
@@ -111,7 +111,7 @@ def identified_of(group: Group) -> Identified | None:
     )
 
 
-def beyond_chance(group: Group) -> float:
+def beyond_chance(group: TrialGroup) -> float:
     """Probability that clients put in place of these would be identified as often, were the reads of nobody.
 
     Each client's count, summed over its seeds, is one among those of the other clients that the same reads were held
@@ -135,7 +135,7 @@ def beyond_chance(group: Group) -> float:
     return min(1.0, sum(law[own:]))
 
 
-def residual_of(group: Group, identified: Identified) -> Residual:
+def residual_of(group: TrialGroup, identified: Identified) -> Residual:
     """Residual risk, the interval by the two ends of attack and control."""
     others = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
     size = group.scenario.data.batch
@@ -154,7 +154,7 @@ def residual_of(group: Group, identified: Identified) -> Residual:
     return Residual(round(found, 4), round(max(-1.0, found - below), 4), round(min(1.0, found + above), 4))
 
 
-def gain_of(group: Group) -> Gain | None:
+def gain_of(group: TrialGroup) -> PSNRGain | None:
     """What the update brought over the attack's own prior: the same reads against other clients' images."""
     by_client: dict[int, list[float]] = defaultdict(list)
     for trial in group.scored:
@@ -166,10 +166,10 @@ def gain_of(group: Group) -> Gain | None:
         return None
     gains = [statistics.fmean(v) for v in by_client.values()]
     ends = mean_interval(gains)
-    return Gain(round(statistics.fmean(gains), 3), rounded(ends.low), rounded(ends.high))
+    return PSNRGain(round(statistics.fmean(gains), 3), rounded(ends.low), rounded(ends.high))
 
 
-def labels_of(group: Group, groups: Sequence[Group] = ()) -> LabelLeak | None:
+def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak | None:
     """`None` where labels were given, or none were read."""
     by_client: dict[int, list[tuple[float, float]]] = defaultdict(list)
     sure: list[float] = []
@@ -198,7 +198,7 @@ def labels_of(group: Group, groups: Sequence[Group] = ()) -> LabelLeak | None:
     )
 
 
-def _reads_labels(control: Group) -> bool | None:
+def _reads_labels(control: TrialGroup) -> bool | None:
     """Whether the labels of undefended clients are read better than by the best constant guess, beyond Student's
     interval, or all of them; `None` where no labels were."""
     by_client: dict[int, list[float]] = defaultdict(list)
@@ -211,7 +211,7 @@ def _reads_labels(control: Group) -> bool | None:
     return all(labels.true_counts_f1 == 1 for _, labels in read) or (above.low or 0.0) > 0
 
 
-def finding(group: Group, groups: Sequence[Group]) -> Finding:
+def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     """The numbers and the level; sentence and flags are added by the verdict."""
     power, identified = power_of(group, groups), identified_of(group)
     risk = None if identified is None else residual_of(group, identified)
@@ -250,7 +250,9 @@ def finding(group: Group, groups: Sequence[Group]) -> Finding:
         label_f1=labels_of(group, groups),
         power=power,
         tokens=tokens_of(group),
-        cost=Cost(sum(t.gradient_evaluations for t in group.trials), round(sum(t.seconds for t in group.trials), 3)),
+        cost=TotalCost(
+            sum(t.gradient_evaluations for t in group.trials), round(sum(t.seconds for t in group.trials), 3)
+        ),
     )
 
 

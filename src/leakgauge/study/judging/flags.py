@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakgauge.study.judging.findings import gain_of
-from leakgauge.study.judging.groups import Group, control_of, shares
+from leakgauge.study.judging.groups import TrialGroup, control_of, shares
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
 
@@ -127,7 +127,7 @@ class Uninformed:
 Flag = Uninformed | CutShort | WeakerWins | NoGradient | ControlNotRecovered | NoBetterThanPrior | RestartsDisagree
 
 
-def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Flag, ...]:
+def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) -> tuple[Flag, ...]:
     """All that apply to a row that is no control and has an attack that applies."""
     if group.control or found.level is Level.NOT_APPLICABLE:
         return ()
@@ -143,14 +143,14 @@ def flags_of(group: Group, found: Finding, groups: Sequence[Group]) -> tuple[Fla
     )
 
 
-def _uninformed(group: Group, found: Finding) -> list[Flag]:
+def _uninformed(group: TrialGroup, found: Finding) -> list[Flag]:
     """But of a naive reading, which stands beside one that knows."""
     scenario, naive = group.scenario, all(t.role is Role.NAIVE for t in group.trials)
     hidden = scenario.defended and "defense" not in scenario.knowledge
     return [Uninformed()] if hidden and not naive and found.level is not Level.EXPOSED else []
 
 
-def _cut_short(group: Group, control: Group | None) -> list[Flag]:
+def _cut_short(group: TrialGroup, control: TrialGroup | None) -> list[Flag]:
     late = [t for t in group.scored if t.status in ENDED]
     if control is None or control is group or not late or not control.scored:
         return []
@@ -159,7 +159,7 @@ def _cut_short(group: Group, control: Group | None) -> list[Flag]:
     return [CutShort(len(late), len(group.trials), spent / usual, clock)] if spent < SHORT * usual else []
 
 
-def _weaker_wins(group: Group, groups: Sequence[Group]) -> list[Flag]:
+def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> list[Flag]:
     mine = group.trials[0]
     flags: list[Flag] = []
     for other in groups:
@@ -179,7 +179,7 @@ def _should_lose(weaker: Trial, stronger: Trial) -> bool:
     return stronger.role is Role.RECIPE and weaker.role is Role.NAIVE and weaker.base == stronger.base
 
 
-def _no_gradient(group: Group) -> list[Flag]:
+def _no_gradient(group: TrialGroup) -> list[Flag]:
     """In half of the trials or more: a search that ends where it began."""
     searched = [t for t in group.trials if (t.trace and t.gradient_evaluations) or t.status == "non_finite"]
     broken = [t for t in searched if t.status == "non_finite" or any(value is None for _, value in t.trace)]
@@ -195,7 +195,7 @@ def _stands(trial: Trial) -> bool:
     return max(values) - min(values) <= 1e-9 * max(abs(v) for v in values)
 
 
-def _control(found: Finding, group: Group) -> list[Flag]:
+def _control(found: Finding, group: TrialGroup) -> list[Flag]:
     if found.power.shown is not False or found.level is Level.EXPOSED:
         return []
     if not group.scenario.defended and found.power.clients < 5:  # too few to show anything: that is said elsewhere
@@ -203,7 +203,7 @@ def _control(found: Finding, group: Group) -> list[Flag]:
     return [ControlNotRecovered(found.power.recovered or 0.0, found.power.clients)]
 
 
-def _prior(undefended: Group, found: Finding) -> list[Flag]:
+def _prior(undefended: TrialGroup, found: Finding) -> list[Flag]:
     """Only of undefended clients: behind a good defence no gain is what one wants."""
     gain = None if undefended.scenario.defended else gain_of(undefended)
     if gain is None or found.level is Level.EXPOSED or (gain.mean >= NOTHING and (gain.low or 0.0) > 0):
@@ -212,7 +212,7 @@ def _prior(undefended: Group, found: Finding) -> list[Flag]:
     return [NoBetterThanPrior(gain.mean)] if not identified else []
 
 
-def _disagree(group: Group, control: Group | None) -> list[Flag]:
+def _disagree(group: TrialGroup, control: TrialGroup | None) -> list[Flag]:
     """Of the row's own clients, or of the undefended ones where the row has nothing to disagree on."""
     for trials in (group, *([] if control is None or control is group else [control])):
         torn = [client for client, members in _by_client(trials).items() if _torn(members)]
@@ -222,7 +222,7 @@ def _disagree(group: Group, control: Group | None) -> list[Flag]:
     return []
 
 
-def _by_client(group: Group) -> dict[int, list[Trial]]:
+def _by_client(group: TrialGroup) -> dict[int, list[Trial]]:
     found: dict[int, list[Trial]] = {}
     for trial in group.scored:
         found.setdefault(trial.client, []).append(trial)

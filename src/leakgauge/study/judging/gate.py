@@ -10,7 +10,7 @@ from enum import Enum
 
 from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.groups import Group, shares
+from leakgauge.study.judging.groups import TrialGroup, shares
 from leakgauge.study.judging.records import Role, Scenario
 from leakgauge.study.judging.results import Finding, Level
 
@@ -55,7 +55,7 @@ class GateResult:
         return {"passed": self.passed, "reasons": [reason.text for reason in self.reasons]}
 
 
-def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]], proof: str = "") -> GateResult:
+def judge(gate: GateConfig | None, rows: Sequence[tuple[TrialGroup, Finding]], proof: str = "") -> GateResult:
     """Tests every scenario × attack against the limits.
 
     A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
@@ -92,7 +92,7 @@ def judge(gate: GateConfig | None, rows: Sequence[tuple[Group, Finding]], proof:
     return GateResult(not reasons, tuple(reasons))
 
 
-def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[Group, Finding]]) -> list[Reason]:
+def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialGroup, Finding]]) -> list[Reason]:
     """What all attacks on one setting leave open."""
     reasons = []
     readers = [found.label_f1 for _, found in here if found.label_f1 is not None]
@@ -116,17 +116,17 @@ def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[Group,
     return reasons
 
 
-def _uninformed(group: Group) -> bool:
+def _uninformed(group: TrialGroup) -> bool:
     return "defense" not in group.scenario.knowledge or all(t.role is Role.NAIVE for t in group.trials)
 
 
-def _failures(group: Group) -> Reason:
+def _failures(group: TrialGroup) -> Reason:
     said = group.failed[0].message or group.failed[0].status
     lost = f"{len(group.failed)} of {len(group.trials)} trials gave no result"
     return Reason(Why.FAILED, f"failed: {group.title}: {lost} ({said})")
 
 
-def _reasons(gate: GateConfig, group: Group, found: Finding) -> list[Reason]:
+def _reasons(gate: GateConfig, group: TrialGroup, found: Finding) -> list[Reason]:
     reasons: list[Reason | None] = []
     if found.level is Level.EXPOSED:
         how = f"{found.recovered} of {found.images} {group.thing}s were recovered"
@@ -156,7 +156,7 @@ def _reasons(gate: GateConfig, group: Group, found: Finding) -> list[Reason]:
     return [reason for reason in reasons if reason is not None]
 
 
-def _share(what: str, flags: dict[int, list[bool]], limit: float, group: Group) -> Reason | None:
+def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGroup) -> Reason | None:
     each = shares(flags)
     bound, count, n = bounded_upper(each), sum(map(sum, flags.values())), sum(map(len, flags.values()))
     if n and count / n > limit:
@@ -182,7 +182,7 @@ def needed(limit: float, confidence: float = 0.95) -> int | str:
     )
 
 
-def _labels(group: Group, found: Finding, limit: float) -> Reason | None:
+def _labels(group: TrialGroup, found: Finding, limit: float) -> Reason | None:
     assert found.label_f1 is not None
     mean, n = found.label_f1.mean, found.label_f1.n
     if mean > limit:

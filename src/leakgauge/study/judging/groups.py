@@ -13,7 +13,7 @@ from leakgauge.study.judging.records import Scenario, Trial
 
 
 @dataclass(frozen=True)
-class Group:
+class TrialGroup:
     """All trials of one scenario and attack, controls among them only in groups of their own."""
 
     scenario: Scenario
@@ -119,19 +119,19 @@ def shares(flags: dict[int, list[bool]]) -> list[float]:
     return [statistics.fmean(client) for client in flags.values()]
 
 
-def groups_of(trials: Sequence[Trial]) -> list[Group]:
+def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
     """Trials by scenario and attack, in the order of their ids."""
     found: dict[tuple[bool, Scenario, str], list[Trial]] = defaultdict(list)
     for trial in trials:
         found[(trial.control, trial.scenario.of_all_clients, trial.attack)].append(trial)
-    return [Group(s, attack, control, tuple(members)) for (control, s, attack), members in found.items()]
+    return [TrialGroup(s, attack, control, tuple(members)) for (control, s, attack), members in found.items()]
 
 
-def control_of(group: Group, groups: Sequence[Group]) -> Group | None:
+def control_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> TrialGroup | None:
     """The same attack on the same kind of client without a defence: added controls, or the plan's own."""
     s = group.scenario
 
-    def alike(g: Group) -> bool:
+    def alike(g: TrialGroup) -> bool:
         t = g.scenario
         same = (s.model, s.server, s.client, s.data.batch) == (t.model, t.server, t.client, t.data.batch)
         return same and g.attack == group.attack and not t.defended

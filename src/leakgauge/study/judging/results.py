@@ -105,7 +105,7 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class Gain:
+class PSNRGain:
     """Mean PSNR of the reads against their own images less that against other clients', in dB, by client."""
 
     mean: float
@@ -157,8 +157,8 @@ class LabelLeak:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of all trials."""
+class TotalCost:
+    """Of all trials of a finding."""
 
     gradient_evaluations: int
     seconds: float
@@ -192,10 +192,10 @@ class Finding:
     recovered: int | None
     certified: int
     residual_risk: Residual | None
-    gain: Gain | None
+    gain: PSNRGain | None
     label_f1: LabelLeak | None
     power: Power
-    cost: Cost
+    cost: TotalCost
     sentence: str = ""
     flags: tuple[Flag, ...] = ()
     tokens: TokenLeak | None = None

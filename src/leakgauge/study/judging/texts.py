@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leakgauge.intervals import bounded_interval
-from leakgauge.study.judging.groups import Group
+from leakgauge.study.judging.groups import TrialGroup
 from leakgauge.study.judging.scores import TokenScores
 
 
@@ -53,7 +53,7 @@ class TokenLeak:
         return f"F1 {self.mean:.2f}, of the most frequent tokens {self.baseline:.2f}"
 
 
-def tokens_of(group: Group) -> TokenLeak | None:
+def tokens_of(group: TrialGroup) -> TokenLeak | None:
     """`None` where no tokens were read."""
     by_client: dict[int, list[TokenScores]] = defaultdict(list)
     for t in group.scored:

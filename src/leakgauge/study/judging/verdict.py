@@ -10,7 +10,7 @@ from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import NOT_SAFE, finding
 from leakgauge.study.judging.flags import flags_of
 from leakgauge.study.judging.gate import GateResult, judge
-from leakgauge.study.judging.groups import Group, groups_of
+from leakgauge.study.judging.groups import TrialGroup, groups_of
 from leakgauge.study.judging.records import Explanation, Scenario, Trial
 from leakgauge.study.judging.results import Finding, Level
 
@@ -62,7 +62,7 @@ def verdict(trials: Sequence[Trial], gate: GateConfig | None, proof: str = "") -
     )
 
 
-def told(group: Group, groups: Sequence[Group]) -> Finding:
+def told(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     """A finding with its flags and its sentence."""
     found = finding(group, groups)
     found = replace(found, flags=flags_of(group, found, groups))
@@ -73,7 +73,7 @@ def _highest(found: Finding) -> float:
     return found.psnr.highest if found.psnr else float("-inf")
 
 
-def _sentence(group: Group, found: Finding) -> str:
+def _sentence(group: TrialGroup, found: Finding) -> str:
     first = group.trials[0]
     if found.level is Level.NOT_APPLICABLE:
         return f"{group.title}: not applicable ({first.message})."
@@ -109,7 +109,7 @@ def _came_back(found: Finding, thing: str) -> str:
     return f"{found.identified.count} of {found.identified.n} {thing}s singled out among look-alikes"
 
 
-def _why(group: Group, found: Finding) -> str:
+def _why(group: TrialGroup, found: Finding) -> str:
     if group.doubt:
         return "the plan does not explain the captured update, see above"
     if found.failed:
@@ -207,7 +207,7 @@ LEAST = 8
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingLine:
     """A setting over all attacks that were tried in it.
 
     Attributes:
@@ -232,7 +232,7 @@ class Line:
         return "–" if self.highest is None else f"{self.highest:.1f} dB"
 
 
-def lines(verdict: Verdict) -> list[Line]:
+def lines(verdict: Verdict) -> list[SettingLine]:
     """One for each setting that is no control, the worst first."""
     by: dict[Scenario, list[Finding]] = {}
     for found in verdict.findings:
@@ -241,11 +241,11 @@ def lines(verdict: Verdict) -> list[Line]:
     return [_line(scenario, some) for scenario, some in by.items()]
 
 
-def _line(scenario: Scenario, found: Sequence[Finding]) -> Line:
+def _line(scenario: Scenario, found: Sequence[Finding]) -> SettingLine:
     seen = max((f.identified for f in found if f.identified is not None), key=lambda i: i.rate, default=None)
     highest = max((f.psnr.highest for f in found if f.psnr is not None), default=None)
     level = min((f.level for f in found), key=LEVELS.index)
-    return Line(scenario, level, None if seen is None else seen.count, None if seen is None else seen.n, highest)
+    return SettingLine(scenario, level, None if seen is None else seen.count, None if seen is None else seen.n, highest)
 
 
 def named(scenarios: Sequence[Scenario], width: int) -> list[str]:

@@ -21,7 +21,7 @@ Setting = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExampleOutcome:
     """Of one example over all seeds: whether it was identified in any, and its mean PSNR in dB, if it has one."""
 
     identified: bool
@@ -113,9 +113,9 @@ def _changed(first: list[Setting], second: list[Setting]) -> list[tuple[Setting,
     return [(x, y) for x, y in near if sum(x == v for v, _ in near) == sum(y == w for _, w in near) == 1]
 
 
-def _by_setting(report: Mapping[str, Any]) -> dict[Setting, dict[str, Outcome]]:
+def _by_setting(report: Mapping[str, Any]) -> dict[Setting, dict[str, ExampleOutcome]]:
     """Setting → example → outcome. Trials without a result count as not identified."""
-    values: dict[Setting, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[Setting, dict[str, list[ExampleOutcome]]] = defaultdict(lambda: defaultdict(list))
     try:
         for trial in report["trials"]:
             if trial["control"] or trial["status"] == "not_applicable":
@@ -126,18 +126,18 @@ def _by_setting(report: Mapping[str, Any]) -> dict[Setting, dict[str, Outcome]]:
             for slot, name in enumerate(names):
                 key = f"{name} ({names[:slot].count(name)})"
                 found = (None, None) if scores is None else (scores["identified"][slot], scores["psnr"][slot])
-                own[key].append(Outcome(bool(found[0]), None if found[1] is None else float(found[1])))
+                own[key].append(ExampleOutcome(bool(found[0]), None if found[1] is None else float(found[1])))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError("audits", f"hold a trial that cannot be read ({said(error)})", "take whole reports") from error
     return {s: {name: _over_seeds(outcomes) for name, outcomes in own.items()} for s, own in values.items()}
 
 
-def _over_seeds(outcomes: list[Outcome]) -> Outcome:
+def _over_seeds(outcomes: list[ExampleOutcome]) -> ExampleOutcome:
     numbers = [o.psnr for o in outcomes if o.psnr is not None]
-    return Outcome(any(o.identified for o in outcomes), statistics.fmean(numbers) if numbers else None)
+    return ExampleOutcome(any(o.identified for o in outcomes), statistics.fmean(numbers) if numbers else None)
 
 
-def _pairing(x: Setting, y: Setting, a: Mapping[str, Outcome], b: Mapping[str, Outcome]) -> Pairing:
+def _pairing(x: Setting, y: Setting, a: Mapping[str, ExampleOutcome], b: Mapping[str, ExampleOutcome]) -> Pairing:
     both = [(a[name], b[name]) for name in a if name in b]
     only_first = sum(p.identified and not q.identified for p, q in both)
     only_second = sum(q.identified and not p.identified for p, q in both)

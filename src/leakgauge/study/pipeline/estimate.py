@@ -20,7 +20,7 @@ from leakgauge.study.trial import run_trial
 
 
 @dataclass(frozen=True)
-class Cost:
+class TrialCost:
     """Of the trials of one model, client, defence and attack.
 
     Attributes:
@@ -48,7 +48,7 @@ class Estimate:
             infinite where the limit is zero.
     """
 
-    costs: tuple[Cost, ...]
+    costs: tuple[TrialCost, ...]
     examples: int
     needed: float | None
 
@@ -91,10 +91,10 @@ def estimate(
         try:
             ran = run_trial(plan, key, compute=compute, counts_only=True, budget=budget)
         except InputError as error:
-            found.append(Cost(label, counts[group], 0.0, False, str(error)))
+            found.append(TrialCost(label, counts[group], 0.0, False, str(error)))
             continue
         except FOREIGN as error:
-            found.append(Cost(label, counts[group], 0.0, False, said(error)))
+            found.append(TrialCost(label, counts[group], 0.0, False, said(error)))
             continue
         took = time.perf_counter() - began
         trial = Trial.from_json(ran.record)
@@ -102,7 +102,7 @@ def estimate(
         spent = trial.gradient_evaluations
         if is_cut and whole.gradient_evaluations and spent:
             took, is_cut = took * max(1.0, whole.gradient_evaluations / spent), False
-        found.append(Cost(label, counts[group], took, is_cut))
+        found.append(TrialCost(label, counts[group], took, is_cut))
     examples = sum(len(batch) for batch in plan.batches)
     return Estimate(tuple(found[1:]), examples, max(_needs(plan.gate), default=None))
 

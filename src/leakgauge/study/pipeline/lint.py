@@ -22,7 +22,7 @@ from leakgauge.files import read_json, sealed, unsealed
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
-from leakgauge.risk.lint import LintFinding, Severity, lint_update
+from leakgauge.risk.lint import LintFinding, LintSeverity, lint_update
 from leakgauge.study.dealt import Key
 from leakgauge.study.plan import Plan
 from leakgauge.update import Update
@@ -58,7 +58,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     if Known.BUFFERS in plan.knows:
         yield LintFinding(
             "batchnorm-statistics",
-            Severity.MEDIUM,
+            LintSeverity.MEDIUM,
             "knows",
             "the server receives the client's buffers: BatchNorm's means and variances of its activations",
             "send parameters only, or use GroupNorm",
@@ -80,7 +80,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
         observation = Observation(defense.value.on_task(task), update, knowledge)
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         hint = "see the row in the audit"
-        yield LintFinding("not-read", Severity.LOW, where, f"the client could not be simulated ({error})", hint)
+        yield LintFinding("not-read", LintSeverity.LOW, where, f"the client could not be simulated ({error})", hint)
         return
     yield from lint_update(update, where, observation.task)
     for name, read in READS.items():
@@ -93,7 +93,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             what = "the tokens of all" if found.inputs is None else f"{count} of"
             yield LintFinding(
                 "exact-read",
-                Severity.HIGH,
+                LintSeverity.HIGH,
                 where,
                 f"{name} reads {what} {len(batch)} examples exactly: {found.message}",
                 "see the defences that stop it: leakgauge frontier",
@@ -117,7 +117,7 @@ def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFind
     if plan.data.batch == 1 or steps:
         yield LintFinding(
             "batch-of-one",
-            Severity.MEDIUM,
+            LintSeverity.MEDIUM,
             label,
             "steps of one example: no other example hides in its gradient"
             if steps
@@ -134,7 +134,7 @@ def lint_defense(defense: Defense, label: str, examples: int) -> Iterator[LintFi
     if noisy and clips and min(noisy) < max(clips):
         yield LintFinding(
             "noise-before-clip",
-            Severity.MEDIUM,
+            LintSeverity.MEDIUM,
             label,
             "the noise is added before the clip, which scales both down: how much noise is left depends on the data",
             "clip first, then add noise",
@@ -144,7 +144,7 @@ def lint_defense(defense: Defense, label: str, examples: int) -> Iterator[LintFi
     if isinstance(found, NoGuarantee):
         if noisy or clips:
             hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
-            yield LintFinding("no-guarantee", Severity.LOW, label, f"states no ε: {found.reason}", hint)
+            yield LintFinding("no-guarantee", LintSeverity.LOW, label, f"states no ε: {found.reason}", hint)
         return
     yield from _epsilon(found, label)
 
@@ -158,7 +158,7 @@ def _epsilon(found: Mechanism, label: str) -> Iterator[LintFinding]:
     if epsilon > HIGH_EPSILON:
         yield LintFinding(
             "little-noise",
-            Severity.MEDIUM,
+            LintSeverity.MEDIUM,
             label,
             f"noise over clip is {found.noise_multiplier:.3g}: ε of one release is {epsilon:.3g} (δ = {DELTA:g}, unit: "
             f"one {unit}), and rounds add to it",
@@ -166,7 +166,7 @@ def _epsilon(found: Mechanism, label: str) -> Iterator[LintFinding]:
         )
 
 
-ORDER = tuple(Severity)
+ORDER = tuple(LintSeverity)
 SHOWN = 3
 """Findings of a rule that the terminal shows; the JSON file has all."""
 
@@ -186,7 +186,7 @@ def read_findings(path: Path) -> list[LintFinding] | None:
     """What `findings_text` wrote; `None` where there is no such file, or none that can be read."""
     try:
         records = unsealed(read_json(path))["findings"]
-        return [LintFinding(**record | {"severity": Severity(record["severity"])}) for record in records]
+        return [LintFinding(**record | {"severity": LintSeverity(record["severity"])}) for record in records]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -194,7 +194,7 @@ def read_findings(path: Path) -> list[LintFinding] | None:
 def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
     """By rule, with the smallest change that helps, and a line that counts."""
     for (severity, rule, hint), members in _by_rule(found).items():
-        console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is Severity.HIGH else ""))
+        console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is LintSeverity.HIGH else ""))
         for f in members[:SHOWN]:
             residual = "" if f.residual is None else f" (unexplained: {f.residual:.1e})"
             console.print(Text(f"  {f.where}: {f.evidence}{residual}"))
@@ -210,18 +210,18 @@ def print_rules(console: Console, found: Sequence[LintFinding], where: str) -> N
         settings = list(dict.fromkeys(f.where for f in members))
         others = f", and {len(settings) - 1} more" if len(settings) > 1 else ""
         words = f"{severity.value}: {rule}: {settings[0]}{others}"
-        style = "bold" if severity is Severity.HIGH else ""
+        style = "bold" if severity is LintSeverity.HIGH else ""
         console.print(Text(words, style=style), no_wrap=True, overflow="ellipsis")
     console.print(Text(f"lint: {_counted(found)}; evidence and what helps: {where}"))
 
 
-def _by_rule(found: Sequence[LintFinding]) -> dict[tuple[Severity, str, str], list[LintFinding]]:
-    groups: dict[tuple[Severity, str, str], list[LintFinding]] = {}
+def _by_rule(found: Sequence[LintFinding]) -> dict[tuple[LintSeverity, str, str], list[LintFinding]]:
+    groups: dict[tuple[LintSeverity, str, str], list[LintFinding]] = {}
     for f in found:
         groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
     return groups
 
 
 def _counted(found: Sequence[LintFinding]) -> str:
-    counts = ", ".join(f"{sum(f.severity is s for f in found)} {s.value}" for s in Severity)
+    counts = ", ".join(f"{sum(f.severity is s for f in found)} {s.value}" for s in LintSeverity)
     return f"{len(found)} findings: {counts}"

@@ -34,10 +34,10 @@ from leakgauge.privacy.ledger import Ledger
 from leakgauge.risk.cohort import read_cohort
 from leakgauge.risk.cohort_log import read_log
 from leakgauge.risk.lint import lint_source, lint_update
-from leakgauge.study.deciding.facts import read_lint
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.pipeline.compare import compare, read_report
+from leakgauge.study.pipeline.linted import read_lint
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.tables import PlannedAudit
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
@@ -260,7 +260,7 @@ READERS = (
     Reader("frontier.yaml", _text(FRONTIER), lambda path: parse_frontier(read_yaml(path))),
     Reader("frontier.json", _begun, _read_begun),
     Reader("report.json", _report, _read_report),
-    Reader("lint.json", _lint_file, lambda path: read_lint(path.parent)),
+    Reader("lint.json", _lint_file, lambda path: read_lint(path.parent, "")),
     Reader("limits.json", _text(Limits.packaged().to_json()), Limits.read),
     Reader("model.npz", _archive, lambda path: read_model(path, "state")),
     Reader("denoiser.safetensors", _denoiser, read_denoiser),

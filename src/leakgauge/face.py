@@ -25,9 +25,9 @@ from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
 from leakgauge.study.audited import Audit, lent, owning
-from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.document import summary, verdict_of
-from leakgauge.study.pipeline.lint import findings_text, lint_plan, read_findings, sorted_findings
+from leakgauge.study.pipeline.lint import lint_once
+from leakgauge.study.pipeline.linted import LINT, findings_text
 from leakgauge.study.run import OnTrial, run
 from leakgauge.study.session import write_reports
 from leakgauge.study.written import resolve_plan
@@ -78,10 +78,9 @@ def audit(
     dealt = {"source": _source(data), "batch": batch, "batches": batches}
     made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
     where = lent(folder)
-    linted = None if anew else read_findings(where / LINT)
-    linted = sorted_findings(lint_plan(made)) if linted is None else linted
+    linted, _ = lint_once(made, where, anew=anew)
     store = run(made, where, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial, anew=anew)
-    write_whole(where / LINT, findings_text(linted))
+    write_whole(where / LINT, findings_text(linted, store.audit.identity))
     found = verdict_of(store)
     write_reports(store, summary(store, found))
     store.close()

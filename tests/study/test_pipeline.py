@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from leakgauge.cli import main
+from leakgauge.cli.gate import lines
 from leakgauge.cli.lint import decision
 from leakgauge.errors import InputError
 from leakgauge.risk.lint import LintFinding, LintSeverity
@@ -23,7 +25,7 @@ from leakgauge.study.contents import withheld_name
 from leakgauge.study.pipeline.compare import compare
 from leakgauge.study.pipeline.estimate import Estimate, TrialCost
 from leakgauge.study.pipeline.gate import Judged, write_junit
-from leakgauge.study.pipeline.lint import print_rules
+from leakgauge.study.pipeline.linted import print_rules
 from study.plans import tiny
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -148,6 +150,33 @@ def test_a_trial_without_a_result_is_not_identified_and_other_data_are_refused()
     other["trials"][0] |= {"attack": "b", "scenario": first["trials"][0]["scenario"] | {"defense": "d"}}
     with pytest.raises(InputError, match="no setting in common"):
         compare(first, other)
+
+
+def test_what_two_audits_do_not_share_is_said(audit: Path, tmp_path: Path) -> None:
+    """An attack that broke on all clients of B had "0 of 8 in B"; settings without a common example "0 of 0", p = 1; an
+    audit with a hundredth of the effort, other pictures under the same names, or a report.json changed by hand "only in
+    A 8"."""
+    first, second = outcomes("none", [True] * 2, [20.0] * 2), outcomes("none", [True] * 2, [20.0] * 2)
+    for trial in second["trials"]:
+        trial |= {"scores": None, "status": "failed"}
+    elsewhere = outcomes("topk", [True], [20.0])["trials"][0]
+    first["trials"].append(copy.deepcopy(elsewhere))
+    elsewhere["scenario"]["data"]["names"] = ["else"]
+    second["trials"].append(elsewhere)
+    failed, apart = compare(first, second).pairs
+    assert "  without a result, which is no protection: 2 in B" in lines(failed)
+    assert lines(apart)[-1] == "  no example in common, so nothing to compare"
+    calm = json.loads((audit / "out" / "report.json").read_text())
+    calm["config"]["budget"], calm["decision"]["hashes"]["data"] = {"gradient_evaluations": 1}, "other"
+    for trial in calm["trials"]:
+        trial["scores"]["identified"] = [False]
+    (tmp_path / "calm.json").write_text(json.dumps(calm))
+    differ = "the audits differ in budget, the contents of the data too"
+    assert differ in run("compare", audit / "out", tmp_path / "calm.json")[1]
+    shutil.copytree(audit / "out", tmp_path / "changed")
+    shutil.copy(tmp_path / "calm.json", tmp_path / "changed" / "report.json")
+    code, text = run("compare", audit / "out", tmp_path / "changed")
+    assert (code, "2 of 2 in A, 2 of 2 in B" in text, "differ in" in text) == (0, True, False)
 
 
 def test_the_commands(audit: Path, tmp_path: Path) -> None:

@@ -241,16 +241,27 @@ def test_gate_without_a_gate_and_without_an_audit(finished: Path, tmp_path: Path
 
 
 def test_an_unfinished_audit_does_not_pass_its_gate(tmp_path: Path) -> None:
-    defended = {"defenses": [{"noise": {"relative": 100.0}}], "attacks": ["closed-form"]}
-    run(resolve_plan(tiny(gate={"identified": {"max": 1.0}}, **defended)), tmp_path, workers=1).close()
-    assert cli("gate", tmp_path).returncode == 0
+    plan = plan_file(
+        tmp_path,
+        data={"source": "samples", "size": 16, "batch": 1, "batches": 5},
+        defenses=[{"noise": {"relative": 100.0}}],
+        attacks=["auto"],
+        budget={"gradient_evaluations": 4},
+        gate={"identified": {"max": 0.5}, "label_f1": {"max": 1.0}},
+    )
+    cli("audit", plan, "-o", tmp_path, "--workers", "1")
+    passed = cli("gate", tmp_path)
+    assert passed.stdout.startswith("gate passed\nNo objection found within 50 % singled out"), passed.stdout
+    assert passed.returncode == 0
     connection = sqlite3.connect(tmp_path / FILE)
-    connection.execute("delete from pictures")
+    connection.execute("delete from pictures where trial like '%b001'")
     connection.execute("delete from trials where id like '%b001'")
     connection.commit()
     unfinished = cli("gate", tmp_path)
     assert unfinished.returncode == 1
     assert "2 trials have not run" in unfinished.stdout
+    assert cli("report", tmp_path).returncode == 0
+    assert "No objection" not in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 from frontiers.rows import row
+from leakgauge.cli import main
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import InMemory
@@ -23,7 +26,7 @@ from leakgauge.observation import Reconstruction, Status
 from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.dealt import first_holders
 from leakgauge.study.deciding.decision import Answer, DecisionScope, decide, label_words
-from leakgauge.study.deciding.facts import LINT, read_lint
+from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import Setting, explain
 from leakgauge.study.grammar import GateConfig, parse
@@ -32,7 +35,9 @@ from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.pipeline.lint import findings_text, read_findings
+from leakgauge.study.pipeline.linted import LINT, findings_text, read_lint
+from leakgauge.study.store import Store
+from leakgauge.study.tables import PlannedAudit
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
@@ -368,11 +373,90 @@ def test_a_lint_that_was_damaged_says_so(tmp_path: Path) -> None:
     """One bit in the name of a rule, and an exact read was none; with a bracket missing nothing had been found."""
     found = LintFinding("exact-read", LintSeverity.HIGH, "m", "closed-form reads 1 of 1 examples exactly", "a defence")
     file = tmp_path / LINT
-    for text in (findings_text([found]).replace("exact-read", "exact-reae"), "{"):
+    for text in (findings_text([found], "mine").replace("exact-read", "exact-reae"), "{"):
         file.write_text(text)
-        assert read_findings(file) is None
         with pytest.raises(InputError, match="cannot be read"):
-            read_lint(tmp_path)
-    file.write_text(findings_text([found]))
-    assert read_findings(file) == [found]
-    assert read_lint(tmp_path)[0]["rule"] == "exact-read"
+            read_lint(tmp_path, "mine")
+    file.write_text(findings_text([found], "mine"))
+    assert read_lint(tmp_path, "mine") == [found]
+
+
+def test_a_lint_that_is_gone_or_of_another_audit_clears_nothing(tmp_path: Path) -> None:
+    """With `lint.json` removed, or that of a calm audit copied over it, an exact read was none: "not recovered"."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump(tiny(attacks=["closed-form"], defenses=["none"], gate={"identified": {"max": 0.5}})))
+    words = ["audit", str(plan), "-o", str(tmp_path / "out"), "--workers", "1"]
+    assert "exact-read" in CliRunner().invoke(main, words).output
+    file = tmp_path / "out" / LINT
+    kept = file.read_text()
+
+    def judged_again() -> str:
+        return CliRunner().invoke(main, ["gate", str(tmp_path / "out")]).output
+
+    assert "lint:" not in judged_again()
+    for text in (None, findings_text([], "another")):
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        said = judged_again()
+        assert "lint: lint.json is" in said
+        assert said.endswith("gate failed\n")
+    store = Store.open(tmp_path / "out")
+    assert "not-run" in str(summary(store)["decision"])
+    store.close()
+    assert "exact-read" in CliRunner().invoke(main, words).output, "the same command reads the plan again"
+    assert file.read_text() == kept
+
+
+def test_a_report_of_an_unfinished_audit_is_no_clearance(tmp_path: Path) -> None:
+    """`leakgauge report` said "No objection" of the trials that had run, where `leakgauge gate` said "unfinished"."""
+    plan = resolve_plan(tiny(attacks=["closed-form"], gate={"identified": {"max": 0.5}}))
+    asked = PlannedAudit(plan.digest, "a", plan.config, {}, {}, ["x", "y"], False)
+    store = Store.create(tmp_path, asked)
+    reasons = verdict_of(store).gate.reasons
+    store.close()
+    assert any("unfinished: 2 trials have not run" in reason.text for reason in reasons)
+
+
+CALM = [*POWER, *quiet(80)]
+STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(60)]
+
+
+@pytest.mark.parametrize(
+    ("trials", "gate"),
+    [
+        (CALM, {"identified": {"max": 0.05}}),
+        (CALM, {"psnr": {"worst": 18}}),
+        ([*POWER, *STRANGE], {"identified": {"max": 0.2}}),
+        ([*POWER, *quiet(80), *quiet(80, attack="b")], {"identified": {"max": 0.2}}),
+        ([*POWER, *quiet(3)], {"identified": {"max": 0.9}}),
+        ([*POWER, *quiet(2)], {"psnr": {"worst": 18, "share": 0.9}}),
+        ([*POWER, *quiet(80, f1=0.9)], {"identified": {"max": 0.2}}),
+        ([*POWER, *quiet(80, f1=0.9)], {"identified": {"max": 0.2}, "label_f1": {"max": 1}}),
+        ([*POWER, *quiet(80, trace=())], {"identified": {"max": 0.2}}),
+        (
+            [*POWER, *(trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80))],
+            {"identified": {"max": 0.5}},
+        ),
+        ([*POWER, *quiet(79), trial(79, 30.0, defense="d", identified=True)], {"identified": {"max": 0.5}}),
+    ],
+)
+def test_the_page_and_the_exit_code_say_the_same(trials: list[Trial], gate: dict[str, Any]) -> None:
+    """Six of these said "No" or "Not yet" on the page, over a gate that passed."""
+    limits = GateConfig.model_validate(gate)
+    found = verdict(trials, limits)
+    decision = decide(found, DecisionScope(limits, 1, captured=False))
+    assert (decision.answer is Answer.NO_OBJECTION) == bool(found.gate.passed)
+    if any(row.level is Level.PARTIAL for row in found.findings):
+        assert "20 of 80 images are singled out, more than by chance, which the gate permits" in decision.reason
+
+
+def test_reads_without_a_search_pass_no_gate() -> None:
+    """A closed form that a defence stops, and nothing else: "none of the attacks tried recovered an image", exit 0."""
+    reads = [replace(t, trace=(), gradient_evaluations=0) for t in quiet(60)]
+    result = judged([*POWER, *reads])
+    assert result.passed is False
+    assert "only reads without a search were tried" in result.reasons[0].text
+    control = [replace(t, attack="b", trace=()) for t in POWER]
+    assert judged([*POWER, *control, *reads, *quiet(60)]).passed is True
+    assert judged([*POWER, *(replace(t, role=Role.STRONGEST) for t in reads)]).passed is True

@@ -31,7 +31,7 @@ def gate_command(folder: Path, *, json_file: Path | None = None, junit: Path | N
     judged = write_decision(folder, json_file=json_file, junit=junit)
     for reason in judged.reasons:
         click.echo(reason)
-    click.echo("gate passed" if judged.passed else "gate failed")
+    click.echo(f"gate passed\n{judged.decision}" if judged.passed else "gate failed")
     return 0 if judged.passed else 1
 
 
@@ -70,6 +70,9 @@ def compare_command(first: Path, second: Path, *, json_file: Path | None, consol
         write_whole(json_file, json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n")
     console.print(Text(f"A: {first}"))
     console.print(Text(f"B: {second}"))
+    if found.other:
+        differ = f"the audits differ in {', '.join(found.other)} too: what differs below may be no protection"
+        console.print(Text(differ))
     for pair in found.pairs:
         console.print()
         for line in lines(pair):
@@ -81,14 +84,18 @@ def lines(pair: Pairing) -> list[str]:
     """A pair of settings in words."""
     same = pair.first == pair.second
     title = [_words(pair.first)] if same else [f"A: {_words(pair.first)}", f"B: {_words(pair.second)}"]
+    if not pair.examples:
+        return [*title, "  no example in common, so nothing to compare"]
     a, b = pair.identified
     said = f"identified: {a} of {pair.examples} in A, {b} of {pair.examples} in B"
     if pair.only_first or pair.only_second:
         said += f" (only in A {pair.only_first}, only in B {pair.only_second}; p = {pair.p_value:.2g})"
+    lost = [f"{n} in {name}" for n, name in zip(pair.lost, "AB", strict=True) if n]
+    none = [f"  without a result, which is no protection: {', '.join(lost)}"] if lost else []
     if pair.difference is None:
-        return [*title, f"  {said}", "  PSNR: no example has one in both"]
+        return [*title, f"  {said}", *none, "  PSNR: no example has one in both"]
     ends = "" if pair.interval is None else f" [{pair.interval[0]:+.1f}, {pair.interval[1]:+.1f}]"
-    return [*title, f"  {said}", f"  PSNR, B less A: {pair.difference:+.1f} dB{ends}, mean over examples"]
+    return [*title, f"  {said}", *none, f"  PSNR, B less A: {pair.difference:+.1f} dB{ends}, mean over examples"]
 
 
 def _words(setting: Setting) -> str:

@@ -17,7 +17,8 @@ from leakgauge.files import write_whole
 from leakgauge.risk.lint import LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.pipeline.estimate import Estimate, TrialCost, estimate
-from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_findings, sorted_findings
+from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.pipeline.linted import findings_text, print_findings, sorted_findings
 from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update
 

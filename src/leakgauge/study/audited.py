@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 from leakgauge.errors import InputError
 from leakgauge.files import private_folder
 from leakgauge.risk.lint import LintFinding
-from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.verdict import Verdict, lines, named
+from leakgauge.study.pipeline.linted import LINT
 from leakgauge.study.store import RESULTS
 
 if TYPE_CHECKING:

@@ -9,10 +9,12 @@ from typing import Any
 
 from leakgauge.errors import InputError
 from leakgauge.files import written_whole
-from leakgauge.study.deciding.facts import read_lint, signed
+from leakgauge.study.deciding.facts import signed
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.gate import Reason, Why
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict
+from leakgauge.study.pipeline.linted import NOT_RUN, read_lint
 from leakgauge.study.store import Store
 
 SCHEMA_VERSION = 2
@@ -45,7 +47,11 @@ def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
         "decision": signed(
-            judged, gate=gate_of(config), config=config, contents=json.loads(audit.contents), folder=store.folder
+            judged,
+            gate=gate_of(config),
+            config=config,
+            contents=json.loads(audit.contents),
+            lint=read_lint(store.folder, audit.identity),
         ),
         "verdict": judged.to_json(),
     }
@@ -63,15 +69,19 @@ def document(store: Store) -> dict[str, Any]:
 
 
 def verdict_of(store: Store) -> Verdict:
-    """What the finished trials say together; they are read one by one, and kept as far as the verdict asks.
+    """What the finished trials say together; they are read one by one, and kept as far as the verdict asks. While some
+    have not run, or no lint of this audit lies beside them, no gate passes.
 
     Raises:
         InputError: an earlier version wrote them, or what the lint found beside them is damaged.
     """
     trials = [read_trial(record).judged for record in store.each()]
-    exact = next((f for f in read_lint(store.folder) if f["rule"] == "exact-read"), None)
-    proof = "" if exact is None else f"{exact['where']}: {exact['evidence']}"
-    return verdict(trials, gate_of(json.loads(store.audit.config)), proof)
+    lint, left = read_lint(store.folder, store.audit.identity), store.missing()
+    proof = next((f"{f.where}: {f.evidence}" for f in lint if f.rule == "exact-read"), "")
+    lacking = [f"unfinished: {left} trials have not run"] if left else []
+    lacking += [f"lint: {f.evidence}" for f in lint if f.rule == NOT_RUN]
+    open_ = tuple(Reason(Why.FAILED, text) for text in lacking)
+    return verdict(trials, gate_of(json.loads(store.audit.config)), proof, open_)
 
 
 def read_trial(record: dict[str, Any]) -> Trial:

@@ -17,12 +17,12 @@ from leakgauge.compute import Compute, available
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import write_whole
 from leakgauge.report.html import render
-from leakgauge.study.deciding.facts import LINT
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.verdict import Verdict, lines, named
-from leakgauge.study.pipeline.lint import findings_text, lint_plan, print_rules, read_findings, sorted_findings
+from leakgauge.study.pipeline.lint import lint_once
+from leakgauge.study.pipeline.linted import LINT, findings_text, print_rules
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
 from leakgauge.study.written import resolve_plan
@@ -59,9 +59,8 @@ def run_audit(
         compute = replace(compute, memory=max(1, available(device) // workers))
     compute.apply()
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
-    done = not anew and read_findings(output / LINT) is not None
-    linted = None if done else sorted_findings(lint_plan(plan))
-    if linted is not None:
+    linted, is_new = lint_once(plan, output, anew=anew)
+    if is_new:
         print_rules(console, linted, f"{output / LINT}")
     columns = (
         TextColumn("{task.description}"),
@@ -93,8 +92,7 @@ def run_audit(
         )
     finally:
         progress.stop()
-    if linted is not None:
-        write_whole(output / LINT, findings_text(linted), FREE_SPACE)
+    write_whole(output / LINT, findings_text(linted, filled.audit.identity), FREE_SPACE)
     judged = verdict_of(filled)
     told = summary(filled, judged)
     html, _ = write_reports(filled, told)

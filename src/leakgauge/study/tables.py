@@ -52,6 +52,11 @@ class AuditRow(Base):
             self.version, self.created_at, self.planned,
         )  # fmt: skip
 
+    @property
+    def identity(self) -> str:
+        """As that of the `PlannedAudit`."""
+        return identity_of(self.digest, json.loads(self.contents))
+
 
 class PlannedRow(Base):
     __tablename__ = "planned"
@@ -115,4 +120,9 @@ class PlannedAudit:
     @property
     def identity(self) -> str:
         """Of the plan and all that it rests on: equal audits of a team are one."""
-        return checksum_of(self.digest, *(part for item in sorted(self.contents.items()) for part in item))
+        return identity_of(self.digest, self.contents)
+
+
+def identity_of(digest: str, contents: Mapping[str, str]) -> str:
+    """Of an audit: its plan's digest and the identities of all that it rests on."""
+    return checksum_of(digest, *(part for item in sorted(contents.items()) for part in item))

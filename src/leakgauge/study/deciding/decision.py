@@ -70,26 +70,32 @@ class DecisionScope:
 def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
     """The answer of an audit.
 
-    *No*: something came back, was singled out beyond chance, was read exactly, or a limit of the gate is broken.
-    *No objection*: the gate passed, and no label was read that it sets no limit for. *Not yet*: everything else.
+    *No objection*: the gate passed, and nothing else: page and exit code say the same. *No*: something came back, was
+    singled out beyond chance, was read exactly, or a limit of the gate is broken. *Not yet*: everything else.
     """
     own = [f for f in verdict.findings if not f.control]
     rests = _rests_on(own, asked.captured)
-    for answer, reason, following in _grounds(verdict, own, asked):
-        return Decision(answer, reason, rests, following)
-    assert asked.gate is not None
-    return Decision(
-        Answer.NO_OBJECTION,
-        f"Every limit of the gate holds with 95 % confidence in {_settings(own)} against the attacks tried here.",
-        rests,
-        Next("audit again when model, local training, defence, server or the kind of data change"),
-        limits_of(asked.gate),
-    )
+    if verdict.gate.passed and asked.gate is not None:
+        following = Next("audit again when model, local training, defence, server or the kind of data change")
+        return Decision(Answer.NO_OBJECTION, _held(own, asked.thing), rests, following, limits_of(asked.gate))
+    answer, reason, following = _grounds(verdict, own, asked)[0]
+    return Decision(answer, reason, rests, following)
+
+
+def _held(own: Sequence[Finding], thing: str) -> str:
+    """What passed, and first of all what the gate lets pass."""
+    seen = [f.identified for f in own if f.level is Level.PARTIAL and f.identified is not None]
+    worst = max(seen, key=lambda i: i.rate, default=None)
+    known = ""
+    if worst is not None:
+        known = f"{worst.count} of {worst.n} {thing}s are singled out, more than by chance, which the gate permits. "
+    holds = f"Every limit of the gate holds with 95 % confidence in {_settings(own)} against the attacks tried here"
+    return f"{known}{holds}{', none of which searches: texts are only read' * (thing == 'text')}."
 
 
 def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> list[tuple[Answer, str, Next]]:
     """Everything that stands against "no objection", the gravest first."""
-    reasons = verdict.gate.reasons if verdict.gate.passed is False else ()
+    reasons = verdict.gate.reasons
     found = [
         *_leaks(verdict, own),
         *_broken(reasons, Why.BROKEN, Answer.NO, "lower what leaks, or argue for another limit before the audit"),
@@ -103,6 +109,8 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     found += _broken(reasons, Why.UNRELIABLE, Answer.NOT_YET, better)
     found += _broken(reasons, Why.UNMEASURED, Answer.NOT_YET, "add an attack that reads it, or change the gate")
     found += _broken(reasons, Why.UNINFORMED, Answer.NOT_YET, "add defense to knows: attackers read about defences")
+    searching = "add auto to attacks, or another search"
+    found += _broken(reasons, Why.UNSEARCHED, Answer.NOT_YET, searching)
     found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, "add an attack that recovers the undefended controls")
     unsupported = _broken(reasons, Why.UNSUPPORTED, Answer.NOT_YET, "")
     found += [(answer, text, more_clients(own, asked)) for answer, text, _ in unsupported]
@@ -115,15 +123,13 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     if verdict.gate.passed is None:
         step = "say in the plan what would be acceptable, e.g. gate: {identified: {max: 0.05}}"
         found.append((Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)))
-    elif verdict.gate.passed is False and not found:
-        found.append((Answer.NOT_YET, "The gate did not pass.", Next("see its reasons")))
     leaking = [f for f in own if f.label_f1 is not None and f.label_f1.leaks]
     if leaking and (asked.gate is None or asked.gate.label_f1 is None):
         step = "decide whether the labels are sensitive, and set gate: {label_f1: {max: …}}"
         found.append(
             (Answer.NOT_YET, f"Labels were read, and no limit is set for them: {label_words(own)}", Next(step))
         )
-    return found
+    return found or [(Answer.NOT_YET, "The gate did not pass.", Next("see its reasons"))]
 
 
 def _leaks(verdict: Verdict, own: Sequence[Finding]) -> list[tuple[Answer, str, Next]]:

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.files import read_json, unsealed
+from leakgauge.errors import FOREIGN
 from leakgauge.privacy.guarantee import NoGuarantee, mechanism
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.privacy.tested import Claim
 from leakgauge.resolve import resolve_defense
+from leakgauge.risk.lint import LintFinding
 from leakgauge.study.deciding.decision import Decision, DecisionScope, decide, label_words
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import Verdict
+from leakgauge.study.pipeline.linted import records_of
 
 DELTA = 1e-5
 CORE_HOUR = 0.05
@@ -45,7 +46,7 @@ def facts(
     *,
     config: Mapping[str, Any],
     contents: Mapping[str, str],
-    lint: Sequence[Mapping[str, Any]],
+    lint: Sequence[LintFinding],
 ) -> dict[str, object]:
     """The ``decision`` of report.json."""
     own = [f for f in verdict.findings if not f.control]
@@ -73,7 +74,7 @@ def facts(
         "privacy_budget": _budgets(config),
         "withheld": _withheld(own),
         "hashes": dict(contents),
-        "lint": [dict(found) for found in lint],
+        "lint": records_of(lint),
         "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE],
         "reasonably_likely_means": MEANS,
         "residual": RESIDUAL,
@@ -243,20 +244,15 @@ def _capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-LINT = "lint.json"
-"""Findings of the lint that ran before the trials, beside the store."""
-
-
 def signed(
     judged: Verdict,
     *,
     gate: GateConfig | None,
     config: Mapping[str, Any],
     contents: Mapping[str, str],
-    folder: Path,
+    lint: Sequence[LintFinding],
 ) -> dict[str, object]:
     """The ``decision`` of report.json."""
-    lint = read_lint(folder)
     data = judged.findings[0].scenario.data if judged.findings else None
     asked = DecisionScope(
         gate=gate,
@@ -265,16 +261,3 @@ def signed(
         thing="image" if data is None else data.kind,
     )
     return facts(decide(judged, asked), judged, config=config, contents=contents, lint=lint)
-
-
-def read_lint(folder: Path) -> list[dict[str, object]]:
-    """What the lint found before the trials; nothing where it did not run. Raises `InputError` for a damaged file."""
-    file = folder / LINT
-    if not file.exists():
-        return []
-    try:
-        found = [{**one, "rule": str(one["rule"])} for one in unsealed(read_json(file))["findings"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = f"remove it and run the same command again: {file}"
-        raise InputError("folder", f"{LINT} cannot be read ({said(error)})", hint) from error
-    return found

@@ -23,9 +23,12 @@ class Why(Enum):
     FAILED = "without a result"
     UNRELIABLE = "flagged as unreliable"
     UNMEASURED = "with a limit on what was not measured, or none on what was"
+    LABELS = "with labels that were read and no limit on them"
     UNINFORMED = "tried only by attackers who do not know the defence"
     POWERLESS = "without an attack that was shown to work"
+    UNSEARCHED = "tried by reads alone, without a search"
     UNSUPPORTED = "with too few clients to say that a limit holds"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -55,26 +58,31 @@ class GateResult:
         return {"passed": self.passed, "reasons": [reason.text for reason in self.reasons]}
 
 
-def judge(gate: GateConfig | None, rows: Sequence[tuple[TrialGroup, Finding]], proof: str = "") -> GateResult:
+def judge(
+    gate: GateConfig | None, rows: Sequence[tuple[TrialGroup, Finding]], proof: str = "", lacking: Sequence[Reason] = ()
+) -> GateResult:
     """Tests every scenario × attack against the limits.
 
     A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
     does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exact read, an exposed
-    row, a flagged one, trials that failed, a limit on what no attack measured, none on what is identified beyond
-    chance, a setting in which no attack that has shown its power and knows the defence was tried, and a captured update
-    that the plan does not explain.
+    row, a flagged one, an undecided one, trials that failed, a limit on what no attack measured, none on what is
+    identified beyond chance or on labels that were read, a setting in which no attack that has shown its power, knows
+    the defence and searches was tried, and a captured update that the plan does not explain. What passes is what the
+    page has no objection to.
 
     Args:
         rows: those of the audit that are no controls.
         proof: what was read exactly before any trial, in words; empty where nothing was.
+        lacking: what the audit lacks beside its rows, such as trials that have not run.
     """
     if gate is None:
-        return GateResult(None)
+        return GateResult(None, tuple(lacking))
     tested = [(group, found) for group, found in rows if group.scored]
     if not tested:
         why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
-        return GateResult(False, (Reason(Why.FAILED, why),))
-    reasons = [Reason(Why.BROKEN, f"exact: {proof}; no limit lets that pass")] if proof else []
+        return GateResult(False, (*lacking, Reason(Why.FAILED, why)))
+    reasons = [*lacking]
+    reasons += [Reason(Why.BROKEN, f"exact: {proof}; no limit lets that pass")] if proof else []
     reasons += [reason for group, found in tested for reason in _reasons(gate, group, found)]
     doubts = dict.fromkeys(group.doubt for group, _ in rows if group.doubt)
     reasons += [Reason(Why.UNEXPLAINED, f"explained: {doubt}") for doubt in doubts]
@@ -84,6 +92,10 @@ def judge(gate: GateConfig | None, rows: Sequence[tuple[TrialGroup, Finding]], p
         for group, found in rows
         for flag in found.flags
     ]
+    for group, found in tested:
+        explained = group.failed or group.doubt or found.flags
+        if found.level is Level.INCONCLUSIVE and not explained:
+            reasons.append(Reason(Why.UNDECIDED, f"undecided: {found.sentence.rstrip('.')}"))
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
         here = [(group, found) for group, found in tested if group.scenario == setting]
         reasons += _of_setting(gate, setting, here)
@@ -104,6 +116,9 @@ def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialG
     if gate.identified is None and any(found.level is Level.PARTIAL for _, found in here):
         none = "more are identified than by chance, and the gate has no limit on that (identified: {max: …})"
         reasons.append(Reason(Why.UNMEASURED, f"identified: {setting.words}: {none}"))
+    if gate.label_f1 is None and any(reader.leaks for reader in readers):
+        none = "they are read better than by guessing, and the gate has no limit on that (label_f1: {max: …})"
+        reasons.append(Reason(Why.LABELS, f"labels: {setting.words}: {none}"))
     able = [group for group, found in here if found.power.shown]
     if not able:
         none = "no attack tried here recovers the undefended controls, so it cannot pass"
@@ -113,7 +128,15 @@ def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialG
     elif setting.defended and all(_uninformed(group) for group in able):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
         reasons.append(Reason(Why.UNINFORMED, f"knowledge: {setting.words}: {none}"))
+    if able and not any(_searches(group) for group in able):
+        none = "only reads without a search were tried, and a search may find what they miss: add auto to attacks"
+        reasons.append(Reason(Why.UNSEARCHED, f"search: {setting.words}: {none}"))
     return reasons
+
+
+def _searches(group: TrialGroup) -> bool:
+    """Whether an attack looked for what no closed form reads. For texts there is no such attack."""
+    return group.thing == "text" or any(t.role is Role.STRONGEST or t.trace for t in group.trials)
 
 
 def _uninformed(group: TrialGroup) -> bool:

@@ -9,7 +9,7 @@ from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import NOT_SAFE, finding
 from leakgauge.study.judging.flags import flags_of
-from leakgauge.study.judging.gate import GateResult, judge
+from leakgauge.study.judging.gate import GateResult, Reason, judge
 from leakgauge.study.judging.groups import TrialGroup, groups_of
 from leakgauge.study.judging.records import Explanation, Scenario, Trial
 from leakgauge.study.judging.results import Finding, Level
@@ -39,25 +39,23 @@ class Verdict:
         }
 
 
-def verdict(trials: Sequence[Trial], gate: GateConfig | None, proof: str = "") -> Verdict:
-    """What all trials of an audit say together.
-
-    Args:
-        proof: what was read exactly before any trial, in words; empty where nothing was.
-    """
+def verdict(
+    trials: Sequence[Trial], gate: GateConfig | None, proof: str = "", lacking: Sequence[Reason] = ()
+) -> Verdict:
+    """What all trials of an audit say together; the last two as `judge` takes them."""
     groups = groups_of(trials)
     found = [(group, told(group, groups)) for group in groups]
     rows = [(group, f) for group, f in found if not group.control]
     own = sorted((f for _, f in rows), key=lambda f: (LEVELS.index(f.level), -_highest(f)))
-    level = next((name for name in LEVELS if any(f.level is name for f in own)), Level.INCONCLUSIVE)
-    level = Level.EXPOSED if proof else Level.INCONCLUSIVE if level is Level.NOT_APPLICABLE else level
+    level = min((f.level for f in own if f.level is not Level.NOT_APPLICABLE), key=LEVELS.index, default=None)
+    level = Level.EXPOSED if proof else level or Level.INCONCLUSIVE
     doubt = next((group.doubt for group in groups if group.doubt), "")
     things = {group.thing for group in groups}
     return Verdict(
         level=level,
         headline=_headline(own, level, things.pop() if len(things) == 1 else "example", doubt, proof),
         findings=(*own, *(f for group, f in found if group.control)),
-        gate=judge(gate, rows, proof),
+        gate=judge(gate, rows, proof, lacking),
         explained=min((t.explained for t in trials if t.explained is not None), key=lambda e: e.holds, default=None),
     )
 

@@ -22,10 +22,12 @@ Setting = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class ExampleOutcome:
-    """Of one example over all seeds: whether it was identified in any, and its mean PSNR in dB, if it has one."""
+    """Of one example over all seeds: whether it was identified in any, its mean PSNR in dB, if it has one, and whether
+    no trial on it gave a result."""
 
     identified: bool
     psnr: float | None
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Pairing:
     Attributes:
         first, second: the settings; equal, or they differ in one part.
         examples: in both.
+        lost: how many of them have no result, in each.
         only_first, only_second: identified in one of the two.
         p_value: of McNemar's exact test, two-sided: how often chance alone would be so uneven.
         difference: mean of second − first PSNR in dB, with its 95 % interval by Student; `None` without pairs of
@@ -50,25 +53,31 @@ class Pairing:
     p_value: float
     difference: float | None
     interval: tuple[float, float] | None
+    lost: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and the settings that only one of the audits has."""
+    """All pairs, the settings that only one of the audits has, and what the audits differ in beside settings."""
 
     pairs: tuple[Pairing, ...]
     alone_first: tuple[Setting, ...]
     alone_second: tuple[Setting, ...]
+    other: tuple[str, ...] = ()
+
+
+LISTED = frozenset({"name", "gate", "model", "models", "clients", "defenses", "attacks", "only"})
+"""Keys of a plan that name it, judge it, or say which settings it has."""
 
 
 def read_report(path: Path) -> dict[str, object]:
-    """Of an audit's folder, or a report.json.
+    """Of an audit's folder, where the store says it and no file that may be older, or changed; or a report.json.
 
     Raises:
         InputError: neither.
     """
     file = path / "report.json" if path.is_dir() else path
-    if path.is_dir() and not file.exists() and (path / FILE).exists():
+    if path.is_dir() and (path / FILE).exists():
         from leakgauge.study.document import document
 
         return document(Store.open(path))
@@ -100,7 +109,18 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
     hint = "compare audits of the same data (`data:` in both plans)"
     require(any(pair.examples for pair in pairs), "audits", "have no example in common", hint)
     used = {x for x, _ in shared}, {y for _, y in shared}
-    return Comparison(pairs, tuple(s for s in a if s not in used[0]), tuple(s for s in b if s not in used[1]))
+    alone = [tuple(s for s in found if s not in some) for found, some in zip((a, b), used, strict=True)]
+    return Comparison(pairs, alone[0], alone[1], _other(first, second))
+
+
+def _other(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys by which two plans differ in more than settings, and whether their data do: then what differs may be that
+    and no protection."""
+    plans = [report.get("config") or {} for report in (first, second)]
+    keys = sorted({*plans[0], *plans[1]} - LISTED)
+    data = [((report.get("decision") or {}).get("hashes") or {}).get("data") for report in (first, second)]
+    contents = ("the contents of the data",) * (data[0] != data[1])
+    return (*(key for key in keys if plans[0].get(key) != plans[1].get(key)), *contents)
 
 
 def _changed(first: list[Setting], second: list[Setting]) -> list[tuple[Setting, Setting]]:
@@ -126,7 +146,8 @@ def _by_setting(report: Mapping[str, Any]) -> dict[Setting, dict[str, ExampleOut
             for slot, name in enumerate(names):
                 key = f"{name} ({names[:slot].count(name)})"
                 found = (None, None) if scores is None else (scores["identified"][slot], scores["psnr"][slot])
-                own[key].append(ExampleOutcome(bool(found[0]), None if found[1] is None else float(found[1])))
+                psnr = None if found[1] is None else float(found[1])
+                own[key].append(ExampleOutcome(bool(found[0]), psnr, scores is None))
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError("audits", f"hold a trial that cannot be read ({said(error)})", "take whole reports") from error
     return {s: {name: _over_seeds(outcomes) for name, outcomes in own.items()} for s, own in values.items()}
@@ -134,7 +155,8 @@ def _by_setting(report: Mapping[str, Any]) -> dict[Setting, dict[str, ExampleOut
 
 def _over_seeds(outcomes: list[ExampleOutcome]) -> ExampleOutcome:
     numbers = [o.psnr for o in outcomes if o.psnr is not None]
-    return ExampleOutcome(any(o.identified for o in outcomes), statistics.fmean(numbers) if numbers else None)
+    mean = statistics.fmean(numbers) if numbers else None
+    return ExampleOutcome(any(o.identified for o in outcomes), mean, all(o.lost for o in outcomes))
 
 
 def _pairing(x: Setting, y: Setting, a: Mapping[str, ExampleOutcome], b: Mapping[str, ExampleOutcome]) -> Pairing:
@@ -150,4 +172,5 @@ def _pairing(x: Setting, y: Setting, a: Mapping[str, ExampleOutcome], b: Mapping
         reach = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
         interval = mean - reach, mean + reach
     counts = sum(p.identified for p, _ in both), sum(q.identified for _, q in both)
-    return Pairing(x, y, len(both), counts, only_first, only_second, chance, mean, interval)
+    lost = sum(p.lost for p, _ in both), sum(q.lost for _, q in both)
+    return Pairing(x, y, len(both), counts, only_first, only_second, chance, mean, interval, lost)

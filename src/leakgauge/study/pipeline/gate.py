@@ -44,18 +44,20 @@ class Judged:
         passed: `None` where the plan has no gate and all trials have run.
         reasons: each a line a person can act on; empty if it passed.
         level: of the verdict.
+        decision: the page's first words and their reason.
     """
 
     audit: str
     passed: bool | None
     reasons: tuple[str, ...]
     level: str
+    decision: str = ""
 
     @staticmethod
     def of(store: Store) -> Judged:
-        """An audit with trials left to run does not pass, whatever the others say."""
-        report, left = summary(store), store.missing()
-        gate = report["verdict"]["gate"]
-        reasons = [*gate["reasons"], *([f"unfinished: {left} trials have not run"] if left else [])]
-        passed = False if reasons else gate["passed"]
-        return Judged(str(report["config"].get("name", "audit")), passed, tuple(reasons), report["verdict"]["level"])
+        report = summary(store)
+        judged, page = report["verdict"], report["decision"]
+        reasons = (*judged["gate"]["reasons"],)
+        passed = False if reasons else judged["gate"]["passed"]
+        name, words = str(report["config"].get("name", "audit")), f"{page['title']}: {page['reason']}"
+        return Judged(name, passed, reasons, judged["level"], words)

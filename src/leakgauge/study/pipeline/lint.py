@@ -1,14 +1,11 @@
-"""Everything that an audit's plan gives away before it runs: the findings, in order, printed, written."""
+"""Everything that an audit's plan gives away before it runs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
@@ -18,13 +15,14 @@ from leakgauge.compute import Budget
 from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
-from leakgauge.files import read_json, sealed, unsealed
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import LintFinding, LintSeverity, lint_update
 from leakgauge.study.dealt import Key
+from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
+from leakgauge.study.tables import identity_of
 from leakgauge.update import Update
 
 READS: dict[str, Attack] = {
@@ -40,6 +38,17 @@ READ_SECONDS = 20.0
 DELTA = 1e-5
 HIGH_EPSILON = 10.0
 """ε of one release above which little noise is called out; a round is rarely the only one."""
+
+
+def lint_once(plan: Plan, folder: Path, *, anew: bool) -> tuple[list[LintFinding], bool]:
+    """The findings, the gravest first, and whether they are new: those kept beside an audit of the same plan and
+    contents stand."""
+    if not anew and (folder / LINT).exists():
+        with suppress(InputError):  # damaged
+            found = read_lint(folder, identity_of(plan.digest, plan.contents()))
+            if all(f.rule != NOT_RUN for f in found):
+                return found, False
+    return sorted_findings(lint_plan(plan)), True
 
 
 def lint_plan(plan: Plan) -> Iterator[LintFinding]:
@@ -164,64 +173,3 @@ def _epsilon(found: Mechanism, label: str) -> Iterator[LintFinding]:
             f"one {unit}), and rounds add to it",
             "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
         )
-
-
-ORDER = tuple(LintSeverity)
-SHOWN = 3
-"""Findings of a rule that the terminal shows; the JSON file has all."""
-
-
-def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
-    """The gravest first."""
-    return sorted(found, key=lambda f: ORDER.index(f.severity))
-
-
-def findings_text(found: Sequence[LintFinding]) -> str:
-    """As a JSON document."""
-    records = [asdict(f) | {"severity": f.severity.value} for f in found]
-    return json.dumps(sealed({"findings": records}), indent=1, ensure_ascii=False) + "\n"
-
-
-def read_findings(path: Path) -> list[LintFinding] | None:
-    """What `findings_text` wrote; `None` where there is no such file, or none that can be read."""
-    try:
-        records = unsealed(read_json(path))["findings"]
-        return [LintFinding(**record | {"severity": LintSeverity(record["severity"])}) for record in records]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
-    """By rule, with the smallest change that helps, and a line that counts."""
-    for (severity, rule, hint), members in _by_rule(found).items():
-        console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is LintSeverity.HIGH else ""))
-        for f in members[:SHOWN]:
-            residual = "" if f.residual is None else f" (unexplained: {f.residual:.1e})"
-            console.print(Text(f"  {f.where}: {f.evidence}{residual}"))
-        if len(members) > SHOWN:
-            console.print(Text(f"  and {len(members) - SHOWN} more"))
-        console.print(Text(f"  what helps: {hint}"))
-    console.print(Text(f"{_counted(found)}. No finding means that these rules saw nothing, no more."))
-
-
-def print_rules(console: Console, found: Sequence[LintFinding], where: str) -> None:
-    """A line a rule, and where the rest is to be read."""
-    for (severity, rule, _), members in _by_rule(found).items():
-        settings = list(dict.fromkeys(f.where for f in members))
-        others = f", and {len(settings) - 1} more" if len(settings) > 1 else ""
-        words = f"{severity.value}: {rule}: {settings[0]}{others}"
-        style = "bold" if severity is LintSeverity.HIGH else ""
-        console.print(Text(words, style=style), no_wrap=True, overflow="ellipsis")
-    console.print(Text(f"lint: {_counted(found)}; evidence and what helps: {where}"))
-
-
-def _by_rule(found: Sequence[LintFinding]) -> dict[tuple[LintSeverity, str, str], list[LintFinding]]:
-    groups: dict[tuple[LintSeverity, str, str], list[LintFinding]] = {}
-    for f in found:
-        groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
-    return groups
-
-
-def _counted(found: Sequence[LintFinding]) -> str:
-    counts = ", ".join(f"{sum(f.severity is s for f in found)} {s.value}" for s in LintSeverity)
-    return f"{len(found)} findings: {counts}"

@@ -176,6 +176,7 @@ def workers() -> list[psutil.Process]:
 
 def begin(subject: Subject, out: Path, limit: int | None = None) -> int:
     """A run in a process of its own; exit code 0, 2 for one line, 3 for anything else."""
+    forkserver.ensure_running()  # Python's ends where a client is killed while it sends
     pid = os.fork()
     if pid:
         return pid

@@ -49,7 +49,13 @@ def test_ctrl_c_however_often_is_one_line_and_leaves_nothing_behind(times: int, 
     """No traceback, no process, and no remark of Python's about semaphores."""
     plan, out = plan_file(tmp_path), tmp_path / "out"
     command = [sys.executable, "-m", "leakgauge", "audit", str(plan), "-o", str(out), "--workers", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores Ctrl-C
+    )
     until = time.monotonic() + 240
     while not psutil.Process(process.pid).children() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)

@@ -25,7 +25,7 @@ def test_disturbed_at_random_nothing_is_lost_and_nothing_is_there_twice(
     make: Callable[[Path], Subject], tmp_path: Path
 ) -> None:
     """`LEAKGAUGE_CHAOS` is the number of disturbances that strike, of several in each run."""
-    points = int(os.environ.get("LEAKGAUGE_CHAOS", "50"))
+    points = int(os.environ.get("LEAKGAUGE_CHAOS", "60"))
     count = chaos(make, tmp_path / "runs", points, on_point=print)
     name = f"a run of {make.__name__}"
     hits = ", ".join(f"{way} {n}" for way, n in sorted(count.hits.items()))

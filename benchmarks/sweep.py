@@ -124,7 +124,7 @@ def fill(out: Path, leave: int) -> int:
     engine, rows = store._base.engine, []
     with Session(engine) as session, session.begin():
         left = [i for i in session.query(PlannedRow.id).order_by(PlannedRow.id).all() if i[0] not in done]
-        for (name,) in left[: len(left) - leave]:
+        for (name,) in left[: max(len(left) - leave, 0)]:
             parts = name.split("/")
             scenario = sample["scenario"] | {"defense": parts[-4], "defended": parts[-4] != "none"}
             scenario["data"] = scenario["data"] | {"index": int(parts[-1][1:])}
@@ -133,7 +133,8 @@ def fill(out: Path, leave: int) -> int:
             checksum = checksum_of(name, record, "0", "copy")
             row = {"id": name, "record": record, "pictures": 0, "created_at": "copy", "checksum": checksum}
             rows.append(row | {"audit": store.key})
-        session.execute(insert(TrialRow), rows)
+        if rows:
+            session.execute(insert(TrialRow), rows)
     store.close()
     return len(done) + len(rows)
 

@@ -11,18 +11,44 @@ VOCABULARY, LENGTH, CLASSES = 400, 32, 5
 class Encoder(nn.Module):
     """A transformer encoder with places, padding left out, and the mean over the text."""
 
-    def __init__(self, width: int = 64) -> None:
+    def __init__(self, width: int = 64, *, causal: bool = False) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, width, padding_idx=0), nn.Embedding(LENGTH, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 64, batch_first=True)
+        layer = nn.TransformerEncoderLayer(width, 4, width, batch_first=True)
         self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(width, CLASSES)
+        self.head, self.causal = nn.Linear(width, CLASSES), causal
 
     def forward(self, ids: Tensor) -> Tensor:
         hidden = ids == 0
-        x = self.body(self.words(ids) + self.places.weight, src_key_padding_mask=hidden)
+        later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1) if self.causal else None
+        x = self.body(self.words(ids) + self.places.weight, mask=later, src_key_padding_mask=hidden)
         kept = (~hidden)[..., None].to(x.dtype)
         return self.head((x * kept).sum(1) / kept.sum(1))
+
+
+class Decoder(nn.Module):
+    """Causal attention written by hand behind a norm, and the mean of the first places, padding with them.
+
+    Attributes:
+        seen: how many places the answer rests on.
+    """
+
+    def __init__(self, width: int = 144, *, placed: bool = True, seen: int = LENGTH) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(LENGTH, width)
+        self.norm, self.then = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.wide, self.back = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.head, self.placed, self.seen = nn.Linear(width, CLASSES), placed, seen
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + (self.places.weight if self.placed else 0)
+        y = self.norm(x)
+        scores = self.query(y) @ self.key(y).transpose(1, 2) / y.shape[2] ** 0.5
+        later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+        x = x + scores.masked_fill(later, -torch.inf).softmax(2) @ self.value(y)
+        x = x + self.back(self.wide(self.then(x)).relu())
+        return self.head(x[:, : self.seen].mean(1))
 
 
 class Bag(nn.Module):

@@ -85,13 +85,13 @@ class TokenCounts:
         counts: how often each token occurs: a row a text, in no order, or one row for all texts together.
         counted: whether these are the counts; else a token that occurs has 1, however often it does.
         whole: whether no other token occurs.
-        order: the tokens of the only text in their places; `None` where these were not read.
+        order: the tokens of each text in their places, a row of `counts` each; `None` where these were not read.
     """
 
     counts: Int[Tensor, "k vocabulary"]
     counted: bool
     whole: bool
-    order: Int[Tensor, " length"] | None = None
+    order: Int[Tensor, "k length"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from leakgauge.report.html import render
 from leakgauge.study.dealt import Key
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
-from texts import CLASSES, VOCABULARY, Bag, Encoder, texts
+from texts import CLASSES, VOCABULARY, Bag, Decoder, Encoder, texts
 
 CSV = 'who,text,ill\nanna,"Anaemia, mild; anaemia!",yes\nbert,No complaint.,no\n'
 
@@ -114,6 +114,17 @@ def test_four_pooled_texts_are_told_apart_and_counts_only_keeps_no_word() -> Non
     assert all(record["scores"]["identified"])
     bare = run_trial(plan, key, compute=Compute(), counts_only=True).record
     assert set(bare["words"]) == {"match"}
+
+
+def test_four_texts_in_order_stand_beside_their_own() -> None:
+    torch.manual_seed(0)
+    plan = planned(Decoder(), data={"batch": 4, "batches": 2})
+    record = run_trial(plan, Key(0, 0, 0, 0, 0, 0), compute=Compute()).record
+    assert record["words"]["form"] == "in order"
+    assert [[w for w in text if w != "w0"] for text in record["words"]["read"]] == record["words"]["true"]
+    assert record["scores"]["exact"] == [True] * 4
+    assert record["tokens"]["in_place"] == 1
+    assert record["tokens"]["exact_counts"]
 
 
 @pytest.mark.parametrize("client", ["fedsgd", FedAvg(lr=0.1, epochs=2)], ids=repr)

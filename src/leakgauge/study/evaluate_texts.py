@@ -47,14 +47,17 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         rank=tuple(ranks),
         identified=tuple(rank == 1 for rank in ranks),
         recovered=tuple(rank == 1 and a <= EXPLAINED * b for rank, a, b in zip(ranks, left, bar, strict=True)),
-        exact=tuple(read.order is not None and torch.equal(read.order.to(text), text) for text in texts),
+        exact=tuple(
+            read.order is not None and slot is not None and torch.equal(read.order[slot].to(text), text)
+            for slot, text in zip(slots, texts, strict=True)
+        ),
         trained_psnr=None,
         certified=n if reconstruction.status is Status.EXACT else 0,
         gallery=len(truth.gallery),
         whole=len(truth.gallery) if truth.whole is None else truth.whole,
     )
     controls = Nulls((), sum(constant.identified(own)), (), _others(line_up, constant, truth, data))
-    tokens = _tokens(read, kept.sum(0), own.sum(0), frequent_tokens(public, n), texts, data)
+    tokens = _tokens(read, kept.sum(0), own.sum(0), frequent_tokens(public, n), texts, slots, data)
     return Evaluation(scores, labels, controls, tuple(slots), tokens)
 
 
@@ -64,13 +67,15 @@ def _tokens(
     true: Int[Tensor, " vocabulary"],
     guess: Int[Tensor, " vocabulary"],
     texts: Int[Tensor, "n length"],
+    slots: list[int | None],
     data: DataSpec,
 ) -> TokenScores:
     precision, recall, f1 = token_agreement(found, true)
     places = None
     if read.order is not None:
-        said = torch.ones_like(texts[0], dtype=torch.bool) if data.padding is None else texts[0] != data.padding
-        places = round(float((read.order.to(texts) == texts[0])[said].double().mean()), 4)
+        said = torch.ones_like(texts, dtype=torch.bool) if data.padding is None else texts != data.padding
+        mine = torch.stack([torch.full_like(texts[0], -1) if s is None else read.order[s].to(texts) for s in slots])
+        places = round(float((mine == texts)[said].double().mean()), 4)
     return TokenScores(
         precision=round(precision, 4),
         recall=round(recall, 4),

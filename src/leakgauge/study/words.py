@@ -47,7 +47,7 @@ def _texts(
     if read is None:
         return [None for _ in order]
     if read.order is not None:
-        return [source.in_words(_as_text(read.order))[0]]
+        return [None if slot is None else source.in_words(_as_text(read.order[slot]))[0] for slot in order]
     counts = read.counts.clone()
     if data.padding is not None:
         counts[:, data.padding] = 0

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from leakgauge.observation import Observation
 from leakgauge.task import Task
 from leakgauge.tensors import Wire
+from leakgauge.update import UpdateKind
 
 OUTSIDE = 0.05
 """Share of a layer's input outside the span from which on it did not enter the layer."""
@@ -31,6 +32,43 @@ class Carrier:
     first: int
 
 
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The directions that a weight's gradient has beyond rounding, and how much of it each has.
+
+    Attributes:
+        rows: orthonormal.
+        values: singular values, falling.
+        rounding: the largest that rounding alone would give.
+        full: whether the weight's gradient could have no more of them.
+    """
+
+    rows: Float[Tensor, "r width"]
+    values: Float[Tensor, " r"]
+    rounding: float
+    full: bool
+
+    @staticmethod
+    def of(observation: Observation, weight: str) -> Span:
+        """A difference of weights is rounded as these are."""
+        sent = observation.update.tensors[weight].detach().cpu()
+        values, rows = torch.linalg.svd(sent.double(), full_matrices=False)[1:]
+        rounding = 4 * Wire.of(sent).unit * max(sent.shape) ** 0.5 * float(values[0])
+        if observation.update.header.kind is UpdateKind.DELTA:
+            own = observation.task.parameters[weight]
+            error = torch.finfo(own.dtype).eps * float(own.double().square().mean().sqrt()) / 12**0.5
+            rounding += 2 * error * (sent.shape[0] ** 0.5 + sent.shape[1] ** 0.5)
+        kept = values > rounding
+        return Span(rows[kept], values[kept], rounding, int(kept.sum()) >= min(sent.shape) - 1)
+
+    def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
+        """Share of inputs outside the span, and how much of it rounding explains: what is weak is known less well."""
+        size = inputs.norm(dim=-1).clamp_min(1e-12)
+        along = inputs @ self.rows.T
+        left = (inputs - along @ self.rows).norm(dim=-1) / size
+        return left, self.rounding * (along / self.values).norm(dim=-1) / size
+
+
 def read_places(
     observation: Observation, occur: Bool[Tensor, " vocabulary"], generator: torch.Generator
 ) -> Int[Tensor, " length"] | None:
@@ -44,17 +82,13 @@ def read_places(
     if data.padding is not None:
         tokens = tokens[tokens != data.padding]
     for carrier in _carriers(task, generator):
-        sent = observation.update.tensors[carrier.weight].detach().cpu()
-        values, rows = torch.linalg.svd(sent.double(), full_matrices=False)[1:]
-        rounding = 4 * Wire.of(sent).unit * max(sent.shape) ** 0.5 * float(values[0])
-        span = rows[values > rounding]
-        if not len(span) or len(span) >= sent.shape[1] - 1:
+        span = Span.of(observation, carrier.weight)
+        if not len(span.rows) or span.full:
             continue
-        given = _entering(task, carrier, tokens[:, None].expand(-1, data.shape[0]))
+        given = entering(task, carrier, tokens[:, None].expand(-1, data.shape[0]))
         if given is None:
             continue
-        inputs = given.double()[:, carrier.first : carrier.first + data.shape[0]]
-        left = (inputs - (inputs @ span.T) @ span).norm(dim=2) / inputs.norm(dim=2).clamp_min(1e-12)
+        left, _ = span.outside(given.double()[:, carrier.first : carrier.first + data.shape[0]])
         least, chosen = left.min(0)
         order = tokens[chosen]
         if data.padding is not None:
@@ -72,12 +106,8 @@ def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
     other = torch.where(kept, one, other)
     differs = (one != other).any(0)
     found = []
-    for name, module in task.module.named_modules():
-        kind = {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}.get(type(module))
-        weight = f"{name}.{kind}" if name else str(kind)
-        if kind is None or weight not in task.parameters:
-            continue
-        a, b = (_entering(task, Carrier(name, weight, 0), texts) for texts in (one, other))
+    for name, weight in weights_of(task):
+        a, b = (entering(task, Carrier(name, weight, 0), texts) for texts in (one, other))
         if a is None or b is None or a.shape != b.shape or a.shape[1] < length:
             continue
         moved = (a != b).any(2).any(0)
@@ -89,7 +119,14 @@ def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
     return found
 
 
-def _entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"] | None:
+def weights_of(task: Task) -> list[tuple[str, str]]:
+    """Layers that multiply what they are given by a trained weight, with the name of that weight."""
+    kinds = {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}
+    named = [(name, f"{name}.{kinds[type(m)]}") for name, m in task.module.named_modules() if type(m) in kinds and name]
+    return [(name, weight) for name, weight in named if weight in task.parameters]
+
+
+def entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"] | None:
     """What a layer is given for texts, texts first; `None` where it is not called once on all of them."""
     seen: list[Tensor] = []
 

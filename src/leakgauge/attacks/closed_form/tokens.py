@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form.pooled import counts_of_pooled
 from leakgauge.attacks.closed_form.token_places import read_places
+from leakgauge.attacks.closed_form.token_prefixes import read_texts
+from leakgauge.attacks.closed_form.whole_batch import mean_gradient_of, paired_labels
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.clients import FedSGD, rescales_entries
@@ -44,9 +46,10 @@ class TokenRead(ReadingAttack):
     some still) and no defence leaves entries out. The padding row of ``padding_idx`` never moves.
 
     How often they occur is read in two cases. A model that adds a text's embeddings up moves all of its tokens alike:
-    text by text (`leakgauge.attacks.closed_form.pooled`). Of one text and one gradient, where fewer tokens than the
-    first layer is wide reach it: in their places (`leakgauge.attacks.closed_form.token_places`), certified by
-    simulating the client. Elsewhere (several texts through attention) each token counts once, and the message says so.
+    text by text (`leakgauge.attacks.closed_form.pooled`). Of one gradient, where fewer tokens reach a layer than it is
+    wide, texts come back in order, certified by simulating the client: one text through any attention
+    (`leakgauge.attacks.closed_form.token_places`), several where no token sees a later one
+    (`leakgauge.attacks.closed_form.token_prefixes`). Elsewhere each token counts once, and the message says why.
 
     Not read: behind noise, where the embedding is frozen or shared with the output layer, or where tokens reach it
     as one-hot vectors.
@@ -107,18 +110,48 @@ class TokenRead(ReadingAttack):
         pooled = counts_of_pooled(observation, table, moved)
         if pooled is not None:
             return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
-        order = read_places(observation, moved, generator) if observation.examples == 1 and labels is not None else None
-        if order is None or labels is None:
+        if task.stochastic:
+            return once, 0, f"{named}; how often is not read: the network drops at random what its layers are given"
+        if labels is None or not drives_every_token(task, table, generator):
             return once, 0, f"{named}; how often is not read"
+        if observation.examples == 1:
+            order, why = read_places(observation, moved, generator), "their places are not seen"
+            tried = iter(() if order is None else [order[None]])
+        else:
+            tried, why = read_texts(observation, moved, generator)
         explainer = Explainer.of(observation, generator)
-        if explainer.left(Batch(order[None].double(), labels)) > explainer.tolerance:
-            return once, explainer.spent, f"{named}; their places are not read"
-        counts = torch.bincount(order, minlength=len(moved))[None]
-        return (
-            TokenCounts(counts, True, True, order),
-            explainer.spent,
-            f"{named}; the text in order, which explains the update",
-        )
+        for texts in tried:
+            why = "the update does not prove the texts found"
+            batch = _labelled(observation, texts, labels)
+            if _proved(explainer, batch, task.data.vocabulary):
+                counts = torch.stack([torch.bincount(text, minlength=len(moved)) for text in texts])
+                what = "the text" if len(texts) == 1 else f"{len(texts)} texts"
+                verb = "explains" if len(texts) == 1 else "explain"
+                return (
+                    TokenCounts(counts, True, True, texts),
+                    explainer.spent,
+                    f"{named}; {what} in order, which {verb} the update",
+                )
+        return once, explainer.spent, f"{named}; how often is not read: {why}"
+
+
+def _labelled(observation: Observation, texts: Int[Tensor, "n length"], labels: Int[Tensor, " n"]) -> Batch:
+    """Texts with the labels that are theirs, as far as the classifier's gradient says."""
+    gradient = mean_gradient_of(observation) if len(texts) > 1 else None
+    own = None if gradient is None else paired_labels(observation, texts.double(), gradient)
+    return Batch(texts.double(), labels if own is None else own)
+
+
+def _proved(explainer: Explainer, batch: Batch, vocabulary: int) -> bool:
+    """Whether texts explain the update to its rounding, and no longer do with other tokens at any place."""
+    if not explainer.left(batch) <= explainer.tolerance:
+        return False
+    for place in range(batch.inputs.shape[1]):
+        other = batch.inputs.clone()
+        other[:, place] = (other[:, place] + 1) % vocabulary
+        if explainer.left(Batch(other, batch.labels)) <= 10 * explainer.tolerance:
+            return False
+    return True
 
 
 def token_table(task: Task, generator: torch.Generator) -> str | None:

@@ -197,8 +197,8 @@ class Explainer:
     def of(observation: Observation, generator: torch.Generator) -> Explainer:
         """For one observation; `generator` stands for draws that are not known."""
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
-        unit = Wire.of(*observation.update.tensors.values()).unit
-        return Explainer(simulator, max(ROUNDING * unit, 1e-9))
+        unit = rounding_of(observation.update.tensors)
+        return Explainer(simulator, max(ROUNDING * unit + 2 * rounding_of_weights(observation), 1e-9))
 
     def left(self, batch: Batch) -> float:
         """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known."""
@@ -221,6 +221,26 @@ class Explainer:
             moved[index] += SHIFT * data.range * torch.randn(moved[index].shape, generator=generator).double()
             proved.append(self.left(Batch(moved, batch.labels)) > 10 * self.tolerance)
         return torch.tensor(proved)
+
+
+def rounding_of(sent: Tensors) -> float:
+    """Unit of rounding of a whole update: of each tensor its own, by its share of the length.
+
+    The bias of a key has gradient zero but for rounding, whose few digits fit a type that the others do not.
+    """
+    parts = torch.tensor([[Wire.of(t).unit, float(t.detach().double().norm())] for t in sent.values()]).double()
+    return float((parts[:, 0] * parts[:, 1]).norm() / parts[:, 1].norm().clamp_min(torch.finfo(torch.float64).tiny))
+
+
+def rounding_of_weights(observation: Observation) -> float:
+    """Share of a difference of weights that each step's rounding of the weights makes of it; 0 of a gradient."""
+    task, sent, client = observation.task, observation.update.tensors, observation.knowledge.local_training
+    if observation.update.header.kind is UpdateKind.GRADIENT:
+        return 0.0
+    errors = torch.tensor([torch.finfo(task.parameters[k].dtype).eps * float(task.parameters[k].norm()) for k in sent])
+    steps = 1 if client is None else client.steps(observation.examples or 1)
+    size = squared_norm(map_tensors(lambda t: t.detach().double(), sent)).sqrt()
+    return float((steps / 12) ** 0.5 * errors.double().norm() / size.clamp_min(torch.finfo(torch.float64).tiny))
 
 
 def _double(batch: Batch) -> Batch:

@@ -141,7 +141,7 @@ class TokenScores:
         constant_f1: of the most frequent tokens of other texts, as often as they occur there.
         exact_set, exact_counts: whether the same tokens, and as often.
         counted: whether the attack read how often tokens occur; else each counts once.
-        in_place: of one text that was read in order, the share of its tokens in their places.
+        in_place: of texts that were read in order, the share of their tokens in their places.
     """
 
     precision: float

@@ -134,7 +134,7 @@ def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any]) 
     for row in resolved.rows[:3]:
         simulation = resolved.training(stage.utility, row.client.value, row.defense.value)
         done = simulation.run(stage.task, stage.train, stage.hands, stage.test)
-        expected = record_of(row.training, done, len(stage.test))
+        expected = record_of(row.training, done, stage.test.labels)
         stated = next(r for r in report["rows"] if r["family"] == row.family)["accuracy"]
         assert _without_time(stated) == _without_time(expected | {"reason": None})
 

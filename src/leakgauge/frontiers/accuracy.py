@@ -8,6 +8,8 @@ from pathlib import Path
 
 import cloudpickle
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from leakgauge.compute import Compute
 from leakgauge.data import Source
@@ -65,14 +67,19 @@ def run_training(stage: SharedTraining, name: str, result: Path) -> str:
     checkpoint = result.with_suffix(".checkpoint")
     simulation = stage.plan.training(stage.utility, row.client.value, row.defense.value)
     done = simulation.run(stage.task, stage.train, stage.hands, stage.test, checkpoint=checkpoint)
-    keep(result, record_of(name, done, len(stage.test)))
+    keep(result, record_of(name, done, stage.test.labels))
     checkpoint.unlink(missing_ok=True)
     return name
 
 
-def record_of(name: str, done: Training, tested: int) -> dict[str, object]:
-    """A training as report.json has it. The interval is that of a share of `tested` examples, nothing else."""
-    score = done.accuracy
+def record_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> dict[str, object]:
+    """A training as report.json has it. The interval is that of a share of so many test examples, nothing else;
+    `constant` is what the same answer for all of them would score.
+
+    Args:
+        labels: of the test examples.
+    """
+    score, tested = done.accuracy, len(labels)
     ends = None if score is None else proportion_interval(round(score * tested), tested)
     return {
         "name": name,
@@ -80,6 +87,7 @@ def record_of(name: str, done: Training, tested: int) -> dict[str, object]:
         "low": None if ends is None or ends.low is None else round(ends.low, 4),
         "high": None if ends is None or ends.high is None else round(ends.high, 4),
         "tested": tested,
+        "constant": round(float(labels.bincount().max()) / tested, 4),
         "diverged": done.diverged,
         "curve": [list(point) for point in done.curve],
         "seconds": round(sum(r.seconds for r in done.rounds), 1),

@@ -47,11 +47,13 @@ def recommendation(rows: Sequence[Record], tolerance: Mapping[str, float]) -> Re
 def _of_rest(rows: Sequence[Record], others: list[Point], bare: Point, tolerance: Mapping[str, float]) -> list[str]:
     """The headline and further sentences on rows whose results can be relied on."""
     first = _without_defense(bare)
-    if bare.accuracy is None:
-        return [first, *_leakage_only(others, bare, tolerance), *_about(others, rows)]
+    undefended = next(r for r in rows if r["family"] == UNDEFENDED)
+    if bare.accuracy is None or _learned_nothing(undefended):
+        why = _learned_nothing(undefended) or _not_measured(undefended)
+        return [first, *_leakage_only(others, bare, tolerance, why), *_about(others, rows)]
     trained = [p for p in others if p.accuracy is not None]
     best, *near = _best(trained, bare, bare.accuracy, tolerance)
-    short = _too_short(next(r for r in rows if r["family"] == UNDEFENDED), tolerance)
+    short = _too_short(undefended, tolerance)
     if short:
         return [short, first, f"Not the last word: {best}", *near, *_about(others, rows)]
     whole = [p for p in trained if p.family not in {q.family for q in others if q.accuracy is None}]
@@ -68,6 +70,23 @@ def _too_short(bare: Record, tolerance: Mapping[str, float]) -> str:
         "The trainings are too short to recommend a defence: the undefended model was still learning "
         f"({_percent(less)} after round {before}, {_percent(more)} after round {after})."
     )
+
+
+def _learned_nothing(bare: Record) -> str:
+    """Where the undefended model has learned nothing, every defence costs nothing."""
+    value, low, constant = (bare["accuracy"].get(key) for key in ("value", "low", "constant"))
+    if value is None or constant is None or (value if low is None else low) > constant:
+        return ""
+    return (
+        f"The undefended model ({_percent(value)}) is not shown to do better than the same answer for all "
+        f"({_percent(constant)}), so nothing here says what a defence costs: train it longer, or with another rate."
+    )
+
+
+def _not_measured(bare: Record) -> str:
+    why = bare["accuracy"].get("reason") or ""
+    diverged = f" ({why})" if "diverged" in why else ""
+    return f"Accuracy was not measured{diverged}, so nothing here says what a defence costs."
 
 
 def _without_defense(bare: Point) -> str:
@@ -163,9 +182,9 @@ def _dominance(trained: list[Point], whole: list[Point]) -> list[str]:
     return said
 
 
-def _leakage_only(others: list[Point], bare: Point, tolerance: Mapping[str, float]) -> list[str]:
+def _leakage_only(others: list[Point], bare: Point, tolerance: Mapping[str, float], why: str) -> list[str]:
     most = tolerance["identified"]
-    said = ["Accuracy was not measured, so nothing here says what a defence costs."]
+    said = [why]
     if bare.rate <= most:
         return [*said, _powerless(most)]
     shown, seen = [p for p in others if p.upper <= most], [p for p in others if p.rate <= most < p.upper]

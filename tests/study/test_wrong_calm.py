@@ -22,6 +22,7 @@ from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.recommend import recommendation
+from leakgauge.metrics.line_up import twins
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.dealt import first_holders
@@ -472,3 +473,23 @@ def test_a_training_that_learned_nothing_recommends_nothing(constant: float, rec
     found = recommendation(rows, {"accuracy": 0.02, "identified": 0.05})
     assert ("Best of what was tried" in str(found)) == recommended
     assert ("same answer for all (89.5 %)" in str(found)) != recommended
+
+
+def test_the_frames_of_one_film_are_one_client() -> None:
+    """Sixty neighbouring frames as sixty clients supported a limit of .05; each differs from the last alone."""
+    g = torch.Generator().manual_seed(0)
+    drift = torch.randn(60, 3, 16, 16, generator=g).cumsum(0)
+    film = (pictures(1, 0) + 0.02 * drift).clamp(0, 1)
+    plan = resolve_plan(
+        tiny(
+            data={"source": InMemory(inputs=torch.cat([pictures(20, 4), film]), labels=torch.arange(80) % 4)}
+            | {"batch": 1, "batches": 70}
+        )
+    )
+    clients = [plan.client(key) for key in plan.trials() if not key.control]
+    assert len({*clients}) == 21
+    assert not bool(twins(film[:1], film[-1:]).any()), "the last frame is another picture than the first"
+    pairs = [Batch(film[i : i + 2], torch.zeros(2)) for i in range(0, 6, 2)]
+    assert first_holders(pairs) == [0, 0, 0]
+    numbers = torch.rand(6, 2, 12, generator=g)
+    assert first_holders([Batch(x, torch.zeros(2)) for x in numbers]) == list(range(6))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from leakgauge.checkpoint import fingerprint
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
+from leakgauge.metrics.line_up import twins
 from leakgauge.task import Batch
 
 CONTROLS = 5
@@ -65,16 +68,54 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     return client_of(source, chosen)
 
 
-def first_holders(clients: Iterable[Batch]) -> list[int]:
-    """For each client the first that holds at least half of the same examples, bit by bit: itself where none does."""
-    found: list[int] = []
-    held: dict[str, list[int]] = {}
+NEAR = 32
+"""Side at which pictures are compared: whether two are the same to the eye is seen at that."""
+AT_A_TIME = 256
+"""Pictures that are compared with all others."""
+
+
+def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: float = 1.0) -> list[int]:
+    """For each client the first that holds at least half of the same examples: itself where none does.
+
+    The same are equal bits, or pictures that are so to the eye, as neighbouring frames of a film are, one by one: an
+    interval over clients takes them for independent, and these are of one person.
+    """
+    held, small, owners = [], [], []
     for number, batch in enumerate(clients):
-        prints = {fingerprint(example) for example in batch.inputs}
-        shared = Counter(other for name in prints for other in held.get(name, ()))
-        found.append(min((found[other] for other, n in shared.items() if 2 * n >= len(prints)), default=number))
-        for name in prints:
-            held.setdefault(name, []).append(number)
+        prints = {fingerprint(example): i for i, example in enumerate(batch.inputs)}
+        held.append(list(prints))
+        if batch.inputs.ndim == 4:
+            small.append(_shrunk(batch.inputs[list(prints.values())]))
+            owners += [(number, name) for name in prints]
+    near = _near_copies(torch.cat(small), low, data_range) if small else {}
+    known: dict[str, set[int]] = defaultdict(set)
+    also: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for i, before in near.items():
+        also[owners[i]] |= {owners[j][0] for j in before} - {owners[i][0]}
+    found: list[int] = []
+    for number, names in enumerate(held):
+        shared = Counter(other for name in names for other in known[name] | also[number, name])
+        alike = {found[other] for other, n in shared.items() if 2 * n >= len(names)}
+        first = min(alike, default=number)
+        found = [first if holder in alike else holder for holder in found] + [first]
+        for name in names:
+            known[name].add(number)
+    return found
+
+
+def _shrunk(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
+    side = min(NEAR, x.shape[2]), min(NEAR, x.shape[3])
+    return torch.nn.functional.adaptive_avg_pool2d(x.float(), side)
+
+
+def _near_copies(x: Float[Tensor, "n c h w"], low: float, data_range: float) -> dict[int, list[int]]:
+    """For each picture those before it that are the same to the eye."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for start in range(0, len(x), AT_A_TIME):
+        rows = slice(start, start + AT_A_TIME)
+        for i, j in twins(x[rows], x[: rows.stop], data_range=data_range, low=low).nonzero().tolist():
+            if j < start + i:
+                found[start + i].append(j)
     return found
 
 
@@ -116,11 +157,12 @@ class Dealt:
         return client_of(self.source, self.indices[number])
 
     def holder(self, number: int, *, control: bool = False) -> int:
-        """Which client it is: the first of its kind that holds half of the same examples, or more. What is measured of
-        it again is no further client."""
+        """Which client it is: the first of its kind that holds half of the same examples or near copies of them, or
+        more. What is measured of it again is no further client."""
         if control not in self._holders:
-            count = CONTROLS if control else self.batches
-            self._holders[control] = first_holders(self.examples(n, control=control).batch for n in range(count))
+            clients = (self.examples(n, control=control).batch for n in range(CONTROLS if control else self.batches))
+            low, high = self.source.low, self.source.high
+            self._holders[control] = first_holders(clients, low=low, data_range=high - low)
         return self._holders[control][number]
 
     def distinct(self, number: int) -> tuple[int, ...]:

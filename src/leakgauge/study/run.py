@@ -162,6 +162,8 @@ def _run_left(
         for one in explained:
             on_explained(one)
     there = contents if pool.elsewhere else None
+    for name in left:  # whose examples are whose is compared once, not in every worker
+        plan.client(keys[name])
     # A folder begun without images stays without, whatever this call says.
     work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained, there)
 

@@ -31,6 +31,13 @@ def test_bytes_and_floats_agree(tmp_path: Path) -> None:
     assert by_bytes.labels.tolist() == [0, 2, 1, 0]
 
 
+@pytest.mark.parametrize("shape", [(3, 6, 3), (3, 6, 1), (1, 6, 3)])
+def test_floats_with_their_channels_first_stay_so_however_narrow(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = RNG.random((4, *shape)).astype(np.float32)
+    read = open_source(save(tmp_path, x=x, y=np.arange(4) % 3)).read(range(4))
+    torch.testing.assert_close(read.inputs, torch.from_numpy(x))
+
+
 def test_grey_bytes_need_no_channel_axis(tmp_path: Path) -> None:
     source = open_source(save(tmp_path, x=np.zeros((3, 28, 28), np.uint8), y=np.arange(3)), size=14)
     assert source.shape == tuple(source.read([0]).inputs.shape[1:]) == (1, 14, 14)

@@ -18,7 +18,6 @@ from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change
 from leakgauge.servers.imprint import Imprint, ImprintBlock, ImprintRead
-from leakgauge.servers.reads import expected_alone
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.update import Update
 
@@ -192,7 +191,7 @@ def test_the_expected_number_is_that_of_a_simulation(n: int, bins: int) -> None:
     counts = torch.zeros(4000, bins + 1).scatter_add_(1, thrown, torch.ones(4000, n))
     singles = (counts == 1).sum(1).double()
     assert int(counts[:, 0].sum()) == 0  # nobody below the lowest threshold
-    assert abs(float(singles.mean()) - expected_alone(n, bins)) < 4 * float(singles.std()) / 4000**0.5
+    assert abs(float(singles.mean()) - n * (1 - 1 / bins) ** (n - 1)) < 4 * float(singles.std()) / 4000**0.5
 
 
 def test_only_parameters_change_and_the_honest_task_does_not() -> None:

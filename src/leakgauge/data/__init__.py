@@ -1,11 +1,11 @@
 """Where examples come from: photos shipped with scikit-image, folders, archives, and Hugging Face data."""
 
-from leakgauge.data.batches import open_source
 from leakgauge.data.captured import Captured
 from leakgauge.data.dicom import Dicom
 from leakgauge.data.folder import Folder
 from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
+from leakgauge.data.opening import open_source
 from leakgauge.data.parquet import Hub, Parquet
 from leakgauge.data.samples import ECG, Samples
 from leakgauge.data.source import InWords, OfTokens, Source, check, client_batches, gallery, public, spec

@@ -167,19 +167,17 @@ def _linear_layers(task: Task) -> list[str]:
 
 
 def _inputs(module: nn.Module, state: Tensors, x: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
-    """What each linear layer is given, in the order of computation; its first use where it has several."""
+    """What each linear layer is given, in the order of computation; its first use where it has several.
+
+    `module` is a copy: it keeps the hooks.
+    """
     found: dict[str, Tensor] = {}
-    handles = []
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
 
             def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
                 found.setdefault(name, given[0])
 
-            handles.append(part.register_forward_pre_hook(keep))
-    try:
-        functional_call(module, state, (x,))
-    finally:
-        for handle in handles:
-            handle.remove()
+            part.register_forward_pre_hook(keep)
+    functional_call(module, state, (x,))
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from leakgauge.data.batches import open_source
+from leakgauge.data.opening import open_source
 from leakgauge.data.source import Source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.inspection.rule import Received

@@ -15,8 +15,6 @@ from leakgauge.models.weights import load_weights, read_state
 MULTIPLE = 8
 """Three halvings: other sizes are padded to a multiple of this and cut back."""
 
-PUBLISHED_WIDTH = 64
-
 
 class DecoderNorm(nn.Module):
     """BatchNorm whose scale and shift depend on the label when there are `classes`; else plain BatchNorm.

@@ -74,7 +74,7 @@ class Imprint:
     differ per example under soft-max cross-entropy; the ratio does not depend on them. Entries of the columns are
     ±c with both signs: g = c·Σ_j s_j·(p_j − y_j) would vanish for equal ones.
 
-    Expected number of n examples alone in k equally likely bins: n·(1 − 1/k)^(n−1) (`expected_alone`).
+    Expected number of n examples alone in k equally likely bins: n·(1 − 1/k)^(n−1).
     Differs: the lowest threshold lies below all data (k rows make k bins; the paper's lowest bin is not read); the
     measurement undoes the model's normalisation; brightness is taken as normal, with a generic prior where
     `mean` and `std` are not given, and bins are then not equally likely.

@@ -91,11 +91,6 @@ class Slots:
     steadfast: bool = False
 
 
-def expected_alone(examples: int, slots: int) -> float:
-    """Expected number of examples that have a slot of their own: n·(1 − 1/k)^(n−1), all slots equally likely."""
-    return examples * (1 - 1 / slots) ** (examples - 1)
-
-
 def read_slots(slots: Slots, observation: Observation, generator: torch.Generator) -> Reconstruction:
     """One image a slot: the least-squares ratio Σ_r b_r·W_r / Σ_r b_r², exact where the slot has one example.
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters
-from leakgauge.attacks.matching import Balanced, Matching, NoPrior, Prior, Scheduled, TotalVariation, falling
+from leakgauge.attacks.matching import Balanced, Matching, Prior, Scheduled, TotalVariation, falling
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
@@ -82,7 +82,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     own = prior.prior if isinstance(prior, Balanced) else prior
     own = own.prior if isinstance(own, Scheduled) else own
     examples = observation.examples
-    if not isinstance(own, TotalVariation) or isinstance(own, NoPrior) or examples is None:
+    if not isinstance(own, TotalVariation) or examples is None:
         return prior
     last = STRENGTH * unknowns(attack.canvas, examples, data) / max(entries(observation.update.tensors), 1)
     return falling(prior=TotalVariation(10 * last, smoothing=1e-6, coupled=own.coupled), to=0.1)

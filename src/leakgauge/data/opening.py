@@ -1,4 +1,4 @@
-"""A source by name, and the batches of clients in it."""
+"""A source by the name that a plan gives it."""
 
 from __future__ import annotations
 

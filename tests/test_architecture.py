@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -139,6 +140,7 @@ def test_records_without_a_type_stay_where_files_are_read_and_written() -> None:
 
 def test_a_class_name_stands_for_one_thing() -> None:
     # Adam is one method: a client's optimiser beside SGD, an attacker's minimiser beside L-BFGS.
-    nodes = [node for path in modules().values() for node in ast.walk(ast.parse(path.read_text()))]
-    names = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    texts = "\n".join(path.read_text() for path in modules().values())
+    names = re.findall(r"^ *class (\w+)[(:]", texts, re.MULTILINE)
+    assert len(names) > 500
     assert {name for name in names if names.count(name) > 1} == {"Adam"}

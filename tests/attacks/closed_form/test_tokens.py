@@ -178,6 +178,42 @@ def test_several_texts_that_are_not_counted_say_why(net: Net, mode: str, words: 
     assert found.message.endswith(f"how often is not read: {words}")
 
 
+def still(net: Net) -> nn.Module:
+    model = net()
+    model.words.weight.requires_grad_(False)
+    return model
+
+
+def shared() -> nn.Module:
+    model = Decoder()
+    model.head = nn.Linear(144, VOCABULARY, bias=False)
+    model.head.weight = model.words.weight
+    return model
+
+
+class OneHot(Decoder):
+    """Tokens reach a linear layer as one-hot vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table, self.words = self.words, nn.Linear(VOCABULARY, 144, bias=False)
+        self.words.weight = nn.Parameter(table.weight.detach().T.clone())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(nn.functional.one_hot(ids, VOCABULARY).to(self.words.weight))
+
+
+@pytest.mark.parametrize(
+    ("net", "examples"),
+    [(partial(still, Decoder), 2), (partial(still, Encoder), 1), (shared, 2), (shared, 1), (OneHot, 2), (OneHot, 1)],
+    ids=["frozen", "frozen, one text", "tied", "tied, one text", "one-hot", "one-hot, one text"],
+)
+def test_texts_are_read_without_rows_of_an_embedding(net: Net, examples: int) -> None:
+    ids, found = read(net, examples)
+    assert found.status is Status.EXACT
+    assert sorted(own(found).order.tolist()) == sorted(ids.tolist())  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("examples", [1, 2])
 def test_places_that_change_nothing_are_not_read_as_padding(examples: int) -> None:
     """With few words each of them moves its row somewhere; the update says nothing of the last one."""

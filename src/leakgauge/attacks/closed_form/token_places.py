@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +15,8 @@ from leakgauge.task import Task
 from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind
 
+CHUNK = 1024
+"""Texts sent through the model at a time."""
 OUTSIDE = 0.05
 """Share of a layer's input outside the span from which on it did not enter the layer."""
 
@@ -70,32 +74,57 @@ class Span:
 
 
 def read_places(
-    observation: Observation, occur: Bool[Tensor, " vocabulary"], generator: torch.Generator
-) -> Int[Tensor, " length"] | None:
-    """The tokens of the only text in order; `None` where no layer shows them. Nothing here proves them.
+    observation: Observation, occur: Bool[Tensor, " vocabulary"] | None, generator: torch.Generator
+) -> Iterator[Int[Tensor, "1 length"]]:
+    """The tokens of the only text in order, as each layer that shows them has them. Nothing here proves them.
 
     ∂L/∂W = Σ_t ε_t·x_tᵀ, so every input x_t lies in the span of its rows, and other tokens at that place do not, while
     the text has fewer tokens than the layer has inputs. Places that no token fits are padding.
+
+    Args:
+        occur: the tokens of the text, all of which must be found; `None` where any may occur.
     """
-    task, data = observation.task, observation.task.data
-    tokens = occur.nonzero().flatten()
+    data = observation.task.data
+    tokens = torch.arange(data.vocabulary) if occur is None else occur.nonzero().flatten()
     if data.padding is not None:
         tokens = tokens[tokens != data.padding]
-    for carrier in _carriers(task, generator):
+    for left, allowed in _outside(observation, tokens, generator):
+        least, chosen = left.min(0)
+        order = tokens[chosen]
+        fits = least <= allowed.gather(0, chosen[None])[0] if occur is None else least < OUTSIDE
+        if data.padding is not None:
+            order = torch.where(fits, order, torch.full_like(order, data.padding))
+        if bool(fits.any()) and (occur is None or set(order.tolist()) >= set(tokens.tolist())):
+            yield order[None]
+
+
+def fitting(observation: Observation, generator: torch.Generator) -> Bool[Tensor, "length vocabulary"] | None:
+    """Which tokens may stand at each place, as any layer that tokens enter one by one has it; `None` without such.
+
+    Where places are only added to tokens these are more than stand there: with two tokens at one place, and the first
+    of them at another, the second fits there as well. A layer may miss some: a query with a single key has no gradient.
+    """
+    data = observation.task.data
+    each = [left <= allowed for left, allowed in _outside(observation, torch.arange(data.vocabulary), generator)]
+    return torch.stack(each).any(0).T if each else None
+
+
+def _outside(
+    observation: Observation, tokens: Int[Tensor, " k"], generator: torch.Generator
+) -> Iterator[tuple[Float[Tensor, "k length"], Float[Tensor, "k length"]]]:
+    """`Span.outside` of tokens at every place, by each layer that tokens enter one by one and that is wide enough."""
+    length = observation.task.data.shape[0]
+    for carrier in _carriers(observation.task, generator):
         span = Span.of(observation, carrier.weight)
         if not len(span.rows) or span.full:
             continue
-        given = entering(task, carrier, tokens[:, None].expand(-1, data.shape[0]))
-        if given is None:
-            continue
-        left, _ = span.outside(given.double()[:, carrier.first : carrier.first + data.shape[0]])
-        least, chosen = left.min(0)
-        order = tokens[chosen]
-        if data.padding is not None:
-            order = torch.where(least < OUTSIDE, order, torch.full_like(order, data.padding))
-        if set(order.tolist()) >= set(tokens.tolist()):
-            return order
-    return None
+        parts = []
+        for some in tokens.split(CHUNK):
+            given = entering(observation.task, carrier, some[:, None].expand(-1, length))
+            parts += [] if given is None else [span.outside(given.double()[:, carrier.first : carrier.first + length])]
+        if parts:
+            left, allowed = (torch.cat(some) for some in zip(*parts, strict=True))
+            yield left, allowed
 
 
 def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
@@ -106,7 +135,7 @@ def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
     other = torch.where(kept, one, other)
     differs = (one != other).any(0)
     found = []
-    for name, weight in weights_of(task):
+    for name, weight in weights_of(task, generator):
         a, b = (entering(task, Carrier(name, weight, 0), texts) for texts in (one, other))
         if a is None or b is None or a.shape != b.shape or a.shape[1] < length:
             continue
@@ -119,28 +148,53 @@ def _carriers(task: Task, generator: torch.Generator) -> list[Carrier]:
     return found
 
 
-def weights_of(task: Task) -> list[tuple[str, str]]:
-    """Layers that multiply what they are given by a trained weight, with the name of that weight."""
+def weights_of(task: Task, generator: torch.Generator) -> list[tuple[str, str]]:
+    """Layers that multiply what they are given, once for all texts, by a trained weight; with the name of that."""
     kinds = {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}
-    named = [(name, f"{name}.{kinds[type(m)]}") for name, m in task.module.named_modules() if type(m) in kinds and name]
-    return [(name, weight) for name, weight in named if weight in task.parameters]
+    named = {name: f"{name}.{kinds[type(m)]}" for name, m in task.module.named_modules() if type(m) in kinds and name}
+    named = {name: weight for name, weight in named.items() if weight in task.parameters}
+    calls = dict.fromkeys(named, 0)
+
+    def count(name: str) -> None:
+        calls[name] += 1
+
+    handles = [
+        task.module.get_submodule(name).register_forward_pre_hook(lambda _, __, name=name: count(name))
+        for name in named
+    ]
+    try:
+        _send(task, torch.randint(task.data.vocabulary, (2, *task.data.shape), generator=generator))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [(name, weight) for name, weight in named.items() if calls[name] == 1]
+
+
+class _Seen(Exception):
+    """The layer has been given its input, and the rest of the model need not run."""
 
 
 def entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"] | None:
-    """What a layer is given for texts, texts first; `None` where it is not called once on all of them."""
+    """What a layer is given for texts, texts first; `None` where it is not given rows of vectors."""
     seen: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[object, ...], named: dict[str, object]) -> None:
         given = args[0] if args else named.get("query", next(iter(named.values())))
         seen.extend([given.detach().cpu()] if isinstance(given, Tensor) else [])
+        raise _Seen
 
     handle = task.module.get_submodule(carrier.module).register_forward_pre_hook(keep, with_kwargs=True)
     try:
-        with torch.no_grad():
-            task.logits(task.parameters, task.buffers, texts.to(next(iter(task.parameters.values()))))
+        with suppress(_Seen):
+            _send(task, texts)
     finally:
         handle.remove()
     if len(seen) != 1 or seen[0].ndim != 3:
         return None
     given = seen[0]
     return given.transpose(0, 1) if given.shape[0] != len(texts) and given.shape[1] == len(texts) else given
+
+
+def _send(task: Task, texts: Int[Tensor, "n length"]) -> None:
+    with torch.no_grad():
+        task.logits(task.parameters, task.buffers, texts.to(next(iter(task.parameters.values()))))

@@ -10,12 +10,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.token_places import Carrier, Span, entering, weights_of
+from leakgauge.attacks.closed_form.token_places import CHUNK, Carrier, Span, entering, fitting, weights_of
 from leakgauge.observation import Observation
 from leakgauge.task import Task
 
-CHUNK = 1024
-"""Texts sent through the model at a time."""
 PROBES = 4
 """Random texts that show what a layer sees."""
 BRANCHES = 4
@@ -35,7 +33,7 @@ class Beginnings:
 
 
 def read_texts(
-    observation: Observation, occur: Bool[Tensor, " vocabulary"], generator: torch.Generator
+    observation: Observation, occur: Bool[Tensor, " vocabulary"] | None, generator: torch.Generator
 ) -> tuple[Iterator[Int[Tensor, "n length"]], str]:
     """Batches of texts that a layer of causal attention may have seen, the likeliest first, and why there are none.
 
@@ -45,12 +43,18 @@ def read_texts(
     batch. Texts that are alike, or that begin as a longer one, leave no input of their own.
 
     Source: Petrov et al., *DAGER*, NeurIPS 2024, section 4.1. Differs: the tolerance follows from the singular values;
-    any layer behind the first attention serves; all tokens that occur are tried, not those of a first filter.
+    any layer behind the first attention serves; where the embedding shows which tokens occur, all of them are tried,
+    and those of a first filter elsewhere.
+
+    Args:
+        occur: the tokens of all texts; `None` where any may occur.
     """
     task, data, examples = observation.task, observation.task.data, observation.examples or 0
-    tokens = occur.nonzero().flatten()
+    tokens = fitting(observation, generator) if occur is None else occur.expand(data.shape[0], -1).clone()
+    if tokens is None:
+        return iter(()), "no layer that is wide enough takes in tokens one by one"
     if data.padding is not None:
-        tokens = torch.cat([tokens[tokens != data.padding], torch.tensor([data.padding])])
+        tokens[:, data.padding] = True
     full = "no layer behind the first attention sees a token and those before it alone"
     for layer in _causal(task, generator):
         span = Span.of(observation, layer.weight)
@@ -81,7 +85,7 @@ def _causal(task: Task, generator: torch.Generator) -> list[Carrier]:
     later[:, middle:] = other[:, middle:]
     single[:, middle - 1] = other[:, middle - 1]
     behind = torch.arange(length) >= middle
-    for name, weight in weights_of(task):
+    for name, weight in weights_of(task, generator):
         a, b, c = (entering(task, Carrier(name, weight, 0), texts) for texts in (one, later, single))
         if a is None or b is None or c is None or a.shape[1] < length or not a.shape == b.shape == c.shape:
             continue
@@ -95,15 +99,18 @@ def _causal(task: Task, generator: torch.Generator) -> list[Carrier]:
     return found
 
 
-def _grown(task: Task, layer: Carrier, span: Span, tokens: Int[Tensor, " k"], examples: int) -> Beginnings | None:
+def _grown(
+    task: Task, layer: Carrier, span: Span, tokens: Bool[Tensor, "length k"], examples: int
+) -> Beginnings | None:
     """All texts whose every beginning lies in the span; `None` where that are too many, or rounding hides which."""
     padding, length = task.data.padding, task.data.shape[0]
-    fill = int(tokens[0]) if padding is None else padding
+    fill = 0 if padding is None else padding
     alive = torch.full((1, length), fill)
     ended, within = alive[:0], alive[:0]
     for place in range(length):
-        longer = alive[:, None].repeat(1, len(tokens), 1)
-        longer[:, :, place] = tokens
+        here = tokens[place].nonzero().flatten()
+        longer = alive[:, None].repeat(1, len(here), 1)
+        longer[:, :, place] = here
         longer = longer.flatten(0, 1)
         fits = []
         for texts in longer.split(CHUNK):

@@ -1,0 +1,76 @@
+"""Capturing rounds of NVFlare on the client. Needs the extra ``nvflare``; runs with NVFlare 2.9.
+
+One filter, listed in both chains of a training task: what comes in are the weights received, what goes out is the
+reply. In a job's client configuration that is::
+
+    "task_data_filters": [{"tasks": ["train"], "filters": [{"path": "leakgauge.capture.nvflare.CaptureFilter",
+                           "args": {"folder": "/captures"}}]}],
+    "task_result_filters": [the same]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from nvflare.apis.dxo import DXO, DataKind, MetaKey
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.fl_constant import FilterKey, FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.app_constant import AppConstants
+from torch import Tensor
+
+from leakgauge.capture import Recorder, unbroken
+from leakgauge.update import UpdateKind
+
+__all__ = ["CaptureFilter"]
+
+RECEIVED = "leakgauge.received"
+"""Property of a task's context: the weights that came in."""
+
+KINDS = {DataKind.WEIGHTS: None, DataKind.WEIGHT_DIFF: UpdateKind.DELTA}
+
+
+class CaptureFilter(DXOFilter):  # type: ignore[misc]
+    """Writes each round that passes, and changes nothing.
+
+    As the first of the result filters it sees the raw update, as the last one what goes over the wire; give each a
+    `side` where both are listed. A round's examples are not kept: `leakgauge captured … --data` names them.
+
+    Args:
+        folder: where captures go; an absolute path.
+        side: a word for this place in the chain.
+        examples: how many examples this client trains on, for the header; NVFlare's replies do not say.
+    """
+
+    def __init__(self, folder: str, side: str = "", examples: int | None = None) -> None:
+        super().__init__(list(KINDS), None)
+        self.folder, self.side, self.examples = folder, side, examples
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Keeps what came in, or writes what goes out; never filters."""
+        with unbroken("a round of NVFlare"):
+            if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
+                fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
+                return
+            before = fl_ctx.get_prop(RECEIVED)
+            if before is None:
+                raise ValueError("no weights came in: list the filter in task_data_filters as well")
+            round_ = shareable.get_header(AppConstants.CURRENT_ROUND, dxo.get_meta_prop(MetaKey.CURRENT_ROUND))
+            steps = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
+            Recorder(folder=self.folder, sends=KINDS[dxo.data_kind]).keep(
+                before,
+                _state(dxo.data),
+                round_="unknown" if round_ is None else str(round_),
+                node=str(fl_ctx.get_identity_name() or "unknown"),
+                side=self.side,
+                count=self.examples,
+                facts={} if steps is None else {"reply.steps": str(steps)},
+            )
+
+
+def _state(data: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Copies: a client may train in the arrays that it was given."""
+    return {name: torch.as_tensor(value).detach().cpu().clone() for name, value in data.items()}

@@ -63,10 +63,13 @@ def test_the_support_is_on_the_wire_and_says_nothing_of_the_sizes() -> None:
     assert view({"w": t})["w"].equal(sent["w"])
 
 
-def test_noise_covers_the_support() -> None:
-    defense = Compose((RandomK(keep=0.3, unbiased=True), noise(sigma=0.1)))
-    sent = defense.on_update({"w": torch.arange(1.0, 21.0)}, torch.Generator().manual_seed(0))
-    view = defense.attacker_view(Update(sent, G), None)
-    assert view.support is None
+def test_noise_covers_the_support_where_it_is_as_large_as_the_update() -> None:
+    """Noise of any size used to: a defence that is none by itself hid the other from its attacker."""
     raw = {"w": torch.arange(1.0, 21.0)}
+    for sigma, hidden in ((0.01, False), (0.1, False), (30.0, True)):
+        defense = Compose((RandomK(keep=0.3, unbiased=True), noise(sigma=sigma)))
+        sent = defense.on_update(raw, torch.Generator().manual_seed(0))
+        view = defense.attacker_view(Update(sent, G), None)
+        assert (view.support is None) == hidden
+        assert view.support is None or view.support["w"].equal(sent["w"].abs() > 1)
     assert torch.equal(view(raw)["w"], raw["w"]), "what is sent is the raw update in the mean over the places"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,13 @@ from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
+
+BEYOND = 5.0
+"""Standard deviations of noise that no entry of it alone reaches."""
+HIDDEN = 0.05
+"""Share of a tensor's energy that may lie below them where its zeros are still seen."""
+SURE = 3.0
+"""Standard deviations by which the noise's own energy may be less than its mean."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,16 @@ class Compose(Defense):
         return Compose(tuple(defense.without_noise() for defense in self.defenses))
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        views = [d.attacker_view(update, None if draw is None else child_generator(draw)) for d in self.defenses]
+        draws = [None if draw is None else child_generator(draw) for _ in self.defenses]
+        views: list[AttackerView] = []
+        seen: Update | None = update
+        for part, own in zip(reversed(self.defenses), reversed(draws), strict=True):
+            view = part.attacker_view(update, own)
+            if own is None and seen is not None and seen is not update and view.support is None:
+                uncovered = part.attacker_view(seen, None)
+                view = view if uncovered.support is None else uncovered
+            views.insert(0, view)
+            seen = _before(part, view, seen)
         supports = [v.support for v in views if v.support is not None]
 
         def simulate(raw: Tensors) -> Tensors:
@@ -111,6 +127,29 @@ def parts_of(defense: Defense) -> tuple[Defense, ...]:
     return () if isinstance(defense, NoDefense) else (defense,)
 
 
+def _before(part: Defense, view: AttackerView, update: Update | None) -> Update | None:
+    """The update as it was before a part, as far as that is seen: without the noise that a last stage added to zeros.
+    `None` where it reshapes what earlier stages did.
+
+    Entries of a tensor within `BEYOND` deviations of known noise count as zeros, if what the noise may hide among them
+    is less than `HIDDEN` of the rest: noise as large as the update hides zeros too.
+    """
+    if update is None or not part.acts_on_update:
+        return update
+    scale = view.noise_scale
+    if scale is None or not view.gaussian or view.simulate is not None:
+        return None
+    return replace(update, tensors=map_tensors(_without_noise, update.tensors, scale))
+
+
+def _without_noise(t: Tensor, scale: Tensor) -> Tensor:
+    loud = t.abs() > BEYOND * scale
+    quiet = int((~loud).sum())
+    heard, rest = t[loud].square().sum(), t[~loud].square().sum()
+    noise = scale.square() * (quiet - SURE * (2 * quiet) ** 0.5)
+    return t * loud if bool(rest - noise <= HIDDEN * heard) else t
+
+
 def _is_told(part: Defense, view: AttackerView) -> bool:
     """Whether the view says what the part does after the example stage: later noise may have covered it."""
     return not view.is_empty or not (part.acts_on_update or part.without_noise() is not part)
@@ -119,14 +158,22 @@ def _is_told(part: Defense, view: AttackerView) -> bool:
 def _log_likelihood(views: list[AttackerView], update: Update) -> Callable[[Tensors], Tensor] | None:
     """Of the last random stage, given what the deterministic ones before it make of the raw update.
 
-    Several random stages count as one where all of them add Gaussian noise and nothing after the first reshapes it.
-    Otherwise, and where a deterministic stage comes last, the likelihood is an integral not stated here: `None`.
+    Several random stages count as one where all of them add Gaussian noise and nothing after the first reshapes it, one
+    rounding among them apart (`AttackerView.beside_noise`). Otherwise, and where a deterministic stage comes last, the
+    likelihood is an integral not stated here: `None`.
     """
     random = [i for i, view in enumerate(views) if view.log_likelihood is not None or view.noise_scale is not None]
     if not random or random[-1] != len(views) - 1:
         return None
     first, last = random[0], views[-1].log_likelihood
-    if len(random) > 1:
+    rounding = [view for view in views[first:] if view.beside_noise is not None]
+    noises = [view for view in views[first:] if view.beside_noise is None]
+    if len(rounding) == 1 and noises:
+        total = _noise_scale(noises)
+        if total is None or not all(view.gaussian and view.support is None for view in noises):
+            return None
+        last = None if rounding[0].beside_noise is None else rounding[0].beside_noise(total)
+    elif len(random) > 1:
         total = _noise_scale(views)
         if total is None or not all(view.gaussian and view.support is None for view in views[first:]):
             return None

@@ -35,6 +35,7 @@ class AttackerView:
         gaussian: whether that noise is Gaussian, so that several add up to one.
         log_likelihood: raw update → log p(observed | raw), up to a constant: it holds whatever `simulate` and
             `support` do, so what they return is not its argument.
+        beside_noise: scale of Gaussian noise before or after a rounding → the log-likelihood under both.
     """
 
     simulate: Callable[[Tensors], Tensors] | None = None
@@ -44,6 +45,7 @@ class AttackerView:
     noise_scale: Tensors | None = None
     log_likelihood: Callable[[Tensors], Tensor] | None = None
     gaussian: bool = False
+    beside_noise: Callable[[Tensors], Callable[[Tensors], Tensor]] | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -19,6 +19,9 @@ from leakgauge.update import Update
 SOFTNESS = 0.1
 """Scale of the logistic noise that softens the edges of a cell, in steps of the grid."""
 
+LOGISTIC = 3**0.5 / torch.pi
+"""Scale of a logistic of deviation 1."""
+
 OUTSIDE = 0.05
 """Probability of a rounding below which its log-likelihood continues as a line, in `stochastic_log_likelihood`."""
 
@@ -119,27 +122,35 @@ class Quantise(Defense):
 
         `log_likelihood` is that of the cell that each sent value stands for, cut at ±max|g|. The probability of a cell
         is 1 or 0; stated is that with logistic noise of scale τ = `SOFTNESS`·Δ, Δ = max|g|/s, before rounding:
-        σ((g−low)/τ) − σ((g−high)/τ), which is σ((g−low)/τ)·σ((high−g)/τ) up to a constant.
+        σ((g−low)/τ) − σ((g−high)/τ), which is σ((g−low)/τ)·σ((high−g)/τ) up to a constant. Beside noise τ is at least
+        what gives the logistic its deviation, and nothing is cut.
         """
         del draw
         top = map_tensors(largest, update.tensors)
 
-        def log_likelihood(raw: Tensors) -> Tensor:
-            terms = []
-            for name, sent in update.tensors.items():
-                g = raw[name]
-                most = top[name].to(g)
-                step = (most / self.levels).clamp_min(torch.finfo(g.dtype).tiny ** 0.5)
-                low = (sent.to(g) - step / 2).clamp_min(-most)
-                high = (sent.to(g) + step / 2).clamp_max(most)
-                tau = SOFTNESS * step
-                terms.append((F.logsigmoid((g - low) / tau) + F.logsigmoid((high - g) / tau)).sum())
-            return torch.stack(terms).sum()
+        def beside_noise(scale: Tensors) -> Callable[[Tensors], Tensor]:
+            def log_likelihood(raw: Tensors) -> Tensor:
+                terms = []
+                for name, sent in update.tensors.items():
+                    g = raw[name]
+                    most = top[name].to(g)
+                    step = (most / self.levels).clamp_min(torch.finfo(g.dtype).tiny ** 0.5)
+                    low, high = sent.to(g) - step / 2, sent.to(g) + step / 2
+                    tau = SOFTNESS * step
+                    if name in scale:
+                        tau = torch.maximum(tau, LOGISTIC * scale[name].to(g))
+                    else:
+                        low, high = low.clamp_min(-most), high.clamp_max(most)
+                    terms.append((F.logsigmoid((g - low) / tau) + F.logsigmoid((high - g) / tau)).sum())
+                return torch.stack(terms).sum()
+
+            return log_likelihood
 
         return AttackerView(
             simulate=lambda raw: map_tensors(lambda t: straight_through(self._round, t), raw),
             relaxed=unchanged,
-            log_likelihood=log_likelihood,
+            log_likelihood=beside_noise({}),
+            beside_noise=beside_noise,
         )
 
 

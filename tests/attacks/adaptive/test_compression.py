@@ -14,7 +14,7 @@ from leakgauge.attacks.adaptive.counter import Counter
 from leakgauge.attacks.adaptive.rounding import Signs, against_rounding, against_signs
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, TotalVariation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update, raw_update
-from leakgauge.defenses import AttackerView, Compose, Defense, NoDefense, Quantise, Sign, noise, qsgd, sign
+from leakgauge.defenses import AttackerView, Compose, Defense, NoDefense, Quantise, Sign, TopK, noise, qsgd, sign
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
@@ -49,7 +49,7 @@ def test_the_length_of_the_update_is_not_needed() -> None:
 
 
 def test_where_a_later_stage_has_covered_the_grid_the_attack_stays() -> None:
-    both = Compose((noise(sigma=0.1), Quantise()))
+    both = Compose((Quantise(), TopK(keep=0.5), noise(sigma=0.1)))
     assert against_rounding(BASE, Quantise(), seen(both)) is BASE
 
 

@@ -98,7 +98,9 @@ def test_a_counter_acts_or_says_what_it_lacks(
     ("defense", "client", "examples", "lacks"),
     [
         (Quantise(levels=3), COHORT, 4, "the grid"),
-        (Compose((Quantise(levels=3), noise(sigma=0.1))), ONE, 1, "the grid"),
+        (Compose((Quantise(levels=3), noise(sigma=0.1))), ONE, 1, ""),
+        (Compose((Quantise(levels=3), noise(sigma=0.1))), COHORT, 4, "the grid"),
+        (Compose((Quantise(levels=3), TopK(keep=0.5), noise(sigma=0.1))), ONE, 1, "the grid"),
         (TopK(keep=0.3), COHORT, 4, "zeros on the wire"),
         (Compose((TopK(keep=0.3), noise(sigma=0.1))), ONE, 1, "zeros on the wire"),
         (MixUp(), ONE, 16, "two to 8 examples"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -109,13 +111,39 @@ def test_gaussian_noises_add_in_variance() -> None:
     assert float(composed(raw)) == pytest.approx(float(one(raw)))
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_noise_beside_a_rounding_leaves_its_likelihood(first: bool) -> None:
+    """It took it away, whatever its size: the attacker who knows both was as weak as one who knows neither. Where the
+    noise is small it is the rounding's, where the grid is fine it is highest at what was sent and as wide as the noise.
+    """
+
+    def of(sigma: float, levels: int) -> Callable[[Tensors], Tensor]:
+        stages = (noise(sigma=sigma), Quantise(levels=levels))
+        both = view_of(Compose(stages if first else stages[::-1]), update, None).log_likelihood
+        assert both is not None
+        return both
+
+    update = seen(Quantise(levels=3)).update
+    alone = view_of(Quantise(levels=3), update, None).log_likelihood
+    assert alone is not None
+    inside = map_tensors(lambda t: 0.8 * t, update.tensors)
+    assert float(of(1e-9, 3)(inside)) == pytest.approx(float(alone(inside)), rel=0.05)
+    values = [
+        float(of(0.3, 2**20)(map_tensors(lambda t, d=d: t + d, update.tensors))) for d in (-0.6, -0.3, 0.0, 0.3, 0.6)
+    ]
+    assert values[0] < values[1] < values[2] > values[3] > values[4]
+    dropped = (values[2] - values[3]) / entries(update.tensors)
+    assert dropped == pytest.approx(2 * math.log(math.cosh(math.pi / 3**0.5 / 2)), rel=0.02), "logistic, deviation .3"
+
+
 @pytest.mark.parametrize(
     "stages",
     [
         (laplace(sigma=0.3), noise(sigma=0.4)),  # the sum has no simple law
         (noise(sigma=0.3), Clip(norm=0.1)),  # noise that is reshaped
         (noise(sigma=0.3), Clip(norm=0.1), noise(sigma=0.3)),
-        (noise(sigma=0.3), Quantise()),
+        (laplace(sigma=0.3), Quantise()),
+        (Quantise(), noise(sigma=0.3), Quantise()),
     ],
     ids=repr,
 )

@@ -17,7 +17,8 @@ from frontiers.rows import row
 from leakgauge.cli import main
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
-from leakgauge.data import InMemory
+from leakgauge.data import InMemory, Tokens
+from leakgauge.data.source import check
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -368,6 +369,16 @@ def test_a_blank_picture_is_refused() -> None:
     with pytest.raises(InputError, match="one colour all over"):
         resolve_plan(tiny(data=data))
     resolve_plan(tiny(data=data | {"start": 4}))
+
+
+def test_a_text_of_padding_alone_is_refused() -> None:
+    """Its client counted among those that nothing came back from."""
+    ids = torch.randint(1, 9, (40, 6), generator=torch.Generator().manual_seed(0))
+    ids[2] = 0
+    source = Tokens(inputs=ids, labels=torch.arange(40) % 4, words=[str(i) for i in range(9)], padding=0)
+    with pytest.raises(InputError, match="text 3: has no token but padding"):
+        check(source, range(4))
+    check(source, range(2))
 
 
 def test_a_lint_that_was_damaged_says_so(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from leakgauge.data.folder import Folder, unit_plane
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.registry import DATA
 
+LEAST = 1 / 8
+"""Share of the stored bits' range that the first file must use where no window is given."""
 GREY = ("MONOCHROME1", "MONOCHROME2")
 """Photometric interpretations: the lowest value is white in the first."""
 
@@ -31,7 +33,7 @@ class Dicom(Folder):
 
     Attributes:
         window: lowest and highest value, outside of which scans are clipped; empty for the whole range of the first
-            file's stored bits, which then must hold all files.
+            file's stored bits, which then must hold all files, and of which it must use an eighth.
         size, classes: as in `Folder`.
     """
 
@@ -56,7 +58,13 @@ class Dicom(Folder):
         """The values that become 0 and 1."""
         if self.window:
             return self.window[0], self.window[1]
-        return _Scan.read(self.files[0], self.names([0])[0]).range
+        name = self.names([0])[0]
+        scan = _Scan.read(self.files[0], name)
+        (low, high), lowest, highest = scan.range, float(scan.values.min()), float(scan.values.max())
+        used = (highest - lowest) / (high - low)
+        problem = f"uses {100 * used:.2g} % of [{low:g}, {high:g}]: so dark a picture is harder to attack than yours is"
+        require(used >= LEAST, name, problem, f"set data.window as you train, e.g. [{lowest:g}, {highest:g}]")
+        return low, high
 
     def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
         scan, (low, high) = _Scan.read(path, name), self.span

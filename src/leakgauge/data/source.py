@@ -171,22 +171,21 @@ def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> Non
     for index in indices:
         inputs = source.read([index]).inputs[0]
         name = source.names([index])[0]
-        if tuple(inputs.shape) != source.shape:
-            raise InputError(
-                name, f"has shape {tuple(inputs.shape)}, others have {source.shape}", "set data.size to resize all"
-            )
+        shape = tuple(inputs.shape)
+        same = shape == source.shape
+        require(same, name, f"has shape {shape}, others have {source.shape}", "set data.size to resize all")
         require(bool(inputs.isfinite().all()), name, "has values that are not finite", "remove or fix the example")
         inside = source.low <= float(inputs.min()) and float(inputs.max()) <= source.high
-        require(
-            inside,
-            name,
-            f"leaves the range [{source.low:g}, {source.high:g}]",
-            "set data.low and data.high, or scale the data",
-        )
+        leaves = f"leaves the range [{source.low:g}, {source.high:g}]"
+        require(inside, name, leaves, "set data.low and data.high, or scale the data")
         flat = inputs.flatten(1) if inputs.ndim == 3 and inputs[0].numel() > 1 else None
         plain = blank or flat is None or bool((flat != flat[:, :1]).any())
-        nothing = "is of one colour all over: nothing in it can come back, and its client would count as protected"
-        require(plain, name, nothing, "leave it out, e.g. the first slices of a scan: data.start")
+        nothing = "nothing in it can come back, and its client would count as protected"
+        hint = "leave it out, e.g. the first slices of a scan: data.start"
+        require(plain, name, f"is of one colour all over: {nothing}", hint)
+        padding = source.padding if isinstance(source, OfTokens) else None
+        said = padding is None or bool((inputs != padding).any())
+        require(said, name, f"has no token but padding: {nothing}", "leave it out")
 
 
 def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:

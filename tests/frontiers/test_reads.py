@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from leakgauge.data import Tokens
 from leakgauge.frontiers import reads
 from leakgauge.frontiers.folder import FrontierFolder
 from leakgauge.frontiers.reads import reads_of, sentences
 from leakgauge.frontiers.written import resolve_frontier
+from texts import CLASSES, VOCABULARY, Encoder, texts
 
 PLAN = {"data": {"batch": 1, "images": 4, "size": 12}, "attack": "closed-form", "gallery": 10}
+
+TEXTS = Tokens(
+    inputs=texts(40), labels=torch.arange(40) % CLASSES, words=[f"w{i}" for i in range(VOCABULARY)], padding=0
+)
 
 
 def records(tmp_path: Path, **keys: object) -> list[dict]:
@@ -37,6 +44,18 @@ def test_a_dense_first_layer_is_read_until_noise_hides_it(tmp_path: Path, monkey
         line.startswith("Peeling reads 3 of 3 examples exactly without a defence; what stops it") for line in said
     )
     assert all("noise of 1e-" in line for line in said)
+
+
+def test_the_tokens_of_texts_are_read_until_noise_hides_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "LADDERS", reads.LADDERS[:1])
+    data = {"source": TEXTS, "batch": 2, "images": 2}
+    found = records(
+        tmp_path, model=Encoder(), client="fedsgd", data=data, defenses={"top-k": [{"topk": {"keep": 0.5}}]}
+    )
+    assert [(r["read"], r["exact"], r["batch"]) for r in found] == [("tokens of texts", 2, 2)]
+    stopped = found[0]["stopped"][0]
+    assert 1e-4 < float(stopped["exact"]) < float(stopped["seen"]) <= 1, "half of the tokens outlast the last of them"
+    assert sentences(found)[0].startswith("Tokens of texts come back, no more and no fewer, from 2 of 2 without")
 
 
 def test_a_convolution_allows_no_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.recipes.exact_reads import EXACT
@@ -22,8 +22,9 @@ from leakgauge.frontiers.folder import FrontierFolder, keep, kept, slug
 from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.frontiers.rows import FrontierRow
 from leakgauge.metrics.assignment import pairwise_mse
-from leakgauge.observation import Attack, Knowledge, Known, Observation
-from leakgauge.task import Batch, Task
+from leakgauge.metrics.tokens import counts_of, uncovered
+from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction
+from leakgauge.task import Batch, DataSpec
 
 EXACTLY, SEEN = 45.0, 20.0
 """dB above which a read is exact, and above which a person sees the picture."""
@@ -46,20 +47,21 @@ LADDERS = (
     Ladder("top-k that keeps {}", tuple((f"{k:g}", TopK(keep=k)) for k in (0.99, 0.9, 0.5, 0.1, 0.01))),
 )
 
-SPARSE, ORDER = "peeling and sparse directions", "order of the labels"
+SPARSE, ORDER, TOKENS = "peeling and sparse directions", "order of the labels", "tokens of texts"
 
 READS: dict[str, Attack] = {
     "closed form of one example": LinearRead(),
     **{m.name: m.attack for m in EXACT if m.name != "peeling"},
     "peeling": Peeling(directions=0),
     SPARSE: Peeling(),
+    TOKENS: TokenRead(),
 }
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """The first rung at which no example is exact any more, and the first at which none is above 20 dB; empty where
-    no rung does that."""
+    """The first rung at which no example is exact any more, and the first at which none is above 20 dB, or no text has
+    half of its tokens named; empty where no rung does that."""
 
     change: str
     exact: str
@@ -73,7 +75,8 @@ class ReadRow:
     Attributes:
         read: its name.
         client, batch: who was read.
-        exact: examples that came back above 45 dB; of the order of the labels all or none.
+        exact: examples that came back above 45 dB; texts all of whose tokens were named, and no token of no text; of
+            the order of the labels all or none.
         stopped: for each ladder.
     """
 
@@ -103,18 +106,21 @@ def sentences(records: Sequence[dict[str, Any]]) -> list[str]:
     said: list[str] = []
     for name in dict.fromkeys(r["read"] for r in records):
         best = max((r for r in records if r["read"] == name), key=lambda r: r["exact"])
+        texts = name == TOKENS
         what = "is read" if name == ORDER else f"reads {best['exact']} of {best['batch']} examples exactly"
-        stops = [s["change"].format(s["exact"]) + _seen(s) for s in best["stopped"] if s["exact"]]
+        what = f"come back, no more and no fewer, from {best['exact']} of {best['batch']}" if texts else what
+        half = "half of them" if texts else f"pictures of {SEEN:g} dB"
+        stops = [s["change"].format(s["exact"]) + _seen(s, half) for s in best["stopped"] if s["exact"]]
         ends = f"what stops it first: {', or '.join(stops)}" if stops else "no change tried stops it"
         said.append(f"{name[:1].upper()}{name[1:]} {what} without a defence; {ends}.")
     return said
 
 
-def _seen(stopped: dict[str, Any]) -> str:
+def _seen(stopped: dict[str, Any], half: str) -> str:
     if stopped["seen"] == stopped["exact"]:
         return ""
     until = f"until {stopped['seen']}" if stopped["seen"] else "at every strength tried"
-    return f" (pictures of {SEEN:g} dB {until})"
+    return f" ({half} {until})"
 
 
 def _of_setting(plan: FrontierPlan, row: FrontierRow) -> list[ReadRow]:
@@ -139,9 +145,12 @@ def _of_setting(plan: FrontierPlan, row: FrontierRow) -> list[ReadRow]:
 
     def tried(name: str, defense: Defense | None) -> tuple[int, int]:
         seen = observed(defense)
-        return _ordered(seen, batch) if name == ORDER else _read(READS[name], seen, batch, task, plan)
+        if name == ORDER:
+            return _ordered(seen, batch)
+        found = READS[name].reconstruct(seen, torch.Generator().manual_seed(0), budget=plan.budget)
+        return _texts(found, batch, task.data) if name == TOKENS else _near(found, batch, task.data)
 
-    for name in (*READS, ORDER):
+    for name in (TOKENS, ORDER) if task.data.is_text else (*READS, ORDER):
         method = partial(tried, name)
         try:
             exact, _ = method(None)
@@ -154,15 +163,27 @@ def _of_setting(plan: FrontierPlan, row: FrontierRow) -> list[ReadRow]:
     return found
 
 
-def _read(attack: Attack, seen: Observation, batch: Batch, task: Task, plan: FrontierPlan) -> tuple[int, int]:
+def _near(found: Reconstruction, batch: Batch, data: DataSpec) -> tuple[int, int]:
     """Examples that come back above 45 and above 20 dB."""
-    found = attack.reconstruct(seen, torch.Generator().manual_seed(0), budget=plan.budget)
     if found.inputs is None or not len(found.inputs):
         return 0, 0
-    data = task.data
     error = pairwise_mse(found.inputs, batch.inputs, data_range=data.range, low=data.low).amin(0) / data.range**2
     quality = -10 * error.clamp_min(1e-30).log10()
     return int((quality > EXACTLY).sum()), int((quality > SEEN).sum())
+
+
+def _texts(found: Reconstruction, batch: Batch, data: DataSpec) -> tuple[int, int]:
+    """Texts all of whose tokens are named, where no others are; and half, where as many others are at most."""
+    if found.tokens is None:
+        return 0, 0
+    own = counts_of(batch.inputs, data.vocabulary, data.padding)
+    named = found.tokens.counts.cpu().sum(0) > 0
+    if data.padding is not None:
+        named[data.padding] = False
+    right = int((named & (own.sum(0) > 0)).sum())
+    others = int(named.sum()) - right
+    missing = uncovered(named.long()[None], own)[0]
+    return int((missing == 0).sum()) * (others == 0), int((missing <= 0.5).sum()) * (others <= right)
 
 
 def _ordered(seen: Observation, batch: Batch) -> tuple[int, int]:

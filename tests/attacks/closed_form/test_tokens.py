@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.closed_form import TokenRead
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw, client_update
 from leakgauge.clients.optimisers import Adam
-from leakgauge.defenses import DPSGD, Clip, Defense, NoDefense, TopK, noise
+from leakgauge.defenses import DPSGD, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.tokens import counts_of
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status, TokenCounts
@@ -243,20 +243,58 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
 @pytest.mark.parametrize(
     ("net", "arguments", "words"),
     [
-        (Encoder, {"defense": noise(relative=1e-6)}, "noise moves every row"),
-        (Encoder, {"defense": DPSGD(norm=1.0, noise_multiplier=0.01)}, "noise moves every row"),
+        (Encoder, {"defense": laplace(relative=1e-6)}, "noise of unknown strength"),
+        (Encoder, {"defense": Compose((noise(relative=1e-6), Quantise(levels=127)))}, "noise of unknown strength"),
+        (Encoder, {"defense": DPSGD(norm=1.0, noise_multiplier=0.01), "client": FedAvg(epochs=2)}, "noise of unknown"),
         (Encoder, {"defense": noise(relative=1e-6), "known": False}, "every row of the embedding moved"),
         (Encoder, {"client": ADAMW, "known": False}, "every row of the embedding moved"),
         (Tied, {}, "every row of the embedding moved"),
+        (Tied, {"defense": TopK(keep=0.05)}, "an output layer shares"),
+        (Tied, {"defense": noise(relative=0.1)}, "an output layer shares"),
         (Frozen, {}, "needs a trained embedding"),
     ],
-    ids=["noise", "dp-sgd", "unknown noise", "unknown decay", "tied", "frozen"],
+    ids=[
+        "laplace",
+        "rounded noise",
+        "noisy steps",
+        "unknown noise",
+        "unknown decay",
+        "tied",
+        "tied, few entries",
+        "tied behind noise",
+        "frozen",
+    ],
 )
 def test_what_every_row_moves_for_is_not_guessed_from(net: Net, arguments: dict[str, object], words: str) -> None:
     _, found = read(net, **arguments)  # type: ignore[arg-type]
     assert found.status is Status.NOT_APPLICABLE
     assert found.tokens is None
     assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("defense", "client", "share"),
+    [
+        (noise(relative=1e-8), FedSGD(), 1.0),
+        (noise(relative=1e-2), FedSGD(), 1.0),
+        (noise(relative=0.1), FedSGD(), 0.5),
+        (noise(relative=1e-2), ADAMW, 1.0),
+        (DPSGD(norm=1.0, noise_multiplier=1e-4), FedSGD(), 1.0),
+        (Compose((noise(relative=0.1), TopK(keep=0.1))), FedSGD(), 0.5),
+        (Quantise(levels=7), FedSGD(), 1.0),
+    ],
+    ids=repr,
+)
+def test_noise_and_rounding_hide_what_is_below_them_and_no_more(
+    defense: Defense, client: Protocol, share: float
+) -> None:
+    ids, found = read(Encoder, client=client, defense=defense)
+    true, seen = counts_of(ids, VOCABULARY, 0).sum(0) > 0, own(found).counts[0] > 0
+    assert not bool((seen & ~true).any())
+    assert int(seen.sum()) >= share * int(true.sum())
+    assert not own(found).whole
+    proved = isinstance(defense, Quantise)  # which leaves zeros as they are
+    assert found.status is (Status.EXACT if proved else Status.CONVERGED)
 
 
 def test_a_penalty_inside_adam_may_cover_tokens_and_makes_none() -> None:

@@ -1,27 +1,34 @@
-"""Which rows of an embedding an update moved, as no parameter without gradient moves."""
+"""Which rows of an embedding an update moved: those of the tokens that a client's texts hold."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from jaxtyping import Bool, Float
+from scipy.stats import chi2
 from torch import Tensor, nn
 
+from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import FedSGD
 from leakgauge.clients.client import raw_update
-from leakgauge.defenses import Defense, NoDefense, parts_of, view_of
+from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, Wire, map_tensors
-from leakgauge.update import UpdateKind
+from leakgauge.update import Update, UpdateKind
 
 PROBES = 4
-"""Random batches that show whether every token moves its row."""
+"""Random batches that show which rows their tokens move."""
+CHANCE = 1e-6
+"""That noise alone moves some row of an embedding as far as a token is taken to."""
 FULL = (
     "every row of the embedding moved: by noise, weight decay that is not known, or an output layer that shares it. "
     "Which tokens occur is not read"
 )
+SHARED = "an output layer shares the embedding and moves other rows too. Which tokens occur is not read"
 
 
 def token_table(task: Task, generator: torch.Generator) -> str | None:
@@ -51,26 +58,45 @@ def token_table(task: Task, generator: torch.Generator) -> str | None:
     return next((name for name in found if name in task.parameters), None)
 
 
-def moved_rows(observation: Observation, table: str) -> tuple[Bool[Tensor, " v"] | None, str]:
-    """Rows that did not move as one without gradient does; `None` and why where that cannot be told."""
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """Rows that moved otherwise than one without gradient does.
+
+    Attributes:
+        rows: which.
+        noisy: whether there is noise, so that chance moved one of them with probability `CHANCE`.
+    """
+
+    rows: Bool[Tensor, " v"]
+    noisy: bool
+
+
+def moved_rows(observation: Observation, table: str) -> Moved | str:
+    """The rows that moved, or why they cannot be told.
+
+    Behind Gaussian noise of known σ, rows whose squared length Σ(row/σ)² a χ² variable of as many degrees of freedom as
+    the row has entries exceeds by `CHANCE`, shared among all rows.
+    """
     knowledge, sent = observation.knowledge, observation.update.tensors[table].detach().cpu()
-    if knowledge.defense is not None:
-        parts = parts_of(knowledge.defense)
-        if any(part.without_noise() is not part for part in parts) or _adds_noise(observation):
-            return None, "noise moves every row of the embedding: which tokens occur is not read"
-        if any(type(part).on_batch is not Defense.on_batch for part in parts):
-            return None, "the defence trains on other texts than the client holds"
+    parts = () if knowledge.defense is None else parts_of(knowledge.defense)
+    if any(type(part).on_batch is not Defense.on_batch for part in parts):
+        return "the defence trains on other texts than the client holds"
+    sigma = _noise(observation, table)
+    if sigma is None:
+        return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
     idle = _idle(observation, table)
-    values, still = sent.double(), torch.zeros_like(sent, dtype=torch.float64)
-    bound = torch.zeros_like(values)
+    values, bound = sent.double(), torch.zeros_like(sent, dtype=torch.float64)
     if idle is not None and bool((idle != 0).any()):
         still = idle.double()
         own = observation.task.parameters[table].detach().cpu()
-        steps = _steps(observation)
-        rounding = torch.finfo(own.dtype).eps * (4 + 2 * steps)
+        rounding = torch.finfo(own.dtype).eps * (4 + 2 * _steps(observation))
         bound = rounding * (own.double().abs() + still.abs()) + Wire.of(sent).errors(values)
-    moved = ((values - still).abs() > bound).any(1)
-    return (None, FULL) if too_many(moved, observation.task, observation.examples) else (moved, "")
+        values = values - still
+    surplus = (values.abs() - bound).clamp_min(0)
+    moved = (surplus > 0).any(1)
+    if sigma > 0:
+        moved = (surplus / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
+    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0)
 
 
 def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> bool:
@@ -80,10 +106,25 @@ def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> boo
     return all_of_them or (examples is not None and int(moved.sum()) > examples * task.data.shape[0])
 
 
-def _adds_noise(observation: Observation) -> bool:
-    defense = observation.knowledge.defense
-    view = None if defense is None else view_of(defense, observation.update, None)
-    return view is not None and (view.noise_scale is not None or view.log_likelihood is not None)
+def _noise(observation: Observation, table: str) -> float | None:
+    """Standard deviation of the noise on each entry, 0 where rows without gradient get none; `None` if not known."""
+    defense, client = observation.knowledge.defense, observation.knowledge.local_training
+    parts = () if defense is None else parts_of(defense)
+    if defense is None or not any(p.without_noise() is not p or _fills(p, observation, table) for p in parts):
+        return 0.0
+    counted = replace(observation.update.header, example_count=observation.examples)
+    view = cohort_view(client or FedSGD(), defense, Update(observation.update.tensors, counted), None)
+    return float(view.noise_scale[table]) if view.gaussian and view.noise_scale is not None else None
+
+
+def _fills(part: Defense, observation: Observation, table: str) -> bool:
+    """Whether the last stage of a defence makes something of rows that are zero; rounding and top-k do not."""
+    if not part.acts_on_update:
+        return False
+    empty = observation.update.tensors[table].detach().clone()
+    empty[::2] = 0
+    sent = part.on_update({**observation.update.tensors, table: empty}, torch.Generator().manual_seed(0))
+    return bool((sent[table][::2] != 0).any())
 
 
 def covers(observation: Observation, table: str) -> bool:
@@ -122,16 +163,18 @@ def _idle(observation: Observation, table: str) -> Float[Tensor, "v d"] | None:
     return still[table].detach().cpu()
 
 
-def drives_every_token(task: Task, table: str, generator: torch.Generator) -> bool:
-    """Whether every token of random texts moves its row, but for one that never does (``padding_idx``)."""
+def rows_of_texts(task: Task, table: str, generator: torch.Generator) -> tuple[bool, bool]:
+    """Whether every token of random texts moves its row, but for one that never does (``padding_idx``), and whether
+    other rows stand still."""
     data = task.data
     module = task.module.get_submodule(table.rpartition(".")[0])
     fixed = module.padding_idx if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
+    every, alone = True, True
     for probe in range(PROBES):
         inputs = torch.randint(data.vocabulary, (2, *data.shape), generator=generator)
         labels = torch.randint(data.classes, (2,), generator=generator)
         raw, _ = raw_update(task, FedSGD(), Batch(inputs.float(), labels), Draws(probe), NoDefense())
-        moved = set((raw[table] != 0).any(1).nonzero().flatten().tolist())
-        if set(inputs.flatten().tolist()) - {fixed, data.padding} - moved:
-            return False
-    return True
+        moved, held = set((raw[table] != 0).any(1).nonzero().flatten().tolist()), set(inputs.flatten().tolist())
+        every &= not held - {fixed, data.padding} - moved
+        alone &= moved <= held | {data.padding}
+    return every, alone

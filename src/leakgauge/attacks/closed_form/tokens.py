@@ -11,7 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.pooled import counts_of_pooled
 from leakgauge.attacks.closed_form.token_places import read_places
 from leakgauge.attacks.closed_form.token_prefixes import read_texts
-from leakgauge.attacks.closed_form.token_rows import FULL, covers, drives_every_token, moved_rows, token_table
+from leakgauge.attacks.closed_form.token_rows import FULL, SHARED, Moved, covers, moved_rows, rows_of_texts, token_table
 from leakgauge.attacks.closed_form.whole_batch import mean_gradient_of, paired_labels
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching.simulator import Explainer
@@ -42,7 +42,10 @@ class TokenRead(ReadingAttack):
     (`leakgauge.attacks.closed_form.token_prefixes`). Elsewhere each token counts once, and the message says why.
 
     Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
-    (one-hot vectors) all tokens are tried at every place. Not read: behind noise.
+    (one-hot vectors) all tokens are tried at every place.
+
+    Behind Gaussian noise of known σ the tokens are the rows that moved by more than noise moves any; nothing is proved
+    then. Not read: behind other noise.
 
     Source: Melis et al., *Exploiting Unintended Feature Leakage in Collaborative Learning*, 2019, for the rows; Petrov
     et al., *DAGER*, NeurIPS 2024, for the span of a layer's inputs. Differs: what decay moves is taken off by
@@ -60,21 +63,26 @@ class TokenRead(ReadingAttack):
             if not isinstance(guess, Unknown):
                 labels, confidence = guess.labels, guess.confidence
         table = token_table(task, generator)
-        moved, problem = (None, f"needs {NEEDS}") if table is None else moved_rows(observation, table)
-        if table is None or moved is None:
+        moved, every = f"needs {NEEDS}" if table is None else moved_rows(observation, table), False
+        if table is not None and isinstance(moved, Moved):
+            if not bool(moved.rows.any()):
+                beyond = " by more than the noise" if moved.noisy else ""
+                return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
+            every, alone = rows_of_texts(task, table, generator)
+            moved = moved if alone else SHARED
+        noisy = isinstance(moved, Moved) and moved.noisy
+        if table is None or isinstance(moved, str):
             found, spent, message = (None, 0, "")
-            if table is None or problem == FULL:
+            if table is None or moved in (FULL, SHARED):
                 found, spent, message = _ordered(observation, None, labels, generator)
             if found is None:
-                return replace(Reconstruction.not_applicable(f"{problem}{message}"), cost=Cost(spent))
-        elif not bool(moved.any()):
-            return Reconstruction(None, None, Status.FAILED, "no row of the embedding moved")
+                return replace(Reconstruction.not_applicable(f"{moved}{message}"), cost=Cost(spent))
         else:
-            found, spent, message = _counted(observation, table, moved, labels, generator)
+            found, spent, message = _counted(observation, table, moved, every, labels, generator)
         return Reconstruction(
             None,
             labels,
-            Status.CONVERGED if known.defense is None else Status.EXACT,
+            Status.CONVERGED if known.defense is None or noisy else Status.EXACT,
             message,
             label_confidence=confidence,
             cost=Cost(spent),
@@ -86,24 +94,28 @@ class TokenRead(ReadingAttack):
 def _counted(
     observation: Observation,
     table: str,
-    moved: Bool[Tensor, " v"],
+    moved: Moved,
+    every: bool,
     labels: Tensor | None,
     generator: torch.Generator,
 ) -> tuple[TokenCounts, int, str]:
-    """What is read, the evaluations that it cost, and both in words."""
-    task, known = observation.task, observation.knowledge
-    driven = drives_every_token(task, table, generator)
-    whole = known.defense is not None and _keeps(observation) and not covers(observation, table) and driven
-    once = TokenCounts(moved.long()[None], False, whole)
-    named = f"{int(moved.sum())} of {len(moved)} rows moved: these tokens occur"
+    """What is read, the evaluations that it cost, and both in words.
+
+    Args:
+        every: whether every token of random texts moves its row.
+    """
+    known, rows = observation.knowledge, moved.rows
+    whole = known.defense is not None and _keeps(observation) and not covers(observation, table) and every
+    once = TokenCounts(rows.long()[None], False, whole)
+    named = f"{int(rows.sum())} of {len(rows)} rows moved{' beyond the noise' * moved.noisy}: these tokens occur"
     named += ", and no others" if whole else ", others may"
     if _keeps(observation) and not rescales_entries(known.local_training):
-        pooled = counts_of_pooled(observation, table, moved)
+        pooled = counts_of_pooled(observation, table, rows)
         if pooled is not None:
             return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
-    if not driven:
+    if not every:
         return once, 0, f"{named}; how often is not read"
-    found, spent, why = _ordered(observation, moved, labels, generator)
+    found, spent, why = _ordered(observation, rows, labels, generator)
     return (once, spent, f"{named}; how often is not read{why}") if found is None else (found, spent, f"{named}; {why}")
 
 

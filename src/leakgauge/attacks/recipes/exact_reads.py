@@ -49,7 +49,7 @@ EXACT = (
     Method("patches", PatchRead()),
     Method("closed-form-batch", BatchRead()),
     Method("peeling", Peeling(), reserve=_one_round),
-    Method("span-read", SpanRead(), share=0.5),
+    Method("span-read", SpanRead(), share=0.9),
 )
 """After the closed form of one example, cheapest first."""
 

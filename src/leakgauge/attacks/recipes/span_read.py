@@ -19,6 +19,9 @@ CLEAN = 1e-4
 """Singular values of the layer's gradient beyond the number of examples, in shares of the largest, above which noise
 or rounding has filled its row space."""
 
+ENOUGH = 60
+"""Evaluations an example after which a start has mostly ended; fewer are not worth a second start."""
+
 
 @ATTACKS.register(
     "span-read", needs="several examples; a linear layer on the input as wide as the batch; a smooth network"
@@ -54,7 +57,8 @@ class SpanRead:
         for index in range(self.search.restarts):
             room = None if budget.gradient_evaluations is None else budget.gradient_evaluations - spent
             if room is not None:
-                room = room // (self.search.restarts - index) - price
+                even = room // (self.search.restarts - index)
+                room = min(room, max(even, ENOUGH * count)) - price
                 if room < 10 * price:
                     break
             seconds = None if budget.seconds is None else budget.seconds - (time.perf_counter() - began)

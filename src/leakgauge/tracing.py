@@ -13,6 +13,7 @@ from torch.func import grad
 
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, Task
+from leakgauge.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,25 @@ def linear_layers(task: Task) -> list[LinearLayer]:
     return found
 
 
+def linear_inputs(task: Task, parameters: Tensors, inputs: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
+    """What each linear layer receives, by its name, where raw `inputs` go through the model with those parameters."""
+    reached: dict[str, Tensor] = {}
+    handles = []
+    for layer in linear_layers(task):
+
+        def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = layer.name) -> None:
+            reached[name] = given[0].detach()
+
+        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
+    try:
+        with torch.no_grad():
+            task.logits(parameters, task.buffers, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return reached
+
+
 def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
     """Linear layers that receive the flattened model input itself.
 
@@ -44,20 +64,7 @@ def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
     probe = torch.rand((2, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
     raw = task.data.low + task.data.range * probe
     flat = task.data.normalise(raw).flatten(1)
-    reached: dict[str, Tensor] = {}
-    handles = []
-    for layer in linear_layers(task):
-
-        def keep(_: nn.Module, inputs: tuple[Tensor, ...], name: str = layer.name) -> None:
-            reached[name] = inputs[0].detach()
-
-        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
-    try:
-        with torch.no_grad():
-            task.logits(task.parameters, task.buffers, raw)
-    finally:
-        for handle in handles:
-            handle.remove()
+    reached = linear_inputs(task, task.parameters, raw)
 
     def is_input(name: str) -> bool:
         got = reached.get(name)

@@ -59,3 +59,5 @@ def test_comparing_in_chunks_is_comparing_at_once(generator: torch.Generator, mo
     for found in (all_of(pictures), all_of(lent)):
         assert all(torch.equal(a, b) for a, b in zip(found, at_once, strict=True))
     torch.testing.assert_close(mean_image(lent, 2), mean)
+    many = torch.randint(256, (77, 3, 6, 6), generator=generator) / 255  # more than is taken whole, two at once
+    torch.testing.assert_close(mean_image(Lent.of(many, 77, (3, 6, 6), 0.0, 1.0), 2), mean_image(many, 2))

@@ -15,6 +15,7 @@ import pytest
 from frontiers.rows import report, row
 from leakgauge.frontiers.page import dots, identified, render, size
 from leakgauge.frontiers.recommend import recommendation
+from leakgauge.frontiers.session import RowLine, line_of
 
 CHROMIUM = Path(shutil.which("chromium") or "chromium")
 
@@ -61,6 +62,16 @@ def _text(html: str) -> str:
 @pytest.fixture(scope="module")
 def html() -> str:
     return _page(_rows())
+
+
+def test_a_row_in_the_terminal_has_the_numbers_of_the_report() -> None:
+    met = row("dp", "dp-sgd(norm=1)", 0.4137, (3, 9.0), (7, 12.51), epsilon=3.257)
+    assert line_of(met) == RowLine("dp-sgd(norm=1)", "41.4 %", "3/20", "7/20", "15.5 dB", "3.26", "1.50 ×")
+    bare = row("noise", "noise(relative=1)", None, (0, 9.0)) | {
+        "leakage": {"naive": None, "adapted": None},
+        "cost": None,
+    }
+    assert line_of(bare) == RowLine("noise(relative=1)", "–", "–", "–", "–", "none", "–")
 
 
 def test_every_row_and_every_column_reaches_the_page(html: str) -> None:

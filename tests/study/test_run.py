@@ -349,6 +349,7 @@ def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixt
         plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False
     )
     assert "report:" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["config"]["attacks"] == ["closed-form"]
 
 
 @pytest.mark.parametrize("kind", ["shape", "none", "nan"])

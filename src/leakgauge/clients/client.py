@@ -39,6 +39,18 @@ Stages = Callable[[Protocol, Batch, Draws], tuple[Tensors, Tensors]]
 """``(a client's own protocol, its examples, its draws) → (update, buffers)``: one client from batch to wire."""
 
 
+def stages_of(task: Task, defense: Defense) -> Stages:
+    """One client under a defence, of which `task` has the task stage already."""
+
+    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
+        batch = defense.on_batch(batch, draws.generator("batch"))
+        bound = defense.for_batch(task, batch)
+        raw, buffers = raw_update(task, protocol, batch, draws, bound)
+        return bound.on_update(map_tensors(lambda t: t.detach(), raw), draws.generator("update")), buffers
+
+    return stages
+
+
 def sent_update(protocol: Protocol, batch: Batch, draws: Draws, stages: Stages) -> tuple[Tensors, Tensors]:
     """What the server sees: `stages` of the only client, or their mean over a cohort, each client with its own draws.
 
@@ -114,14 +126,6 @@ def client_update(
     _check(batch, task)
     defense = defense or NoDefense()
     refuse_combination(protocol, defense)
-    task = defense.on_task(task)
-
-    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
-        batch = defense.on_batch(batch, draws.generator("batch"))
-        bound = defense.for_batch(task, batch)
-        raw, buffers = raw_update(task, protocol, batch, draws, bound)
-        return bound.on_update(map_tensors(lambda t: t.detach(), raw), draws.generator("update")), buffers
-
-    tensors, buffers = sent_update(protocol, batch, draws, stages)
+    tensors, buffers = sent_update(protocol, batch, draws, stages_of(defense.on_task(task), defense))
     header = UpdateHeader(protocol.kind, len(batch) if send_example_count else None, {"protocol": repr(protocol)})
     return Update(tensors, header, {k: v.detach() for k, v in buffers.items()} if send_buffers else None)

@@ -16,14 +16,14 @@ from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
 
 
-def soft_labels(labels: Tensor, classes: int = 0) -> Float[Tensor, "n classes"]:
+def soft_labels(labels: Tensor) -> Float[Tensor, "n classes"]:
     """Labels as distributions: one-hot of indices, soft ones as they are.
 
-    Without `classes`, as many columns as the batch needs; a `Task` gives the outputs beyond no weight.
+    As many columns as the batch needs; a `Task` gives the outputs beyond no weight.
     """
     if labels.is_floating_point():
         return labels
-    width = classes or (int(labels.max()) + 1 if len(labels) else 1)
+    width = int(labels.max()) + 1 if len(labels) else 1
     return F.one_hot(labels, width).to(torch.get_default_dtype())
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from leakgauge.errors import InputError, did_you_mean
-from leakgauge.study.grammar import HINTS, BudgetConfig, Strict
+from leakgauge.study.grammar import BudgetConfig, Strict, validated
 
 
 class AttackedConfig(BaseModel):
@@ -99,8 +98,6 @@ class FrontierConfig(Strict):
     tolerance: ToleranceConfig = ToleranceConfig()
 
 
-Model = TypeVar("Model", bound=BaseModel)
-
 ROW_KEYS = ("defense", "client", "batch", "cohort", "train")
 """What one strength may say: the defence, the clients' protocol, the examples of the attacked client, how many clients
 are aggregated before the server sees anything, and ``train: false`` for a defence too slow to train with."""
@@ -116,31 +113,16 @@ class RowConfig(Strict):
     train: bool = True
 
 
+EXAMPLE = "see `leakgauge frontier --example`"
+
+
 def parse(raw: dict[str, Any]) -> FrontierConfig:
     """Raises `InputError` that names the key and the hint."""
-    return _validated(FrontierConfig, raw, "")
+    return validated(FrontierConfig, raw, EXAMPLE)
 
 
 def parse_row(raw: Any, field: str) -> RowConfig:
     """A strength, short or long."""
     if isinstance(raw, dict) and raw and set(raw) <= set(ROW_KEYS):
-        return _validated(RowConfig, raw, f"{field}.")
+        return validated(RowConfig, raw, EXAMPLE, f"{field}.")
     return RowConfig(defense=raw)
-
-
-def _validated(model: type[Model], raw: dict[str, Any], prefix: str) -> Model:
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        errors = error.errors()
-        first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
-        if first["type"] == "extra_forbidden":
-            beside: dict[str, type[BaseModel]] = {"utility": UtilityConfig, "tolerance": ToleranceConfig}
-            known = list(beside.get(str(first["loc"][0]), model).model_fields)
-            problem = f"unknown key '{first['loc'][-1]}'"
-            raise InputError(f"{prefix}{path}", problem, did_you_mean(str(first["loc"][-1]), known)) from error
-        if first["type"] == "missing":
-            raise InputError(f"{prefix}{path}", "is missing", "see `leakgauge frontier --example`") from error
-        message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
-        raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from leakgauge.attacks.adaptive import Counter, counter_to
+from leakgauge.attacks.labels.head import made_up
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
 from leakgauge.data.lent import Lent
@@ -99,8 +100,8 @@ def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
     audit, _ = plan.audits[row.setting]
     task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
     examples = row.batch * row.cohort
-    raw = torch.rand((examples, *task.data.shape), generator=draws.generator("inputs"))
-    batch = Batch(task.data.low + task.data.range * raw, torch.arange(examples) % task.data.classes)
+    inputs = made_up(task.data, examples, draws.generator("inputs"))
+    batch = Batch(inputs, torch.arange(examples) % task.data.classes)
     shown = Lent.of(batch.inputs, len(batch), task.data.shape, task.data.low, task.data.high)
     try:
         update = client_update(task, client.value, batch, draws, defense=row.defense.value)

@@ -167,9 +167,9 @@ class CINetGenerator:
         return F.conv2d(x, weights["picture"], weights["picture.bias"]).tanh()
 
 
-def parameter_count(width: int, *, channels: int = 3, size: int = 32) -> int:
-    """P(G) of `CINetGenerator`."""
-    made = CINetGenerator(width=Wide(width)).weights(1, channels, size, torch.Generator())
+def parameter_count(width: int) -> int:
+    """P(G) of `CINetGenerator` for colour pictures of 32 px."""
+    made = CINetGenerator(width=Wide(width)).weights(1, 3, 32, torch.Generator())
     return sum(tensor.numel() for tensor in made.values())
 
 

@@ -76,9 +76,7 @@ class Measure:
     replay: Replay
 
 
-def measures(
-    task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.dtype | None = None, more: Batch | None = None
-) -> tuple[Measure, ...]:
+def measures(task: Task, batch: Batch, generator: torch.Generator, *, more: Batch | None = None) -> tuple[Measure, ...]:
     """What would close the channel, each measured by the same replay: fewer units, a mean subtracted, a larger batch.
 
     None of them is a guarantee: they say what `Peeling` reads without its search for the last few examples, at these
@@ -87,7 +85,7 @@ def measures(
     Args:
         more: further examples, for larger batches; none unless given.
     """
-    sent = Wire.through(_sent(task, wire))
+    sent = Wire.through(_sent(task, None))
     found: list[Measure] = []
     shares = _shares(task, batch, generator, sent)
     if isinstance(shares, str):
@@ -101,13 +99,13 @@ def measures(
     channels = batch.inputs.flatten(2) if len(data.shape) > 1 else batch.inputs[:, None]
     mean = tuple(float(v) for v in channels.transpose(0, 1).flatten(1).double().mean(1))
     centred = replace(task, data=replace(data, mean=mean, std=(1.0,) * len(mean)))
-    told = replay(centred, batch, generator, wire=wire)
+    told = replay(centred, batch, generator)
     if isinstance(told, Replay):
         found.append(Measure(words="the mean subtracted from the inputs", replay=told))
     size = len(batch)
     while more is not None and 2 * size <= len(batch) + len(more):
         size *= 2
-        larger = replay(task, Batch.join([batch, more]).take(torch.arange(size)), generator, wire=wire)
+        larger = replay(task, Batch.join([batch, more]).take(torch.arange(size)), generator)
         assert isinstance(larger, Replay)
         if larger.rate < 0.1 or 2 * size > len(batch) + len(more):
             found.append(Measure(words=f"a batch of {size}", replay=larger))

@@ -15,7 +15,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Task
 from leakgauge.tensors import map_tensors
-from leakgauge.tracing import LinearLayer, input_layers, linear_layers
+from leakgauge.tracing import LinearLayer, input_layers, linear_inputs, linear_layers
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 
@@ -89,10 +89,10 @@ class Front(nn.Module):
         return self.model(x + moved.view_as(x))  # type: ignore[no-any-return]
 
 
-def fronted(task: Task, rows: int, name: str, generator: torch.Generator, scale: float = 0.1) -> Task:
-    """The task behind a `Front` of `rows` units, random as yet; `scale` of its way back is small."""
+def fronted(task: Task, rows: int, name: str, generator: torch.Generator) -> Task:
+    """The task behind a `Front` of `rows` units, random as yet; its way back is small."""
     d = math.prod(task.data.shape)
-    first, back = linear(d, rows, task, generator), linear(rows, d, task, generator, scale)
+    first, back = linear(d, rows, task, generator), linear(rows, d, task, generator, 0.1)
     return rebuilt(task, Front(first, back, honest_module(task)), name)
 
 
@@ -126,20 +126,7 @@ def _behind_relu(task: Task, first: LinearLayer, generator: torch.Generator) -> 
     # Half of the units below zero and half above, or an identity would pass for a ReLU.
     answers = task.data.normalise(raw).flatten(1) @ task.parameters[first.weight].T
     centred = {**task.parameters, first.bias: -answers.mean(0)}
-    seen: dict[str, Tensor] = {}
-    handles = []
-    for layer in linear_layers(task):
-
-        def keep(_: nn.Module, inputs: tuple[Tensor, ...], name: str = layer.name) -> None:
-            seen[name] = inputs[0].detach()
-
-        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
-    try:
-        with torch.no_grad():
-            task.logits(centred, task.buffers, raw)
-    finally:
-        for handle in handles:
-            handle.remove()
+    seen = linear_inputs(task, centred, raw)
     wanted = (answers - answers.mean(0)).relu()
 
     def follows(layer: LinearLayer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -144,6 +144,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return dict(loaded)
 
 
+Model = TypeVar("Model", bound=BaseModel)
 HINTS = {
     "list_type": "write a list, e.g. [none]",
     "too_short": "name at least one",
@@ -156,21 +157,27 @@ HINTS = {
 
 
 def parse(raw: dict[str, Any]) -> PlanConfig:
+    return validated(PlanConfig, raw, "see `leakgauge audit --example`")
+
+
+def validated(model: type[Model], raw: dict[str, Any], example: str, prefix: str = "") -> Model:
+    """The settings in `raw`; `InputError` names the first key that is wrong, behind `prefix`, and the hint."""
     try:
-        return PlanConfig.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
         errors = error.errors()
         first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
         path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
         if first["type"] == "extra_forbidden":
-            key, known = str(first["loc"][-1]), _keys_beside(first["loc"])
-            raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
+            key, known = str(first["loc"][-1]), _keys_beside(model, first["loc"])
+            raise InputError(f"{prefix}{path}", f"unknown key '{key}'", did_you_mean(key, known)) from error
+        if first["type"] == "missing":
+            raise InputError(f"{prefix}{path}", "is missing", example) from error
         message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
-        raise InputError(path, f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
+        raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
 
 
-def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = PlanConfig
+def _keys_beside(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location[:-1]:
         if isinstance(part, str):
             model = _model_in(model.model_fields[part].annotation) or model

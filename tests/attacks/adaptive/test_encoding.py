@@ -328,6 +328,16 @@ def test_a_counter_says_what_it_lacks_and_otherwise_acts(
     assert bool(acted.hidden) == (not missing and not isinstance(defense, TopK))
 
 
+def test_a_mixture_of_more_than_eight_is_not_read() -> None:
+    counter = counter_to(MixUp())
+    assert isinstance(counter, Counter)
+    for examples, missing in ((8, ""), (9, "a batch of two to 8 examples")):
+        b = batch(examples)
+        seen = observed(task("smooth"), b, MixUp())
+        seen = replace(seen, knowledge=replace(seen.knowledge, labels=b.labels, example_count=examples))
+        assert counter.missing(MixUp(), seen) == missing
+
+
 @pytest.mark.parametrize("defense", [PRECODE, MixUp()], ids=repr)
 def test_several_draws_simulate_the_mean_of_as_many_clients(defense: Defense) -> None:
     """For who knows no draw: what a client sends on average over what it draws."""

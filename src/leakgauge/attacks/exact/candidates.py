@@ -23,6 +23,20 @@ LIKELY = 1e-3
 """Expected false matches among all tests up to which one row alone is taken before others; of rows that agree, one."""
 
 
+def _ratios(
+    sums: Sums, state: Remainder, of: Bool[Tensor, " rows"]
+) -> tuple[Int[Tensor, " k"], Float[Tensor, "k d"], Float[Tensor, " k"]]:
+    """Rows whose bias entry exceeds its error, their entries over it where these lie in the data's range, and the
+    relative error."""
+    rows = (of & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
+    x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
+    if sums.low is not None and sums.high is not None:
+        slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
+        inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
+        rows, x, doubt = rows[inside], x[inside], doubt[inside]
+    return rows, x, doubt
+
+
 def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tuple[ExplainedExamples, int]:
     """Examples that predict the row that they were read from, best first, and how many tests were made.
 
@@ -33,12 +47,7 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     Args:
         known: examples that are not asked for again: those that were accepted, and those that were taken back.
     """
-    rows = (~state.explained & ~state.open & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
-    x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
-    if sums.low is not None and sums.high is not None:
-        slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
-        inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
-        rows, x, doubt = rows[inside], x[inside], doubt[inside]
+    rows, x, doubt = _ratios(sums, state, ~state.explained & ~state.open)
     none = ExplainedExamples.none(sums.weight)
     if not len(rows):
         return none, 0
@@ -113,12 +122,7 @@ def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
         At most `MOST` factors, named by `AGREE` rows or more; and how many tests were made.
     """
     state = residual(tail, sums, ExplainedExamples.none(sums.weight))
-    rows = (~state.explained & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
-    x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
-    if sums.low is not None and sums.high is not None:
-        slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
-        inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
-        rows, x, doubt = rows[inside], x[inside], doubt[inside]
+    rows, x, doubt = _ratios(sums, state, ~state.explained)
     if len(rows) < AGREE:
         return [], 0
     slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.matching.problem import Meter
-from leakgauge.clients import FedSGD, Protocol, raw_update, sent_update
+from leakgauge.clients import FedSGD, sent_update
+from leakgauge.clients.client import stages_of
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
@@ -171,15 +172,8 @@ def _cost(meter: Meter) -> Cost:
 
 def _sent(observation: Observation, batch: Batch, defense: Defense, draws: Draws) -> Tensors:
     """What a client with that batch would send. The task is the defended one already."""
-    task = observation.task
-
-    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
-        batch = defense.on_batch(batch, draws.generator("batch"))
-        bound = defense.for_batch(task, batch)
-        raw, after = raw_update(task, protocol, batch, draws, bound)
-        return bound.on_update({k: v.detach() for k, v in raw.items()}, draws.generator("update")), after
-
-    return sent_update(observation.knowledge.local_training or FedSGD(), batch, draws, stages)[0]
+    protocol = observation.knowledge.local_training or FedSGD()
+    return sent_update(protocol, batch, draws, stages_of(observation.task, defense))[0]
 
 
 class _Network:

@@ -121,6 +121,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"defenses": {"x": [{"topk": {"keep": 0.1}}, {"soteria": {"layer": "no"}}]}}, "defenses.x[1]", "no linear layer"),
     ({"defenses": {"x": [{"client": {"secure-aggregation": {"cohort": 2}}}]}}, "defenses.x[0].client", "cohort"),
     ({"utility": {"round": 3}}, "utility.round", "did you mean 'rounds'"),
+    ({"budget": {"evaluations": 3}}, "budget.evaluations", "did you mean 'gradient_evaluations'"),
     ({"utility": {"train": "parquet:/no/such", "test": "samples"}}, "utility.train", "no Parquet file"),
     (
         {"utility": {"train": {"source": "samples", "size": 8}, "test": {"source": "samples", "size": 8}}},

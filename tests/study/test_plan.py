@@ -73,6 +73,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"defenses": "none"}, "defenses", "write a list"),
     ({"gate": {"identified": 0.05}}, "gate.identified", "write a mapping"),
     ({"gate": {"psnr": {"worst": float("nan")}}}, "gate.psnr.worst", "finite"),
+    ({"gate": {"psnr": {}}}, "gate.psnr.worst", "is missing"),
     ({"defenses": [{"noise": {"sigma": float("nan")}}]}, "defenses[0].noise.sigma", "finite"),
     ({"data": {"batch": "two"}}, "data.batch", "give a whole number"),
     ({"data": {"source": "samples", "size": 10**6}}, "model", "set data.size"),

@@ -30,10 +30,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of Flower's processes; a SuperLink that `flwr run` starts for itself is stopped afterwards."""
+    """The environment of Flower's processes; a SuperLink that `flwr run` starts for itself is stopped afterwards.
+
+    Ray would wait for a cluster that a killed process left in its folder; a local one is its own.
+    """
     before = {p for p, words in _processes() if "flower-superlink" in words}
     yield {**os.environ, "FLWR_HOME": str(tmp_path / "flwr"), "FLWR_TELEMETRY_ENABLED": "0",
-           "RAY_USAGE_STATS_ENABLED": "0"}  # fmt: skip
+           "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}  # fmt: skip
     for process, words in _processes():
         if process not in before and "flower-superlink" in words and str(tmp_path) in words:
             os.kill(process, 15)

@@ -129,6 +129,26 @@ def test_4_x_32_tokens_through_causal_attention_come_back_in_order(net: Net, arg
     assert sorted(own(found).counts.tolist()) == bags(ids)
 
 
+def still(net: Net) -> nn.Module:
+    model = net()
+    model.words.weight.requires_grad_(False)
+    return model
+
+
+def shared() -> nn.Module:
+    model = Decoder()
+    model.head = nn.Linear(144, VOCABULARY, bias=False)
+    model.head.weight = model.words.weight
+    return model
+
+
+def sure() -> nn.Module:
+    """Its answers are so far apart that in float32 the rows of most words get no gradient."""
+    model = shared()
+    model.words.weight.data *= 30  # type: ignore[operator]
+    return model
+
+
 def alike(kind: str) -> Tensor:
     ids = texts(4)
     if kind == "one text four times":
@@ -178,19 +198,6 @@ def test_several_texts_that_are_not_counted_say_why(net: Net, mode: str, words: 
     assert found.message.endswith(f"how often is not read: {words}")
 
 
-def still(net: Net) -> nn.Module:
-    model = net()
-    model.words.weight.requires_grad_(False)
-    return model
-
-
-def shared() -> nn.Module:
-    model = Decoder()
-    model.head = nn.Linear(144, VOCABULARY, bias=False)
-    model.head.weight = model.words.weight
-    return model
-
-
 class OneHot(Decoder):
     """Tokens reach a linear layer as one-hot vectors."""
 
@@ -212,6 +219,21 @@ def test_texts_are_read_without_rows_of_an_embedding(net: Net, examples: int) ->
     ids, found = read(net, examples)
     assert found.status is Status.EXACT
     assert sorted(own(found).order.tolist()) == sorted(ids.tolist())  # type: ignore[union-attr]
+
+
+def test_a_word_once_and_twice_are_not_told_apart_without_places() -> None:
+    """The mean over "a" and over "a a" is the same, and so is the update."""
+
+    def unplaced() -> nn.Module:
+        model = Encoder(144, causal=True)
+        model.places.requires_grad_(False).weight.zero_()
+        return model
+
+    ids = torch.zeros(2, LENGTH, dtype=torch.long)
+    ids[0, :3], ids[1, :2] = 7, 32
+    _, found = read(unplaced, ids=ids)
+    assert own(found).order is None
+    assert not own(found).counted
 
 
 @pytest.mark.parametrize("examples", [1, 2])
@@ -248,9 +270,10 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
         (Encoder, {"defense": DPSGD(norm=1.0, noise_multiplier=0.01), "client": FedAvg(epochs=2)}, "noise of unknown"),
         (Encoder, {"defense": noise(relative=1e-6), "known": False}, "every row of the embedding moved"),
         (Encoder, {"client": ADAMW, "known": False}, "every row of the embedding moved"),
-        (Tied, {}, "every row of the embedding moved"),
+        (Tied, {}, "an output layer shares"),
         (Tied, {"defense": TopK(keep=0.05)}, "an output layer shares"),
         (Tied, {"defense": noise(relative=0.1)}, "an output layer shares"),
+        (sure, {"examples": 3}, "an output layer shares"),
         (Frozen, {}, "needs a trained embedding"),
     ],
     ids=[
@@ -262,6 +285,7 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
         "tied",
         "tied, few entries",
         "tied behind noise",
+        "tied and sure",
         "frozen",
     ],
 )

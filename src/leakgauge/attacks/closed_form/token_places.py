@@ -175,8 +175,10 @@ class _Seen(Exception):
 
 
 def entering(task: Task, carrier: Carrier, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"] | None:
-    """What a layer is given for texts, texts first; `None` where it is not given rows of vectors."""
+    """What a layer is given for texts, texts first; `None` where it is not given rows of vectors, or there are none."""
     seen: list[Tensor] = []
+    if not len(texts):
+        return None
 
     def keep(_: nn.Module, args: tuple[object, ...], named: dict[str, object]) -> None:
         given = args[0] if args else named.get("query", next(iter(named.values())))

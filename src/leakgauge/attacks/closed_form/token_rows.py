@@ -84,6 +84,8 @@ def moved_rows(observation: Observation, table: str) -> Moved | str:
     sigma = _noise(observation, table)
     if sigma is None:
         return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
+    if shares_rows(observation.task, table):
+        return SHARED
     idle = _idle(observation, table)
     values, bound = sent.double(), torch.zeros_like(sent, dtype=torch.float64)
     if idle is not None and bool((idle != 0).any()):
@@ -97,6 +99,21 @@ def moved_rows(observation: Observation, table: str) -> Moved | str:
     if sigma > 0:
         moved = (surplus / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
     return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0)
+
+
+def shares_rows(task: Task, table: str) -> bool:
+    """Whether a text of one token depends on the rows of others: the output layer is the embedding.
+
+    Of the outputs, not of the loss: where the network is sure its soft-max leaves most rows without a gradient.
+    """
+    own = task.parameters[table].detach().clone().requires_grad_()
+    token = 0 if task.data.padding is None else (task.data.padding + 1) % task.data.vocabulary
+    text = torch.full((1, *task.data.shape), float(token)).to(own)
+    logits, _ = task.logits({**task.parameters, table: own}, task.buffers, text)
+    (slope,) = torch.autograd.grad(logits.sum(), own)
+    moved = (slope != 0).any(1)
+    moved[token] = False
+    return bool(moved.any())
 
 
 def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.pooled import counts_of_pooled
@@ -19,7 +20,7 @@ from leakgauge.clients import rescales_entries
 from leakgauge.defenses import Clip, ClipExamples, parts_of
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch
+from leakgauge.task import Batch, DataSpec
 
 NEEDS = "a trained embedding of the input's tokens"
 
@@ -148,7 +149,7 @@ def _ordered(
     for texts in tried:
         why = "the update does not prove the texts found"
         batch = _labelled(observation, texts, labels)
-        if _proved(explainer, batch, task.data.vocabulary, each=occur is None):
+        if _proved(explainer, batch, task.data, each=occur is None):
             counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
             what = (
                 "the text in order, which explains"
@@ -166,19 +167,40 @@ def _labelled(observation: Observation, texts: Int[Tensor, "n length"], labels: 
     return Batch(texts.double(), labels if own is None else own)
 
 
-def _proved(explainer: Explainer, batch: Batch, vocabulary: int, *, each: bool) -> bool:
-    """Whether texts explain the update to its rounding, and no longer do with other tokens at any place.
+def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> bool:
+    """Whether texts explain the update to its rounding, and other texts near them do not.
 
     Args:
-        each: whether a place is altered in one text after the other; else in all of them at once.
+        each: whether tokens are exchanged in one text after the other; else in all of them at once.
     """
-    if not explainer.left(batch) <= explainer.tolerance:
-        return False
-    count, length = batch.inputs.shape
-    for place in range(length):
-        for some in [[i] for i in range(count)] if each else [list(range(count))]:
-            other = batch.inputs.clone()
-            other[some, place] = (other[some, place] + 1) % vocabulary
-            if explainer.left(Batch(other, batch.labels)) <= 10 * explainer.tolerance:
-                return False
-    return True
+    return explainer.left(batch) <= explainer.tolerance and all(
+        explainer.left(Batch(other, batch.labels)) > 10 * explainer.tolerance
+        for other in _near(batch.inputs, data, each=each)
+    )
+
+
+def _near(texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool) -> Iterator[Float[Tensor, "n length"]]:
+    """Texts with another token at a place, two neighbours exchanged, or a last token less or twice.
+
+    Without places "a" and "a a" are the same to a network that takes the mean.
+    """
+    count, length = texts.shape
+    fill = 0 if data.padding is None else data.padding
+    for some in [[i] for i in range(count)] if each else [list(range(count))]:
+        for place in range(length):
+            other = texts.clone()
+            other[some, place] = (other[some, place] + 1) % data.vocabulary
+            yield other
+            turned = texts.clone()
+            turned[some, place - 1], turned[some, place] = texts[some, place], texts[some, place - 1]
+            if place and not torch.equal(turned, texts):
+                yield turned
+    for index in range(count):
+        size = int((texts[index] != fill).nonzero().max()) + 1 if bool((texts[index] != fill).any()) else 0
+        shorter, longer = texts.clone(), texts.clone()
+        if size:
+            shorter[index, size - 1] = fill
+            yield shorter
+        if 0 < size < length:
+            longer[index, size] = texts[index, size - 1]
+            yield longer

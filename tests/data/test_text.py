@@ -11,7 +11,7 @@ import torch
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Compute
 from leakgauge.data import Tokens, open_source, spec
-from leakgauge.defenses import noise
+from leakgauge.defenses import laplace
 from leakgauge.errors import InputError
 from leakgauge.report.html import render
 from leakgauge.study.dealt import Key
@@ -128,10 +128,14 @@ def test_four_texts_in_order_stand_beside_their_own() -> None:
 
 
 @pytest.mark.parametrize("client", ["fedsgd", FedAvg(lr=0.1, epochs=2)], ids=repr)
-def test_texts_behind_noise_are_neither_guessed_nor_cleared(client: Any) -> None:
+def test_texts_behind_noise_that_is_not_read_through_are_neither_guessed_nor_cleared(client: Any) -> None:
     torch.manual_seed(0)
     plan = planned(
-        Bag(), clients=[client], defenses=[noise(relative=1e-3)], gate={"identified": {"max": 1.0}}, data={"batches": 1}
+        Bag(),
+        clients=[client],
+        defenses=[laplace(relative=1e-3)],
+        gate={"identified": {"max": 1.0}},
+        data={"batches": 1},
     )
     found = report(plan)
     own = [f for f in found["verdict"]["findings"] if not f["control"]]

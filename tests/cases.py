@@ -51,6 +51,12 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
 
 
+def tabular() -> nn.Module:
+    """BatchNorm over the batch alone: in train mode it refuses one example."""
+    first = (nn.Flatten(), nn.Linear(192, 16), nn.BatchNorm1d(16))
+    return nn.Sequential(*first, nn.ReLU(), nn.Linear(16, 5))
+
+
 def dropped() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(16, 5))
 
@@ -80,6 +86,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "smooth": smooth,
     "relu": relu,
     "normed": normed,
+    "tabular": tabular,
     "dropped": dropped,
     "flat": flat,
     "unbiased": unbiased,

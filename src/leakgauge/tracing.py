@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from leakgauge.errors import InputError
-from leakgauge.task import Batch, Task
+from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 
 
@@ -146,7 +146,8 @@ def second_derivative_gap(task: Task, generator: torch.Generator, *, examples: i
     """
     like = torch.empty((), dtype=torch.float64)
     task = task.to(like)
-    shape = (max(1, min(examples, ENTRIES // math.prod(task.data.shape))), *task.data.shape)
+    least = 2 if task.mode is Mode.TRAIN else 1  # BatchNorm in train mode refuses one
+    shape = (max(least, min(examples, ENTRIES // math.prod(task.data.shape))), *task.data.shape)
     x = task.data.low + task.data.range * torch.rand(shape, generator=generator, dtype=torch.float64)
     labels = torch.randint(task.data.classes, shape[:1], generator=generator)
     direction = torch.randn(shape, generator=generator, dtype=torch.float64) * task.data.range

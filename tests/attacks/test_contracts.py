@@ -228,15 +228,17 @@ def test_a_degenerate_update_is_a_status_and_never_an_exception(case: Case, valu
     assert found.inputs is None or bool(torch.isfinite(found.inputs).all())
 
 
+@pytest.mark.parametrize("model", ["normed", "tabular"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_train_mode_batchnorm_and_sparse_updates_run(case: Case) -> None:
-    normed = dataclasses.replace(case, model="normed", n=2)
-    found = attack(
-        normed,
-        observe(normed, batch(2), defense=TopK(keep=0.5), mode=Mode.TRAIN),
-        budget=Budget(gradient_evaluations=20),
-    )
+def test_train_mode_batchnorm_and_sparse_updates_run(case: Case, model: str) -> None:
+    """No probe sends one example through BatchNorm in train mode, nor writes into the buffers that were broadcast."""
+    whole = dataclasses.replace(SHUFFLED, batch_size=2) if case.protocol is SHUFFLED else case.protocol
+    normed = dataclasses.replace(case, model=model, n=2, protocol=whole)
+    observation = observe(normed, batch(2), defense=TopK(keep=0.5), mode=Mode.TRAIN)
+    before = {name: value.clone() for name, value in observation.task.buffers.items()}
+    found = attack(normed, observation, budget=Budget(gradient_evaluations=20))
     assert found.status.has_result or found.message
+    assert all(torch.equal(value, observation.task.buffers[name]) for name, value in before.items())
 
 
 @pytest.mark.parametrize("restarts", [1, 3])

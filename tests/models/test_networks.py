@@ -25,7 +25,7 @@ from leakgauge.models import (
 )
 from leakgauge.registry import MODELS
 from leakgauge.resolve import resolve
-from leakgauge.task import DataSpec, Task
+from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tracing import is_smooth
 
 RGB = DataSpec((3, 32, 32), 10)
@@ -134,6 +134,16 @@ def test_a_kink_in_code_is_seen_too() -> None:
 
     torch.manual_seed(0)
     assert not is_smooth(Task.of(Functional(), SPEC), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("mode", [Mode.EVAL, Mode.TRAIN])
+def test_smoothness_of_large_pictures_is_measured_through_batchnorm(mode: Mode) -> None:
+    """Memory leaves room for one of them, which BatchNorm in train mode refuses."""
+    torch.manual_seed(0)
+    small = (torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.BatchNorm1d(8))
+    model = torch.nn.Sequential(*small, torch.nn.Sigmoid(), torch.nn.Linear(8, 5))
+    large = Task.of(model, DataSpec((3, 128, 128), 5), mode=mode)
+    assert is_smooth(large, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,10 @@ from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task, twice_differentiable
+from leakgauge.tensors import Tensors
 
+PROBES = 2
+"""Examples that are sent through the model: BatchNorm in train mode refuses one."""
 TOKENS = "a patch layer whose output a learned position embedding is added to, as wide as there are patches"
 
 
@@ -109,23 +112,23 @@ def find_patches(task: Task, generator: torch.Generator) -> Patches | None:
 def _places(task: Task, module: nn.Module) -> Int[Tensor, "tokens size"] | None:
     """The input's entry numbers as the layer is given them; `None` unless each is given exactly once."""
     count = torch.Size(task.data.shape).numel()
-    numbers = torch.arange(count, dtype=torch.float64).view(1, *task.data.shape)
+    numbers = torch.arange(count, dtype=torch.float64).expand(PROBES, -1).view(PROBES, *task.data.shape)
     seen: list[Tensor] = []
     handle = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
     try:
         with torch.no_grad(), twice_differentiable():
-            functional_call(task.module, {**task.parameters, **task.buffers}, (numbers,))
+            functional_call(task.module, _state(task, task.parameters), (numbers,))
     finally:
         handle.remove()
-    if len(seen) != 1 or seen[0].numel() != count:
+    if len(seen) != 1 or len(seen[0]) != PROBES or seen[0].numel() != PROBES * count:
         return None
-    given = seen[0]
+    given = seen[0][:1]
     if isinstance(module, nn.Conv2d):
         if module.kernel_size != module.stride or module.padding not in ((0, 0), "valid") or given.ndim != 4:
             return None
         kernel = (int(module.kernel_size[0]), int(module.kernel_size[1]))
         given = nn.functional.unfold(given, kernel, stride=kernel)[0].T
-    elif given.ndim == 3 and len(given) == 1:
+    elif given.ndim == 3:
         given = given[0]
     else:
         return None
@@ -134,9 +137,14 @@ def _places(task: Task, module: nn.Module) -> Int[Tensor, "tokens size"] | None:
     return entries.view(given.shape) if whole else None
 
 
+def _state(task: Task, parameters: Tensors) -> Tensors:
+    """What the module is called with: BatchNorm in train mode writes into buffers, which the task keeps."""
+    return {**parameters, **{name: value.clone() for name, value in task.buffers.items()}}
+
+
 def _embedding(task: Task, module: nn.Module, tokens: int, first: int, generator: torch.Generator) -> str | None:
-    """The parameter whose gradient is that of the layer's output, for one random input."""
-    x = torch.rand((1, *task.data.shape), generator=generator, dtype=torch.float64)
+    """The parameter whose gradient is that of the layer's output, summed over random examples."""
+    x = torch.rand((PROBES, *task.data.shape), generator=generator, dtype=torch.float64)
     parameters = {k: v.detach().clone().requires_grad_() for k, v in task.parameters.items()}
     outputs: list[Tensor] = []
 
@@ -146,12 +154,12 @@ def _embedding(task: Task, module: nn.Module, tokens: int, first: int, generator
     handle = module.register_forward_hook(keep)
     try:
         with twice_differentiable():
-            answer = functional_call(task.module, {**parameters, **task.buffers}, (x,))
+            answer = functional_call(task.module, _state(task, parameters), (x,))
     finally:
         handle.remove()
     loss = (answer * torch.randn(answer.shape, generator=generator, dtype=torch.float64)).sum()
     slopes = torch.autograd.grad(loss, [outputs[0], *parameters.values()], allow_unused=True, materialize_grads=True)
-    out = slopes[0][0]
+    out = slopes[0].sum(0)
     delta: Float[Tensor, "tokens width"] = out.flatten(1).T if isinstance(module, nn.Conv2d) else out
     for name, slope in zip(parameters, slopes[1:], strict=True):
         if slope.ndim < 2 or slope.shape[-1] != delta.shape[1] or slope.numel() != (tokens + first) * delta.shape[1]:

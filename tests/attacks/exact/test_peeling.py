@@ -72,6 +72,13 @@ def test_a_delta_of_one_step_and_a_cohort_are_sums_too(protocol) -> None:
     assert float(psnr(found, b).min()) > 150
 
 
+def test_known_noise_counts_as_rounding() -> None:
+    b = examples(12)
+    found = peeled(task(150), b, defense=noise(relative=1e-5))
+    assert found.status is Status.EXACT, found.message
+    assert float(psnr(found, b).min()) > 45
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("defense", "wire"),

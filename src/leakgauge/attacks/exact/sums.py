@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
+from leakgauge.defenses import view_of
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
@@ -26,7 +27,7 @@ class Sums:
         weight, bias: the sums.
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
         wire: the format that the sums came in.
-        floor: absolute rounding of any entry, however small it is.
+        floor: absolute rounding of any entry, however small it is, and noise whose strength is known.
         low, high: the range of what enters the layer; `None` where it is not known.
         labels: those that an example may have.
         examples: in the batch, B.
@@ -62,7 +63,7 @@ def sums_of(
 ) -> Sums:
     """The sums of a layer in float64, on `device`.
 
-    Parameters that a delta was taken of were rounded as large as they are.
+    Parameters that a delta was taken of were rounded as large as they are. Known noise counts as rounding.
     """
     task, tensors, data = observation.task, observation.update.tensors, observation.task.data
     assert layer.bias is not None
@@ -72,10 +73,16 @@ def sums_of(
     if observation.update.header.kind is UpdateKind.DELTA:
         largest = max(float(task.parameters[name].abs().max()) for name in (layer.weight, layer.bias))
         floor += largest * torch.finfo(task.parameters[layer.weight].dtype).eps
+    known = observation.knowledge
+    # What noise a single client's update shows is not what the mean of several holds.
+    if known.defense is not None and not isinstance(known.local_training, SecureAggregation):
+        noise = view_of(known.defense, observation.update, None).noise_scale
+        if noise is not None:  # a bound counts as two standard errors (`residual.HARD`)
+            floor += 2.0 * max(float(noise[name]) for name in (layer.weight, layer.bias))
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
-    known = observation.knowledge.labels
-    labels = torch.arange(data.classes) if known is None or known.ndim > 1 else known.unique()
+    own = known.labels
+    labels = torch.arange(data.classes) if own is None or own.ndim > 1 else own.unique()
     return Sums(
         weight.double(),
         bias.double(),

@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     """
     before = {p for p, words in _processes() if "flower-superlink" in words}
     yield {**os.environ, "FLWR_HOME": str(tmp_path / "flwr"), "FLWR_TELEMETRY_ENABLED": "0",
-           "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}  # fmt: skip
+           "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local", "RAY_worker_niceness": "0"}  # fmt: skip
     for process, words in _processes():
         if process not in before and "flower-superlink" in words and str(tmp_path) in words:
             os.kill(process, 15)

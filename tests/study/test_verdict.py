@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from leakgauge.intervals import proportion_upper
+from leakgauge.study.deciding.decision import DecisionScope, decide
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
 from leakgauge.study.judging.gate import GateResult, needed
@@ -272,6 +273,23 @@ def test_gate_fails_on_trials_that_failed() -> None:
     result = judged({"identified": {"max": 0.5}}, [*POWER, *quiet(60), *broken])
     assert result.passed is False
     assert "failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)" in result.reasons[0].text
+
+
+def test_where_every_trial_failed_the_failure_itself_is_said() -> None:
+    """It said "add an attack that applies to this model" where each trial had raised the same error."""
+    limits = GateConfig.model_validate({"identified": {"max": 0.5}})
+    broken = [trial(i, None, attack="b") for i in range(3)]
+    found = verdict(broken, limits)
+    words = "every trial failed, so nothing was tested: b on m, fedsgd, none: 3 of 3 trials gave no result (it broke)"
+    for said in (found.gate.reasons[0].text, decide(found, DecisionScope(limits, 1, captured=False)).reason):
+        assert words in said
+        assert "report.html has each" in said
+        assert "that applies" not in said
+    assert "no result in 3 trials (it broke)" in verdict(broken, None).headline[1]
+    other = judged({"identified": {"max": 0.5}}, [*broken, trial(0, None, attack="c", status="not_applicable")])
+    assert "every trial failed or did not apply" in other.reasons[0].text
+    alone = judged({"identified": {"max": 0.5}}, [trial(0, None, attack="c", status="not_applicable")])
+    assert "add an attack that applies" in alone.reasons[0].text
 
 
 def test_gate_names_what_breaks_it() -> None:

@@ -469,6 +469,10 @@ def test_reads_without_a_search_pass_no_gate() -> None:
     result = judged([*POWER, *reads])
     assert result.passed is False
     assert "only reads without a search were tried" in result.reasons[0].text
+    assert result.reasons[0].text.endswith("add auto to attacks")
+    idle = [trial(i, None, defense="d", attack="auto", status="not_applicable", role=Role.STRONGEST) for i in range(60)]
+    named = judged([*POWER, *reads, *idle]).reasons[0].text
+    assert named.endswith("a search may find what they miss: auto did not apply (it broke)")
     control = [replace(t, attack="b", trace=()) for t in POWER]
     assert judged([*POWER, *control, *reads, *quiet(60)]).passed is True
     assert judged([*POWER, *(replace(t, role=Role.STRONGEST) for t in reads)]).passed is True

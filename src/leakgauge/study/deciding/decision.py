@@ -103,13 +103,13 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     if verdict.explained is not None and not verdict.explained.holds:
         step = "mend the plan until it explains the update, then audit again"
         found.append((Answer.NOT_YET, "The plan does not explain the captured update.", Next(step)))
-    failing = "mend what failed, then run the same command: finished trials are kept"
+    failing = "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again"
     found += _broken(reasons, Why.FAILED, Answer.NOT_YET, failing)
     better = "add a stronger attack, seeds or evaluations; the flagged row says which"
     found += _broken(reasons, Why.UNRELIABLE, Answer.NOT_YET, better)
     found += _broken(reasons, Why.UNMEASURED, Answer.NOT_YET, "add an attack that reads it, or change the gate")
     found += _broken(reasons, Why.UNINFORMED, Answer.NOT_YET, "add defense to knows: attackers read about defences")
-    searching = "add auto to attacks, or another search"
+    searching = "add a search that applies here: auto, if the plan does not name it"
     found += _broken(reasons, Why.UNSEARCHED, Answer.NOT_YET, searching)
     found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, "add an attack that recovers the undefended controls")
     unsupported = _broken(reasons, Why.UNSUPPORTED, Answer.NOT_YET, "")

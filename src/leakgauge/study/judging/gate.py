@@ -79,8 +79,7 @@ def judge(
         return GateResult(None, tuple(lacking))
     tested = [(group, found) for group, found in rows if group.scored]
     if not tested:
-        why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
-        return GateResult(False, (*lacking, Reason(Why.FAILED, why)))
+        return GateResult(False, (*lacking, *_nothing([group for group, _ in rows])))
     reasons = [*lacking]
     reasons += [Reason(Why.BROKEN, f"exact: {proof}; no limit lets that pass")] if proof else []
     reasons += [reason for group, found in tested for reason in _reasons(gate, group, found)]
@@ -98,14 +97,29 @@ def judge(
             reasons.append(Reason(Why.UNDECIDED, f"undecided: {found.sentence.rstrip('.')}"))
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
         here = [(group, found) for group, found in tested if group.scenario == setting]
-        reasons += _of_setting(gate, setting, here)
+        idle = [group for group, _ in rows if group.scenario == setting and not group.scored]
+        reasons += _of_setting(gate, setting, here, idle)
     order = list(Why)
     reasons.sort(key=lambda reason: order.index(reason.why))
     return GateResult(not reasons, tuple(reasons))
 
 
-def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialGroup, Finding]]) -> list[Reason]:
-    """What all attacks on one setting leave open."""
+def _nothing(groups: Sequence[TrialGroup]) -> list[Reason]:
+    """Why nothing was tested: every trial failed, each with its own message, or no attack applies."""
+    failed = [_failures(group) for group in groups if group.failed]
+    if not failed:
+        why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
+        return [Reason(Why.FAILED, why)]
+    first = failed[0].text.removeprefix("failed: ")
+    which = "every trial failed" if all(group.failed for group in groups) else "every trial failed or did not apply"
+    worst = Reason(Why.FAILED, f"failed: {which}, so nothing was tested: {first}; report.html has each")
+    return [worst, *failed[1:]]
+
+
+def _of_setting(
+    gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialGroup, Finding]], idle: Sequence[TrialGroup]
+) -> list[Reason]:
+    """What all attacks on one setting leave open, `idle` being those without a result."""
     reasons = []
     readers = [found.label_f1 for _, found in here if found.label_f1 is not None]
     if gate.label_f1 is not None and all(reader.shown is False for reader in readers):
@@ -129,7 +143,8 @@ def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialG
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
         reasons.append(Reason(Why.UNINFORMED, f"knowledge: {setting.words}: {none}"))
     if able and not any(_searches(group) for group in able):
-        none = "only reads without a search were tried, and a search may find what they miss: add auto to attacks"
+        advice = next((_no_search(group) for group in idle if _searches(group)), "add auto to attacks")
+        none = f"only reads without a search were tried, and a search may find what they miss: {advice}"
         reasons.append(Reason(Why.UNSEARCHED, f"search: {setting.words}: {none}"))
     return reasons
 
@@ -137,6 +152,12 @@ def _of_setting(gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialG
 def _searches(group: TrialGroup) -> bool:
     """Whether an attack looked for what no closed form reads. For texts there is no such attack."""
     return group.thing == "text" or any(t.role is Role.STRONGEST or t.trace for t in group.trials)
+
+
+def _no_search(group: TrialGroup) -> str:
+    """Why a search that the plan names gave nothing."""
+    said = group.trials[0].message or group.trials[0].status
+    return f"{group.attack} {'failed' if group.failed else 'did not apply'} ({said})"
 
 
 def _uninformed(group: TrialGroup) -> bool:

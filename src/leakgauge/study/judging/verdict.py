@@ -150,11 +150,12 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
             doubt,
         )
     else:
-        return (
-            f"This audit does not settle whether {thing}s can be recovered.",
-            "The attacks failed, did not apply, or did not show their power on undefended controls: the table has "
-            "each reason (report.html).",
-        )
+        broken = [f for f in own if f.failed and f.level is not Level.NOT_APPLICABLE]
+        why = "The attacks failed, did not apply, or did not show their power on undefended controls"
+        if broken and not any(f.identified for f in own):
+            why = f"Nothing was tested. {broken[0].sentence.rstrip('.')}"
+        first = f"This audit does not settle whether {thing}s can be recovered."
+        return first, f"{why}: the table has each reason (report.html)."
     return first, doubt or _second(own, settings, [s for s in settings if s not in leaky], thing)
 
 

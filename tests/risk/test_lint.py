@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from torch import nn
 
 from leakgauge.cli import main
-from leakgauge.risk.lint import LintFinding, LintSeverity, lint_source, lint_update
+from leakgauge.resolve import resolve_defense
+from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.risk.spectrum import spectrum
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
@@ -93,6 +94,41 @@ def test_a_large_gradients_spectrum_is_that_of_the_whole(
     assert found.beyond_one == pytest.approx(whole.beyond_one, rel=1e-5)
 
 
+@pytest.mark.parametrize("defense", [{"sign": {}}, {"qsgd": {"levels": 4}}, {"quantise": {"levels": 4}}])
+def test_rounded_values_count_nobody(defense: object) -> None:
+    """Signs of four records had "rank 6 of 10: at least so many examples", and inputs of ±1 that were none."""
+    found = resolve_defense(defense, "defense").value
+    for examples in (1, 4):
+        update = update_of(mlp(), torch.rand(examples, 12))
+        sent = found.on_update(update.tensors, torch.Generator().manual_seed(0))
+        rank = rules(list(lint_update(Update(sent, update.header), "u")))
+        assert not {"rank-counts-examples", "input-of-biased-layer"} & set(rank), (defense, examples)
+    named = {f.rule for f in lint_plan(plan(defenses=[defense], model={"mlp": {"hidden": [6]}}))}
+    assert not {"rank-counts-examples", "input-of-biased-layer"} & named
+
+
+def test_few_levels_of_an_honest_gradient_are_no_rounding() -> None:
+    """One record of flags before any training: soft-max of equal logits, so two magnitudes in all."""
+    net = nn.Sequential(nn.Linear(12, 3))
+    nn.init.zeros_(net[0].weight)
+    nn.init.zeros_(net[0].bias)
+    update = update_of(net, (torch.arange(12.0)[None] % 3 == 0).float(), count=1)
+    assert rules(list(lint_update(update, "u")))["input-of-biased-layer"] is LintSeverity.HIGH
+
+
+def test_a_head_of_two_classes_is_one_outer_product_whatever_the_batch() -> None:
+    """ "0.weight is one outer product with 0.bias: what entered this layer is the ratio", of five records."""
+    torch.manual_seed(0)
+    tensors = {}
+    for count in (None, 1):
+        net = nn.Sequential(nn.Linear(12, 2))
+        inputs = torch.rand(count or 5, 12)
+        nn.functional.cross_entropy(net(inputs), torch.arange(len(inputs)) % 2).backward()
+        tensors = {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
+        found = rules(list(lint_update(Update(tensors, UpdateHeader(UpdateKind.GRADIENT, count)), "u")))
+        assert ("input-of-biased-layer" in found) == (count == 1)
+
+
 def test_the_rows_of_an_embedding_are_the_tokens() -> None:
     class Text(nn.Module):
         def __init__(self) -> None:
@@ -115,6 +151,21 @@ def test_batchnorm_statistics_in_the_reply() -> None:
     found = rules(list(lint_update(update_of(net, torch.rand(4, 12), buffers=True), "u")))
     assert found["batchnorm-statistics"] is LintSeverity.MEDIUM
     assert "batchnorm-statistics" not in rules(list(lint_update(update_of(net, torch.rand(4, 12)), "u")))
+
+
+@pytest.mark.parametrize(
+    ("mode", "knows", "rule"),
+    [("train", ["buffers"], SENT), ("train", [], UNSENT), ("eval", ["buffers"], None), ("eval", [], None)],
+)
+def test_a_plan_says_what_it_takes_for_granted_of_statistics(mode: str, knows: list[str], rule: str | None) -> None:
+    """With BatchNorm in train mode and no word on buffers, nothing was said."""
+    data = {"source": "samples", "size": 16, "batch": 2, "batches": 1}
+    found = list(lint_plan(plan(model="study.test_wrong_calm:Normed", mode=mode, knows=knows, data=data)))
+    told = [f for f in found if f.rule in (SENT, UNSENT)]
+    assert [f.rule for f in told] == ([rule] if rule else [])
+    if rule:
+        assert told[0].severity is LintSeverity.MEDIUM
+        assert "running statistics of norm" in told[0].evidence
 
 
 def plan(**keys: object) -> Plan:

@@ -327,7 +327,8 @@ def test_many_label_scores_do() -> None:
         (1.0, 1.0, 0.0, 8, False),  # two of each class: a constant guess is right in every client
         (1.0, 0.3, 0.9, 8, True),
         (1.0, 0.3, None, 8, True),
-        (1.0, 0.3, 0.9, 2, None),  # of two clients nothing can be said
+        (0.9, 0.3, 0.9, 2, None),  # of two clients nothing can be said,
+        (1.0, 0.3, 0.9, 2, True),  # unless all of their labels are read
         (1.0, 0.3, 0.0, 8, None),  # the reader says that it guesses
         (0.4, 0.3, 0.9, 8, None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from leakgauge.observation import Reconstruction, Status
 from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.dealt import first_holders
 from leakgauge.study.deciding.decision import Answer, DecisionScope, decide, label_words
+from leakgauge.study.deciding.facts import signed
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import Setting, explain
@@ -36,7 +38,9 @@ from leakgauge.study.judging.flags import CutShort, NoGradient, Uninformed
 from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.texts import TokenLeak
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.pipeline.linted import LINT, findings_text, read_lint
 from leakgauge.study.store import Store
 from leakgauge.study.tables import PlannedAudit
@@ -508,3 +512,103 @@ def test_the_frames_of_one_film_are_one_client() -> None:
     assert first_holders(pairs) == [0, 0, 0]
     numbers = torch.rand(6, 2, 12, generator=g)
     assert first_holders([Batch(x, torch.zeros(2)) for x in numbers]) == list(range(6))
+
+
+class Normed(nn.Module):
+    """BatchNorm over the pixels beside a branch that is a little of everything."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(3), nn.Linear(768, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.sigmoid(self.norm(x)).flatten(1))
+        return out
+
+
+@pytest.mark.parametrize("knows", [["buffers", "defense"], ["defense"]])
+def test_statistics_that_travel_uncovered_pass_no_gate(tmp_path: Path, knows: list[str]) -> None:
+    """Noise covered the gradient, and "No objection" the update; the running statistics beside it, less the broadcast
+    ones, were 16 of 16 pictures as thumbnails. Where they are not known to travel, that they stay is said."""
+    gate = {"identified": {"max": 0.5}}
+    raw = tiny(model="study.test_wrong_calm:Normed", mode="train", knows=knows, attacks=["closed-form"], gate=gate)
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump(raw | {"data": raw["data"] | {"batch": 2}, "defenses": [{"noise": {"sigma": 10}}]}))
+    CliRunner().invoke(main, ["audit", str(plan), "-o", str(tmp_path / "out"), "--workers", "1"])
+    store = Store.open(tmp_path / "out")
+    told = [r.text for r in verdict_of(store).gate.reasons if r.text.startswith("statistics: ")]
+    assert bool(told) == ("buffers" in knows)
+    if told:
+        assert "running statistics of norm, raw: no defence covers them" in told[0]
+    lint = read_lint(tmp_path / "out", store.audit.identity)
+    store.close()
+    passed = verdict([*POWER, *quiet(20)], LIMIT)
+    record = signed(passed, gate=LIMIT, config={}, contents={}, lint=lint)
+    assert ("if the running statistics of BatchNorm stay with the client" in str(record["title"])) != bool(told)
+    assert "statistics" not in str(signed(passed, gate=LIMIT, config={}, contents={}, lint=[])["title"])
+
+
+@pytest.mark.parametrize(
+    ("f1", "constant", "words", "leaks"),
+    [
+        ([1.0] * 5, 0.7, "read right in every client (F1 1.00", True),
+        ([1.0] * 2, 0.7, "read right in every client (F1 1.00", True),
+        ([1.0, 1.0, 2 / 3, 1.0, 1.0] * 3, [1.0, 2 / 3, 1 / 3], "read better than by guessing", True),
+        ([0.9] * 4, 0.67, "too few clients to tell (F1 0.90", None),
+        ([0.7] * 14, 0.67, "too few clients to tell", None),
+        ([1.0, 0.0] * 3, 0.5, "no better than by guessing", False),
+    ],
+)
+def test_labels_that_were_read_are_said_to_be_read(
+    f1: list[float], constant: float | list[float], words: str, leaks: bool | None
+) -> None:
+    """Labels of 20 of 20 records (F1 1.00, constant guess .70) and F1 .98 in 14 clients: "cannot be told", and a gate
+    without a limit on labels passed."""
+    guesses = itertools.cycle(constant if isinstance(constant, list) else [constant])
+    pairs = zip(f1, guesses, strict=False)
+    rows = [trial(i, 10.0, defense="d", f1=value, constant=guess) for i, (value, guess) in enumerate(pairs)]
+    found = row_of([*POWER, *rows])
+    assert found.label_f1 is not None
+    assert found.label_f1.leaks is leaks
+    assert words in label_words([found])
+    reasons = judged([*POWER, *rows], identified={"max": 0.9}).reasons
+    assert any("labels: m, fedsgd, d: they are read better" in r.text for r in reasons) == bool(leaks)
+
+
+def test_texts_behind_top_k_are_not_said_to_be_read_whole() -> None:
+    """ "Reads the tokens of all 2 examples exactly: 12 of 62 rows moved: these tokens occur, others may"."""
+    ids = torch.randint(1, 60, (60, 6), generator=torch.Generator().manual_seed(0))
+    source = Tokens(inputs=ids, labels=torch.arange(60) % 2, words=[str(i) for i in range(60)], padding=0)
+    raw = tiny(
+        model="study.test_wrong_calm:Bag",
+        data={"source": source, "batch": 2, "batches": 2},
+        attacks=["tokens"],
+        gallery=5,
+    )
+    found = [f for f in lint_plan(resolve_plan(raw)) if f.rule == "exact-read"]
+    whole, cut = (next(f.evidence for f in found if name in f.where) for name in ("none", "topk"))
+    assert "the tokens of all 2 examples exactly" in whole
+    assert "tokens reads tokens of the examples: " in cut
+    assert "others may" in cut
+
+
+class Bag(nn.Module):
+    """Mean of embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(60, 8, padding_idx=0), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.embed(x).mean(1))
+        return out
+
+
+def test_sets_and_counts_of_tokens_are_kept_apart() -> None:
+    """ "All tokens and no others came back from 14 of 14 clients (as often as they occur from 3); F1 0.88"."""
+    leak = TokenLeak(0.88, 0.8, 0.9, 1.0, 0.8, 0.29, 1.0, 3 / 14, 0.0, 14)
+    said = (
+        "the same tokens and no others from 14 of 14 clients, as often as they occur from 3; F1 0.88 counts how often"
+    )
+    assert leak.words == f"{said}, of the most frequent tokens 0.29"
+    assert replace(leak, mean=1.0, counts=1.0).words.endswith("from 14; F1 1.00, of the most frequent tokens 0.29")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
-from leakgauge.risk.spectrum import spectrum
+from leakgauge.risk.spectrum import rounded_levels, spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
@@ -24,8 +24,13 @@ class LintSeverity(Enum):
     LOW = "low"
 
 
+SENT, UNSENT = "batchnorm-statistics", "statistics-assumed-local"
+"""Rules on running statistics: those that are known to travel, and those of which nothing is said."""
 MOVED = 0.5
 """Share of an embedding's rows above which weight decay or the like moved them, rather than what occurs."""
+
+CANCELS = 1e-3
+"""Of the norm of two rows, what is left of their sum at most where they cancel."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,16 @@ class LintFinding:
     residual: float | None = None
 
 
-def lint_update(update: Update, where: str, task: Task | None = None) -> Iterator[LintFinding]:
-    """Rules on the tensors and the header of an update. With a task, embeddings are known by type."""
+def lint_update(
+    update: Update, where: str, task: Task | None = None, *, rounded: bool = False
+) -> Iterator[LintFinding]:
+    """Rules on the tensors and the header of an update. With a task, embeddings are known by type.
+
+    Args:
+        rounded: a defence rounds the values, so that ranks say nothing; where that is not known, few levels show it.
+    """
     yield from _header(update, where)
-    yield from _ranks(update, where)
+    yield from () if rounded else _ranks(update, where)
     if task is None or not task.data.is_text:  # of texts the read of tokens says more
         yield from _embeddings(update, where, task)
 
@@ -60,7 +71,7 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
     statistics = [name for name in update.buffers or {} if name.endswith(("running_mean", "running_var"))]
     if statistics:
         yield LintFinding(
-            "batchnorm-statistics",
+            SENT,
             LintSeverity.MEDIUM,
             where,
             f"the reply carries {len(statistics)} running statistics, e.g. {statistics[0]}: with the broadcast ones "
@@ -81,11 +92,14 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
 def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
     """∂L/∂W is a sum of one outer product for each example and position (token, patch), so its rank is at most their
     number: a count from below. A gradient of one outer product, with a bias beside it, is an exact read: of the
-    example itself where it is the first layer, of its features elsewhere."""
+    example itself where it is the first layer, of its features elsewhere. Two outputs whose rows cancel, as under
+    soft-max, have rank one whatever the batch. Rounded values have a rank of their own."""
     seen = {name: spectrum(t) for name, t in _matrices(update.tensors).items()}
     low = {name: s for name, s in seen.items() if 0 < s.rank < s.full}
-    if low:
-        name, most = max(low.items(), key=lambda entry: entry[1].rank)
+    levels = {name: rounded_levels(update.tensors[name]) for name in low}
+    exact = {name: s for name, s in low.items() if not levels[name]}
+    if exact:
+        name, most = max(exact.items(), key=lambda entry: entry[1].rank)
         yield LintFinding(
             "rank-counts-examples",
             LintSeverity.LOW,
@@ -96,7 +110,8 @@ def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
         )
     for name, s in low.items():
         bias = update.tensors.get(f"{name.removesuffix('weight')}bias")
-        if s.rank == 1 and bias is not None and bool((bias != 0).any()):
+        idle = levels[name] == 1 or (update.header.example_count != 1 and _must_be_one(update.tensors[name]))
+        if s.rank == 1 and not idle and bias is not None and bool((bias != 0).any()):
             yield LintFinding(
                 "input-of-biased-layer",
                 LintSeverity.HIGH if name == next(iter(update.tensors)) else LintSeverity.MEDIUM,
@@ -106,6 +121,12 @@ def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
                 "several examples a step that share active units, noise, or no bias and a layer in front",
                 s.beyond_one,
             )
+
+
+def _must_be_one(gradient: Tensor) -> bool:
+    """Whether it is of two outputs whose rows cancel."""
+    matrix = gradient.double()
+    return len(matrix) == 2 and float(matrix.sum(0).norm()) <= CANCELS * float(matrix.norm())
 
 
 def _matrices(tensors: Tensors) -> Tensors:

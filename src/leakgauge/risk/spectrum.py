@@ -26,6 +26,9 @@ ALMOST_ONE = 1e-6
 WHOLE = 1 << 22
 """Entries up to which a gradient is decomposed itself; a larger one by the product of its short side with itself."""
 
+SHOWN = 1 << 16
+"""Entries by which values are taken for rounded."""
+
 
 def spectrum(gradient: Tensor) -> Spectrum:
     """Singular values above the rounding of the gradient's own type count.
@@ -45,6 +48,24 @@ def spectrum(gradient: Tensor) -> Spectrum:
     values = torch.linalg.svdvals(matrix.double() / largest)
     squares = values.square()
     return Spectrum(int((values > rounding * values[0]).sum()), full, float(squares[1:].sum() / squares.sum()))
+
+
+def rounded_levels(gradient: Tensor) -> int:
+    """How many magnitudes there are but zero, where the values are a few whole multiples of one step, as signs and
+    quantisers leave them; 0 where they are not. Judged by the first `SHOWN` entries in 2¹⁴ths of the largest, for steps
+    of at least 32 of those."""
+    sizes = gradient.detach().flatten()[:SHOWN].double().abs()
+    largest = float(sizes.max())
+    if largest == 0:
+        return 0
+    levels = (sizes / largest * 2**14).round().unique()
+    levels = levels[levels > 1]
+    step = float(torch.cat([levels[:1], levels.diff()]).min())
+    if step < 32 or len(levels) * 4 > len(sizes):
+        return 0
+    step = 2**14 / round(2**14 / step)
+    off = (levels / step - (levels / step).round()).abs() * step
+    return len(levels) if float(off.max()) <= 2 else 0
 
 
 def _of_long(matrix: Float[Tensor, "long short"], largest: float) -> tuple[Float[Tensor, " short"], float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from leakgauge.errors import InputError
 from leakgauge.files import written_whole
+from leakgauge.risk.lint import SENT
 from leakgauge.study.deciding.facts import signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Reason, Why
@@ -70,7 +71,7 @@ def document(store: Store) -> dict[str, Any]:
 
 def verdict_of(store: Store) -> Verdict:
     """What the finished trials say together; they are read one by one, and kept as far as the verdict asks. While some
-    have not run, or no lint of this audit lies beside them, no gate passes.
+    have not run, no lint of this audit lies beside them, or running statistics travel, no gate passes.
 
     Raises:
         InputError: an earlier version wrote them, or what the lint found beside them is damaged.
@@ -80,8 +81,12 @@ def verdict_of(store: Store) -> Verdict:
     proof = next((f"{f.where}: {f.evidence}" for f in lint if f.rule == "exact-read"), "")
     lacking = [f"unfinished: {left} trials have not run"] if left else []
     lacking += [f"lint: {f.evidence}" for f in lint if f.rule == NOT_RUN]
-    open_ = tuple(Reason(Why.FAILED, text) for text in lacking)
-    return verdict(trials, gate_of(json.loads(store.audit.config)), proof, open_)
+    open_ = [Reason(Why.FAILED, text) for text in lacking]
+    gate = gate_of(json.loads(store.audit.config))
+    if gate is not None:
+        sent = [f"statistics: {f.where}: {f.evidence}: {f.hint}" for f in lint if f.rule == SENT]
+        open_ += [Reason(Why.STATISTICS, text) for text in sent]
+    return verdict(trials, gate, proof, open_)
 
 
 def read_trial(record: dict[str, Any]) -> Trial:

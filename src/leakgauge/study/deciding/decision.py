@@ -59,12 +59,14 @@ class DecisionScope:
 
     Attributes:
         captured: one client's captured update, not simulated ones.
+        assumed: what the audit took for granted of what travels; empty where nothing is.
     """
 
     gate: GateConfig | None
     batch: int
     captured: bool
     thing: str = "image"
+    assumed: str = ""
 
 
 def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
@@ -76,8 +78,9 @@ def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
     own = [f for f in verdict.findings if not f.control]
     rests = _rests_on(own, asked.captured)
     if verdict.gate.passed and asked.gate is not None:
+        limits = f"{limits_of(asked.gate)}{f', {asked.assumed}' if asked.assumed else ''}"
         following = Next("audit again when model, local training, defence, server or the kind of data change")
-        return Decision(Answer.NO_OBJECTION, _held(own, asked.thing), rests, following, limits_of(asked.gate))
+        return Decision(Answer.NO_OBJECTION, _held(own, asked.thing), rests, following, limits)
     answer, reason, following = _grounds(verdict, own, asked)[0]
     return Decision(answer, reason, rests, following)
 
@@ -103,6 +106,8 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     if verdict.explained is not None and not verdict.explained.holds:
         step = "mend the plan until it explains the update, then audit again"
         found.append((Answer.NOT_YET, "The plan does not explain the captured update.", Next(step)))
+    local = "keep the running statistics with the client, or use a norm without any, such as GroupNorm"
+    found += _broken(reasons, Why.STATISTICS, Answer.NOT_YET, local)
     failing = "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again"
     found += _broken(reasons, Why.FAILED, Answer.NOT_YET, failing)
     better = "add a stronger attack, seeds or evaluations; the flagged row says which"
@@ -211,16 +216,22 @@ def limits_of(gate: GateConfig) -> str:
 
 def label_words(own: Sequence[Finding]) -> str:
     """What the updates say about labels, a diagnosis being one."""
-    measured = [f.label_f1 for f in own if f.label_f1 is not None]
+    readers = [(f.label_f1, f.certified > 0) for f in own if f.label_f1 is not None]
+    measured = [reader for reader, _ in readers]
     if not measured:
         return "not measured: they were given to the attacker, or no attack that reads them gave a result."
     worst = max(measured, key=lambda m: (m.leaks is True, m.shown is not False, m.above))
+    if worst.right == worst.n and (worst, True) in readers:
+        return f"read, and certified with the examples (F1 {worst.mean:.2f}); a diagnosis is a label."
     if worst.n < 2:
         return f"read with F1 {worst.mean:.2f} (at 1 every label was read); one client cannot tell that from luck."
     numbers = f"F1 {worst.mean:.2f}, best constant guess {worst.baseline:.2f}, {worst.n} clients"
     if worst.leaks is not True and worst.shown is False:
         return f"cannot be told: what reads them fails on undefended controls too ({numbers})."
-    said = {True: "read better than by guessing", False: "read no better than by guessing", None: "cannot be told"}
+    if worst.leaks is None and worst.confidence == 0:
+        return f"cannot be told: what reads them gives its own answer no confidence ({numbers})."
+    better = "read right in every client" if worst.right == worst.n else "read better than by guessing"
+    said = {True: better, False: "read no better than by guessing", None: "too few clients to tell"}
     return f"{said[worst.leaks]} ({numbers}); a diagnosis is a label."
 
 

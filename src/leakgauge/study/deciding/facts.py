@@ -12,7 +12,7 @@ from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.privacy.tested import Claim
 from leakgauge.resolve import resolve_defense
-from leakgauge.risk.lint import LintFinding
+from leakgauge.risk.lint import UNSENT, LintFinding
 from leakgauge.study.deciding.decision import Decision, DecisionScope, decide, label_words
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.results import Finding, Level
@@ -20,6 +20,7 @@ from leakgauge.study.judging.verdict import Verdict
 from leakgauge.study.pipeline.linted import records_of
 
 DELTA = 1e-5
+ASSUMED = "if the running statistics of BatchNorm stay with the client (knows: buffers if they travel)"
 CORE_HOUR = 0.05
 """US dollars: a stated price, for scale."""
 OUT_OF_SCOPE = (
@@ -259,5 +260,6 @@ def signed(
         batch=1 if data is None else data.batch,
         captured=bool(config.get("update")),
         thing="image" if data is None else data.kind,
+        assumed=ASSUMED if any(f.rule == UNSENT for f in lint) else "",
     )
     return facts(decide(judged, asked), judged, config=config, contents=contents, lint=lint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -194,8 +195,17 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak
         above_high=round(1.0 if gap.high is None else gap.high, 3),
         confidence=round(statistics.fmean(sure), 4) if sure else None,
         n=len(f1),
+        right=sum(value == 1 for value in f1),
+        better=_beats(above) and statistics.fmean(above) >= (1 - statistics.fmean(constant)) / 2,
         shown=_reads_labels(group if control is None else control),
     )
+
+
+def _beats(above: Sequence[float]) -> bool:
+    """One-sided sign test at 5 %; ties count for neither."""
+    wins, n = sum(a > 0 for a in above), sum(a != 0 for a in above)
+    luck: int = sum(math.comb(n, k) for k in range(wins, n + 1))
+    return 20 * luck <= 1 << n
 
 
 def _reads_labels(control: TrialGroup) -> bool | None:

@@ -19,6 +19,7 @@ class Why(Enum):
     """Kinds of reasons, in the order in which they are told."""
 
     BROKEN = "over a limit"  # by the data
+    STATISTICS = "with running statistics that travel uncovered"
     UNEXPLAINED = "on an update that the plan does not explain"
     FAILED = "without a result"
     UNRELIABLE = "flagged as unreliable"

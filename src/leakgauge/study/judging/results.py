@@ -124,6 +124,9 @@ class LabelLeak:
         above, above_low, above_high: F1 less that, by client.
         confidence: the reader's own, mean; `None` where it gives none.
         n: clients.
+        right: clients all of whose labels were read.
+        better: clients in which the reader beats that guess, those in which it does worse taken off: by the sign test
+            more than luck gives with 95 % confidence, and by at least half of what the guess lacks.
         shown: whether the reader beats that guess on undefended controls, or reads all of their labels: a reader that
             assumes another loss fails on both. `None` where it was not tried on any.
     """
@@ -138,19 +141,22 @@ class LabelLeak:
     above_high: float
     confidence: float | None
     n: int
+    right: int
+    better: bool
     shown: bool | None = None
 
     @property
     def leaks(self) -> bool | None:
-        """`True` beyond the interval, `False` where no better than the constant guess, `None` where it cannot be told:
-        in few clients, where the reader itself gives its answer no confidence, or where it fails on undefended
-        controls as well. One client's own counts are the best constant guess for it, so one client never says that
-        labels do not leak."""
+        """`True` beyond the interval, by a sign test, or where every label of several clients was read; `False` where
+        no better than the constant guess; `None` where it cannot be told: in few clients, where the reader itself gives
+        its answer no confidence, or where it fails on undefended controls as well. One client's own counts are the best
+        constant guess for it, so one client never says that labels do not leak."""
         if self.n < 2:
             return None
         if self.above <= 0:
             return None if self.shown is False else False
-        return True if self.above_low > 0 and self.confidence != 0 else None
+        read = self.above_low > 0 or self.better or self.right == self.n
+        return True if read and self.confidence != 0 else None
 
     def to_json(self) -> dict[str, Any]:
         return {k: getattr(self, k) for k in self.__dataclass_fields__} | {"leaks": self.leaks}

@@ -42,15 +42,14 @@ class TokenLeak:
         if not self.sets:
             return f"tokens were read with precision {self.precision:.2f} and recall {self.recall:.2f}; {self._f1}"
         parts = (("as often as they occur", self.counts), ("in order", self.order))
-        more = ", ".join(f"{what} from {share * self.n:.0f}" for what, share in parts if share)
-        came = (
-            f"all tokens and no others came back from {self.sets * self.n:.0f} of {self.n} client{'s' * (self.n != 1)}"
-        )
-        return f"{came}{f' ({more})' if more else ''}; {self._f1}"
+        more = "".join(f", {what} from {share * self.n:.0f}" for what, share in parts if share)
+        came = f"the same tokens and no others from {self.sets * self.n:.0f} of {self.n} client{'s' * (self.n != 1)}"
+        return f"{came}{more}; {self._f1}"
 
     @property
     def _f1(self) -> str:
-        return f"F1 {self.mean:.2f}, of the most frequent tokens {self.baseline:.2f}"
+        how_often = " counts how often" if self.counts < self.sets else ""
+        return f"F1 {self.mean:.2f}{how_often}, of the most frequent tokens {self.baseline:.2f}"
 
 
 def tokens_of(group: TrialGroup) -> TokenLeak | None:

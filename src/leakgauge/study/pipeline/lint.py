@@ -7,22 +7,25 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.clients import FedAvg, client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
-from leakgauge.defenses import Clip, ClipExamples, Defense, GaussianNoise, parts_of
+from leakgauge.defenses import QSGD, Clip, ClipExamples, Defense, GaussianNoise, Quantise, Sign, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
-from leakgauge.risk.lint import LintFinding, LintSeverity, lint_update
+from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_update
 from leakgauge.study.dealt import Key
 from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
 from leakgauge.study.tables import identity_of
+from leakgauge.task import Task
 from leakgauge.update import Update
 
 READS: dict[str, Attack] = {
@@ -64,14 +67,6 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
         yield from _batch_of_one(plan, client.label, client.value)
     for defense in plan.defenses:
         yield from lint_defense(defense.value, defense.label, plan.data.batch)
-    if Known.BUFFERS in plan.knows:
-        yield LintFinding(
-            "batchnorm-statistics",
-            LintSeverity.MEDIUM,
-            "knows",
-            "the server receives the client's buffers: BatchNorm's means and variances of its activations",
-            "send parameters only, or use GroupNorm",
-        )
 
 
 def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
@@ -91,7 +86,10 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
         hint = "see the row in the audit"
         yield LintFinding("not-read", LintSeverity.LOW, where, f"the client could not be simulated ({error})", hint)
         return
-    yield from lint_update(update, where, observation.task)
+    known = plan.update is not None or Known.BUFFERS in plan.knows
+    yield from _statistics(update, observation.task, where, known=known)
+    rounded = any(isinstance(part, Sign | Quantise | QSGD) for part in parts_of(defense.value))
+    yield from lint_update(replace(update, buffers=None), where, observation.task, rounded=rounded)
     for name, read in READS.items():
         try:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))
@@ -99,15 +97,42 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             continue
         if found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None):
             count = len(batch) if found.inputs is None else min(len(found.inputs), len(batch))
-            what = "the tokens of all" if found.inputs is None else f"{count} of"
+            what = f"{count} of {len(batch)} examples exactly"
+            if found.inputs is None:
+                whole = found.tokens is not None and found.tokens.whole
+                what = f"the tokens of all {len(batch)} examples exactly" if whole else "tokens of the examples"
             yield LintFinding(
                 "exact-read",
                 LintSeverity.HIGH,
                 where,
-                f"{name} reads {what} {len(batch)} examples exactly: {found.message}",
+                f"{name} reads {what}: {found.message}",
                 "see the defences that stop it: leakgauge frontier",
             )
             return
+
+
+def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Iterator[LintFinding]:
+    """Buffers that local training moved: BatchNorm's running statistics, and whatever else a layer keeps.
+
+    Args:
+        known: that they travel; else nothing is said of them.
+    """
+    own, counters = task.buffers, "num_batches_tracked"
+    sent = {k: v for k, v in (update.buffers or {}).items() if not k.endswith(counters) and k in own}
+    moved = [k for k, v in sent.items() if v.shape != own[k].shape or not torch.equal(v.to(own[k]), own[k])]
+    if not moved:
+        return
+    layers = list(dict.fromkeys(k.rpartition(".")[0] or k for k in moved))
+    named = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
+    hint = "keep them with the client, freeze the layer, or use a norm without any, such as GroupNorm"
+    if known:
+        said = f"the update also carries running statistics of {named}, raw: no defence covers them, and less the "
+        said += "broadcast ones they are the batch's own; no attack here reads pictures from them alone"
+        yield LintFinding(SENT, LintSeverity.MEDIUM, where, said, hint)
+    else:
+        said = f"running statistics of {named} move with the client's data, and are taken to stay with the client; "
+        said += "most frameworks send them, and no defence covers them"
+        yield LintFinding(UNSENT, LintSeverity.MEDIUM, where, said, f"say knows: buffers if they travel; else {hint}")
 
 
 def _update(plan: Plan, key: Key, draws: Draws) -> Update:
@@ -115,7 +140,7 @@ def _update(plan: Plan, key: Key, draws: Draws) -> Update:
         return plan.captured(key.batch)
     client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
     task, batch = plan.broadcast(key).task, plan.examples(key).batch
-    update = client_update(task, client, batch, draws, defense=defense, send_buffers=Known.BUFFERS in plan.knows)
+    update = client_update(task, client, batch, draws, defense=defense, send_buffers=True)
     if Known.EXAMPLE_COUNT in plan.knows:
         return update
     return replace(update, header=replace(update.header, example_count=None))

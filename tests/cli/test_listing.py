@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from leakgauge.cli import main
 from leakgauge.cli.listing import REGISTRIES, WIDTH, clause, details, lines
-from leakgauge.errors import InputError
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRIES))
@@ -42,6 +43,23 @@ def test_a_defence_names_its_counter_or_that_none_is_known() -> None:
     assert "no counter is known" in " ".join(details("defenses", "instahide"))
 
 
-def test_a_name_that_is_none_is_told_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean 'dlg'"):
-        details("attacks", "dgl")
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("attacks", "dgl"), "did you mean 'dlg'?"),
+        (("atacks",), "did you mean 'attacks'?"),
+        ((), "rules, servers, taps, training-losses"),
+        (("rules", "trap-weigths"), "did you mean 'trap-weights'?"),
+        (("rules", "batchnorm-statistics"), "`leakgauge lint PLAN` explains what it finds itself"),
+    ],
+)
+def test_a_name_that_is_none_is_told_the_nearest(words: tuple[str, ...], hint: str) -> None:
+    result = CliRunner().invoke(main, ["list", *words])
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(hint)
+    assert len(result.stderr) < 230
+
+
+def test_the_list_of_rules_says_where_those_of_the_lint_are() -> None:
+    said = " ".join(CliRunner().invoke(main, ["list", "rules"]).output.split())
+    assert "`leakgauge lint PLAN` explains what it finds itself" in said

@@ -125,6 +125,7 @@ def test_not_finite_entries_are_a_finding(tmp_path: Path) -> None:
     assert odd["reason"] == "has entries that are not finite"
     assert odd["rules"] == sorted(odd["rules"])
     assert "taps" in odd["rules"]
+    assert "could not be judged by some rules: 1.weight" in result.output
 
 
 class TestFiles:

@@ -109,5 +109,11 @@ def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> 
     assert "at_most" not in without
     assert found["hashes"] == {"data": "ab"}
     assert found["origin"]["kind"] == "simulated"
+    for file, words in (
+        ("round.safetensors", "round.safetensors"),
+        ("/data/round-1/u.safetensors", "round-1/u.safetensors"),
+    ):
+        own = facts(decided(trials), verdict(trials, None), config=config | {"update": file}, contents={}, lint=[])
+        assert own["origin"]["words"] == f"Captured: one real update, {words}"
     assert "safe" not in str(found)
     assert found["rows"] == ["a on m, fedsgd, none"]

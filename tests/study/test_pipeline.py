@@ -47,6 +47,14 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_each_reason_of_the_gate_fits_the_terminal_and_begins_a_line(audit: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["gate", str(audit / "out"), "--json", str(tmp_path / "g.json")])
+    reasons = json.loads((tmp_path / "g.json").read_text())["reasons"]
+    assert max(map(len, reasons)) > 80
+    assert all(len(line) <= 80 for line in result.output.splitlines())
+    assert result.output.replace("\n  ", " ").splitlines()[:-1] == reasons
+
+
 def test_the_gate_writes_what_it_says(audit: Path, tmp_path: Path) -> None:
     code, text = run("gate", audit / "out", "--json", tmp_path / "g.json", "--junit", tmp_path / "g.xml")
     assert (code, "gate failed" in text) == (1, True)

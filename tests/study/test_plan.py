@@ -143,7 +143,15 @@ def test_an_image_out_of_range_is_named(tmp_path: Path) -> None:
         resolve_plan(tiny(data={"source": f"npz:{tmp_path / 'x.npz'}", "batches": 1}))
 
 
-@pytest.mark.parametrize(("text", "words"), [("a: [", "not YAML"), ("- 1", "not a mapping"), ("", "not a mapping")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [", "not YAML"),
+        ("a: {b: 1\nc: 2", "YAML .line 2, column 2: expected ',' or '}', but got ':'.;"),
+        ("- 1", "not a mapping"),
+        ("", "not a mapping"),
+    ],
+)
 def test_a_file_that_is_no_plan(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "plan.yaml").write_text(text)
     with pytest.raises(InputError, match=words):

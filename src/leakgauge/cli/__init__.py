@@ -19,29 +19,8 @@ import click
 from leakgauge import __version__
 from leakgauge.cli.between import between
 from leakgauge.cli.captured import captured
-from leakgauge.cli.commands import cohort, compare, count, estimate, fit, lint, privacy
+from leakgauge.cli.commands import cohort, compare, count, estimate, fit, lint, list_, privacy
 from leakgauge.errors import LONGEST, InputError, printable
-
-KINDS = (
-    "attacks",
-    "defenses",
-    "metrics",
-    "models",
-    "data",
-    "clients",
-    "optimisers",
-    "servers",
-    "objectives",
-    "priors",
-    "canvases",
-    "minimisers",
-    "labels",
-    "taps",
-    "heads",
-    "losses",
-    "training-losses",
-    "rules",
-)
 
 
 class OneLine(click.Command):
@@ -81,7 +60,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (between, captured, fit, count, cohort, compare, estimate, lint, privacy):
+for command in (between, captured, fit, count, cohort, compare, estimate, lint, list_, privacy):
     main.add_command(command)
 
 
@@ -264,16 +243,6 @@ def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> 
         click.echo(example_text(), nl=False)
         return
     frontier_command(plan, output, **options, console=Console())
-
-
-@main.command("list")
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name", required=False)
-def list_(kind: str, name: str | None) -> None:
-    """Names that a plan may use, a line each; with NAME that one in full, its parameters and needs."""
-    from leakgauge.cli.listing import show
-
-    show(kind, name)
 
 
 if __name__ == "__main__":

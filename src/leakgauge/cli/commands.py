@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakgauge.errors import require
+from leakgauge.errors import did_you_mean, require
 
 
 @click.command()
@@ -219,3 +219,46 @@ def fit_classifier_(model: str, **options: Any) -> None:
     from leakgauge.cli.train import fit_classifier
 
     fit_classifier(model, **options, console=Console(soft_wrap=True))
+
+
+KINDS = (
+    "attacks",
+    "defenses",
+    "metrics",
+    "models",
+    "data",
+    "clients",
+    "optimisers",
+    "servers",
+    "objectives",
+    "priors",
+    "canvases",
+    "minimisers",
+    "labels",
+    "taps",
+    "heads",
+    "losses",
+    "training-losses",
+    "rules",
+)
+
+
+def _kind(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    """One of `KINDS`; another word is answered with the nearest of them, as a plan's keys are."""
+    problem = "says no kind" if value is None else f"knows no '{value}'"
+    require(value in KINDS, "list", problem, did_you_mean(value or "", KINDS))
+    return value or ""
+
+
+@click.command(
+    "list",
+    help=f"""Names that a plan may use, a line each; with NAME that one in full, its parameters and needs.
+
+    KIND is one of {", ".join(KINDS)}.""",
+)
+@click.argument("kind", required=False, callback=_kind, metavar="KIND", shell_complete=lambda *_: list(KINDS))
+@click.argument("name", required=False)
+def list_(kind: str, name: str | None) -> None:
+    from leakgauge.cli.listing import show
+
+    show(kind, name)

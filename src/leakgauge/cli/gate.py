@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import wrap
 
 import click
 import yaml
@@ -29,8 +30,11 @@ def gate_command(folder: Path, *, json_file: Path | None = None, junit: Path | N
         InputError: no audit there, or one without a gate.
     """
     judged = write_decision(folder, json_file=json_file, junit=junit)
+    width = Console().width
     for reason in judged.reasons:
-        click.echo(reason)
+        # Names stay whole: what follows a line is set in, so that each reason still begins one.
+        for line in wrap(reason, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False):
+            click.echo(line)
     click.echo(f"gate passed\n{judged.decision}" if judged.passed else "gate failed")
     return 0 if judged.passed else 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to_kind
 from leakgauge.defenses import NoDefense
+from leakgauge.errors import InputError
 from leakgauge.registry import (
     ATTACKS,
     CANVASES,
@@ -56,6 +58,8 @@ REGISTRIES: dict[str, Registry] = {
     "training-losses": TRAINING_LOSSES,
     "rules": RULES,
 }
+
+INSPECTS = "these are the rules of `leakgauge inspect`; `leakgauge lint PLAN` explains what it finds itself"
 
 LEAST = 18
 """Characters that a clause must have to stand for its sentence."""
@@ -103,8 +107,12 @@ def details(kind: str, name: str) -> list[str]:
     """One entry in full: description, parameters with their defaults, what it needs, what counters a defence.
 
     Raises:
-        InputError: no such name; the hint is the nearest one.
+        InputError: no such name; the hint is the nearest one, or where the findings of the lint are explained.
     """
+    if kind == "rules" and not any(entry.name == name for entry in RULES) and ":" not in name:
+        near = get_close_matches(name, [entry.name for entry in RULES], n=1, cutoff=0.8)
+        hint = f"did you mean '{near[0]}'?" if near else INSPECTS
+        raise InputError("rule", f"unknown name '{name}'", hint)
     entry = REGISTRIES[kind][name]
     said = [name, "", *(inspect.getdoc(entry.build) or "").splitlines(), ""]
     said += [
@@ -134,5 +142,7 @@ def show(kind: str, name: str | None = None) -> None:
     """Prints the registry of that kind, or one of its entries in full."""
     for line in lines(kind) if name is None else details(kind, name):
         click.echo(line)
+    if name is None and kind == "rules":
+        click.echo("\n" + "\n".join(textwrap.wrap(f"{INSPECTS[0].upper()}{INSPECTS[1:]}.", WIDTH)))
     if name is None:
         click.echo(f"\nIn full: leakgauge list {kind} NAME")

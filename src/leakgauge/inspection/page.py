@@ -63,7 +63,7 @@ WIDTH = 80
 NOTABLE = 0.5
 """Score from which a finding below its limit is worth a line."""
 WHERE = 2
-"""Further names of tensors that an alarm shows."""
+"""Further names of tensors that an alarm shows, and names of those that were not judged."""
 
 
 def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
@@ -85,8 +85,9 @@ def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
     yield f"{len(result.findings)} rules ran, {len(result.skipped)} did not{'; -v shows all' * (not verbose)}"
     yield from _skipped(result, verbose)
     if result.unjudged:
-        count = len({u.tensor for u in result.unjudged})
-        yield f"{count} tensor{'s' * (count != 1)} could not be judged by some rules"
+        names = list(dict.fromkeys(u.tensor for u in result.unjudged))
+        more = f" and {len(names) - WHERE} more" * (len(names) > WHERE)
+        yield from _wrapped(f"could not be judged by some rules: {', '.join(names[:WHERE])}{more}")
         for u in result.unjudged if verbose else ():
             yield from _wrapped(f"  {u.tensor}: {u.reason} ({', '.join(u.rules)})")
     if not result.models:

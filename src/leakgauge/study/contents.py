@@ -25,8 +25,10 @@ from leakgauge.study.tables import AuditRow, PlannedAudit
 LENT = 1000
 """Examples beside the clients' of a source that lies in no file, which are read for its identity."""
 
-ANEW = "give another folder with -o, or --anew to set the old results aside and start again"
+ANEW = "give another folder with -o, or --anew to set the old results aside"
 
+SHOWN = 3
+"""Keys of a plan that an error names."""
 JUDGING = "gate"
 """The key of a plan that changes no trial: with another, a finished audit is judged anew."""
 
@@ -71,10 +73,10 @@ def refuse_other(row: AuditRow, asked: PlannedAudit, folder: Path) -> None:
     if row.digest != asked.digest:
         before = json.loads(row.config)
         keys = sorted({*before, *asked.config} - {JUDGING})
-        other = ", ".join(key for key in keys if before.get(key) != asked.config.get(key))
-        raise InputError(
-            "output", f"{folder} belongs to the audit '{row.name}' with another plan (other: {other})", ANEW
-        )
+        other = [key for key in keys if before.get(key) != asked.config.get(key)]
+        more = f" and {len(other) - SHOWN} more" * (len(other) > SHOWN)
+        of = f"'{row.name}', of another {', '.join(other[:SHOWN])}{more}"
+        raise InputError("output", f"{folder} belongs to the audit {of}", ANEW)
     different = changed(json.loads(row.contents), asked.contents)
     require(
         not different, "output", f"{folder} holds results that rest on other contents of {', '.join(different)}", ANEW

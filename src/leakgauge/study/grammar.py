@@ -137,11 +137,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a value that is none of its type; brackets
-        raise InputError(
-            f"plan {path}", f"is not YAML ({' '.join(str(error).split())})", "see `leakgauge audit --example`"
-        ) from error
+        raise InputError(f"plan {path}", f"is not YAML ({_where(error)})", "see `leakgauge audit --example`") from error
     require(isinstance(loaded, dict), f"plan {path}", "is not a mapping of keys", "see `leakgauge audit --example`")
     return dict(loaded)
+
+
+def _where(error: Exception) -> str:
+    """What the parser says, with the place and without the lines around it."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -94,8 +94,8 @@ def _origin(config: Mapping[str, Any], own: Sequence[Finding]) -> dict[str, str]
         of = f"{len(names)} real updates of {clients} client{'s' * (clients != 1)}"
         return {"kind": "captured", "words": f"Captured: {of}, {', '.join(names)}"}
     if config.get("update"):
-        file = Path(str(config["update"]))
-        return {"kind": "captured", "words": f"Captured: one real update, {file.parent.name}/{file.name}"}
+        file = Path(*Path(str(config["update"])).parts[-2:])
+        return {"kind": "captured", "words": f"Captured: one real update, {file}"}
     source = own[0].scenario.data.source if own else "unknown"
     return {"kind": "simulated", "words": f"Simulated: clients were trained here on data of {source}, not captured"}
 

@@ -150,7 +150,7 @@ def test_an_output_folder_of_another_audit_is_refused(finished: Path, tmp_path: 
     done = cli("audit", plan_file(tmp_path, name="other"), "-o", finished)
     assert done.returncode == 2
     assert one_line(done.stderr).startswith("leakgauge: output:")
-    assert "belongs to the audit 'tiny', of another name;" in done.stderr
+    assert "belongs to the audit 'tiny', of another " in done.stderr
     assert (finished / FILE).read_bytes() == before
 
 

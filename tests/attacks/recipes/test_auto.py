@@ -11,7 +11,7 @@ from torch import nn
 
 from cases import batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
-from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form import LinearRead, RankOneRead
 from leakgauge.attacks.matching import (
     Adam,
     Balanced,
@@ -29,7 +29,7 @@ from leakgauge.attacks.recipes.auto import LEAST, affordable, falling_variation
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
-from leakgauge.defenses import Defense, noise
+from leakgauge.defenses import Defense, Quantise, noise
 from leakgauge.defenses.noise import laplace
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
@@ -188,6 +188,19 @@ def test_the_search_does_not_spoil_a_good_read(activation: str, defense: Defense
     assert read.inputs is not None
     least = float(PSNR()(read.inputs, b.inputs))
     assert score(Auto(), observation, b.inputs, 0, 100) > least - 2.5
+
+
+@pytest.mark.parametrize("defense", [noise(relative=0.5), Quantise(levels=7)], ids=["noise", "rounding"])
+def test_where_the_read_explains_more_than_the_search_found_it_is_the_answer(defense: Defense) -> None:
+    photos = Samples(size=16)
+    torch.manual_seed(2)
+    t = Task.of(mlp(classes=photos.classes, shape=(3, 16, 16), bias=False), spec(photos))
+    b = photos.read([2])
+    update = client_update(t, FedSGD(), b, Draws(1), defense=defense)
+    observation = Observation(t, update, Knowledge(labels=b.labels, example_count=1, defense=defense))
+    read = RankOneRead().reconstruct(observation, torch.Generator())
+    assert read.inputs is not None
+    assert score(Auto(), observation, b.inputs, 0, 100) >= float(PSNR()(read.inputs, b.inputs)) - 0.01
 
 
 def test_restarts_from_what_was_read_would_be_one() -> None:

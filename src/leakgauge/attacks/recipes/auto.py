@@ -30,7 +30,7 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.matching.parts import Start
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
-from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly
+from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from
 from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
 from leakgauge.clients import FedSGD
@@ -188,7 +188,9 @@ class Auto:
         search = Search(self, first, doubt)
         if first is None and several_steps(observation) is not None:
             return portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
-        return portfolio.run("matching", search, observation, generator)
+        if read.start is None:
+            return portfolio.run("matching", search, observation, generator)
+        return searched_from(read.start, search, portfolio, observation, generator)
 
     def assembly(
         self,

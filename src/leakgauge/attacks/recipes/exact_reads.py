@@ -129,3 +129,30 @@ def _nearest(
         return ExactReads()
     left, index = min(scores)
     return ExactReads(start=starts[index], doubt=min(5 * left, 1.0))
+
+
+def searched_from(
+    start: Reconstruction,
+    search: Attack,
+    portfolio: Portfolio,
+    observation: Observation,
+    generator: torch.Generator,
+) -> Reconstruction:
+    """What a search finds, or the read that it starts from where that explains more of the update."""
+    explainer = Explainer.of(observation, generator.clone_state())
+    found = portfolio.run(
+        "matching", search, observation, generator, reserve=2 * explainer.simulator.cost(observation.examples or 1)
+    )
+    known, data = observation.knowledge.labels, observation.task.data
+    own, other = (known if one.labels is None else one.labels for one in (start, found))
+    if start.inputs is None or own is None or (found.inputs is not None and other is None):
+        return found
+    read = start.inputs.clamp(data.low, data.high)
+    if found.inputs is None or other is None:
+        return replace(found, inputs=read, labels=start.labels)
+    left, after = explainer.left(Batch(read, own)), explainer.left(Batch(found.inputs, other))
+    portfolio.spent += explainer.spent
+    if left >= after:
+        return found
+    words = f"the read that the search started from leaves less of the update: {left:.2g} for {after:.2g}"
+    return replace(found, inputs=read, labels=start.labels, message=words)

@@ -94,8 +94,11 @@ def test_a_large_gradients_spectrum_is_that_of_the_whole(
     assert found.beyond_one == pytest.approx(whole.beyond_one, rel=1e-5)
 
 
-@pytest.mark.parametrize("defense", [{"sign": {}}, {"qsgd": {"levels": 4}}, {"quantise": {"levels": 4}}])
-def test_rounded_values_count_nobody(defense: object) -> None:
+ROUGH = [{"sign": {}}, {"qsgd": {"levels": 4}}, {"quantise": {"levels": 4}}, {"topk": {"keep": 0.1}}]
+
+
+@pytest.mark.parametrize("defense", ROUGH)
+def test_rough_values_count_nobody(defense: object) -> None:
     """Signs of four records had "rank 6 of 10: at least so many examples", and inputs of ±1 that were none."""
     found = resolve_defense(defense, "defense").value
     for examples in (1, 4):

@@ -54,15 +54,16 @@ class LintFinding:
 
 
 def lint_update(
-    update: Update, where: str, task: Task | None = None, *, rounded: bool = False
+    update: Update, where: str, task: Task | None = None, *, rounded: bool = False, thinned: bool = False
 ) -> Iterator[LintFinding]:
     """Rules on the tensors and the header of an update. With a task, embeddings are known by type.
 
     Args:
         rounded: a defence rounds the values, so that ranks say nothing; where that is not known, few levels show it.
+        thinned: a defence sends zeros for some, so that ranks count nobody; else scattered zeros show it.
     """
     yield from _header(update, where)
-    yield from () if rounded else _ranks(update, where)
+    yield from () if rounded else _ranks(update, where, thinned)
     if task is None or not task.data.is_text:  # of texts the read of tokens says more
         yield from _embeddings(update, where, task)
 
@@ -89,15 +90,17 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
         )
 
 
-def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
+def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
     """∂L/∂W is a sum of one outer product for each example and position (token, patch), so its rank is at most their
     number: a count from below. A gradient of one outer product, with a bias beside it, is an exact read: of the
     example itself where it is the first layer, of its features elsewhere. Two outputs whose rows cancel, as under
-    soft-max, have rank one whatever the batch. Rounded values have a rank of their own."""
+    soft-max, have rank one whatever the batch. Rounded and thinned values have a rank of their own."""
     seen = {name: spectrum(t) for name, t in _matrices(update.tensors).items()}
     low = {name: s for name, s in seen.items() if 0 < s.rank < s.full}
     levels = {name: rounded_levels(update.tensors[name]) for name in low}
-    exact = {name: s for name, s in low.items() if not levels[name]}
+    bound = {name: _must_be_one(update.tensors[name]) for name in low}
+    own = {name for name in low if not (levels[name] or bound[name] or thinned or _scattered(update.tensors[name]))}
+    exact = {name: s for name, s in low.items() if name in own}
     if exact:
         name, most = max(exact.items(), key=lambda entry: entry[1].rank)
         yield LintFinding(
@@ -110,7 +113,7 @@ def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
         )
     for name, s in low.items():
         bias = update.tensors.get(f"{name.removesuffix('weight')}bias")
-        idle = levels[name] == 1 or (update.header.example_count != 1 and _must_be_one(update.tensors[name]))
+        idle = levels[name] == 1 or (update.header.example_count != 1 and bound[name])
         if s.rank == 1 and not idle and bias is not None and bool((bias != 0).any()):
             yield LintFinding(
                 "input-of-biased-layer",
@@ -124,9 +127,21 @@ def _ranks(update: Update, where: str) -> Iterator[LintFinding]:
 
 
 def _must_be_one(gradient: Tensor) -> bool:
-    """Whether it is of two outputs whose rows cancel."""
-    matrix = gradient.double()
-    return len(matrix) == 2 and float(matrix.sum(0).norm()) <= CANCELS * float(matrix.norm())
+    """Whether what is not zero of it is one row or column, or two rows that cancel: of rank one whatever the batch."""
+    live = _live(gradient)
+    return min(live.shape) == 1 or (len(live) == 2 and float(live.sum(0).norm()) <= CANCELS * float(live.norm()))
+
+
+def _scattered(gradient: Tensor) -> bool:
+    """Whether a tenth of the entries are zeros, though neither their row nor their column is."""
+    live = _live(gradient)
+    return int((live == 0).sum()) * 10 >= live.numel()
+
+
+def _live(gradient: Tensor) -> Tensor:
+    """Rows and columns that are not all zeros."""
+    moved = gradient != 0
+    return gradient[moved.any(1)][:, moved.any(0)].double()
 
 
 def _matrices(tensors: Tensors) -> Tensors:

@@ -14,7 +14,19 @@ from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.clients import FedAvg, client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
-from leakgauge.defenses import QSGD, Clip, ClipExamples, Defense, GaussianNoise, Quantise, Sign, parts_of
+from leakgauge.defenses import (
+    QSGD,
+    Clip,
+    ClipExamples,
+    Defense,
+    GaussianNoise,
+    Prune,
+    Quantise,
+    RandomK,
+    Sign,
+    TopK,
+    parts_of,
+)
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
@@ -88,8 +100,11 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
         return
     known = plan.update is not None or Known.BUFFERS in plan.knows
     yield from _statistics(update, observation.task, where, known=known)
-    rounded = any(isinstance(part, Sign | Quantise | QSGD) for part in parts_of(defense.value))
-    yield from lint_update(replace(update, buffers=None), where, observation.task, rounded=rounded)
+    stages = parts_of(defense.value)
+    rounded = any(isinstance(stage, Sign | Quantise | QSGD) for stage in stages)
+    thinned = any(isinstance(stage, TopK | RandomK | Prune) for stage in stages)
+    kept = replace(update, buffers=None)
+    yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
     for name, read in READS.items():
         try:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from leakgauge.errors import InputError
-from leakgauge.files import Lock, private_folder, replacing, write_whole
+from leakgauge.files import Lock, private_folder, refuse_foreign, replacing, write_whole
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -100,3 +100,27 @@ def test_what_helps_depends_on_why_it_cannot_be_written(
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(InputError, match=hint):
         write_whole(Path("x"), "text")
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        ((), ""),
+        (("plan.yaml", "update.safetensors", "audit.log", ".gitignore", "audit.sqlite-journal", "before-1/"), ""),
+        (("a.png", "audit.sqlite"), ""),
+        (("a.png", "b.png", "plan.yaml"), "holds no results, but a.png and 1 more;"),
+        (("train.py",), "holds no results, but train.py;"),
+        (("scans/",), "holds no results, but scans;"),
+    ],
+)
+def test_only_what_lies_beside_results_may_be_in_a_folder_that_is_begun(
+    tmp_path: Path, names: tuple[str, ...], refused: str
+) -> None:
+    for name in names:
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    refuse_foreign(tmp_path / "none", ("audit.sqlite",))
+    if not refused:
+        refuse_foreign(tmp_path, ("audit.sqlite",))
+        return
+    with pytest.raises(InputError, match=refused):
+        refuse_foreign(tmp_path, ("audit.sqlite",))

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -76,6 +76,34 @@ def written_whole(path: Path, hint: str = "free space, then write it again") -> 
         denied = isinstance(error, PermissionError) or error.errno == errno.EROFS
         hint = "give a folder that you may write to" if denied else hint
         raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
+
+
+BESIDE = (".yaml", ".yml", ".safetensors", ".json", ".xml", ".log")
+"""Suffixes of what leakgauge reads and writes beside its results: plans, captures, a gate's files, logs."""
+
+
+def refuse_foreign(folder: Path, results: Sequence[str]) -> None:
+    """Leaves a folder of pictures, code or the like alone.
+
+    Args:
+        results: names of which a folder that is begun holds one.
+
+    Raises:
+        InputError: it holds no results, but files that leakgauge does not write.
+    """
+    if not folder.is_dir() or any((folder / name).exists() for name in results):
+        return
+    foreign = sorted(path.name for path in folder.iterdir() if not _beside(path, results))
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        problem = f"{folder} holds no results, but {foreign[0]}{more}"
+        raise InputError("output", problem, "give a new or empty folder with -o")
+
+
+def _beside(path: Path, results: Sequence[str]) -> bool:
+    if path.is_dir():
+        return path.name.startswith((".", "before-")) or path.name == "logs"
+    return path.name.startswith((".", *results)) or path.suffix in BESIDE
 
 
 def private_folder(path: Path) -> Path:

@@ -26,6 +26,7 @@ from leakgauge.compute import Compute
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
+from leakgauge.study import session
 from leakgauge.study.document import document
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import verdict
@@ -135,6 +136,35 @@ def test_3_killed_at_any_moment_and_run_again_the_report_is_the_same(finished: P
     assert json.dumps(stripped(one)) == json.dumps(stripped(two))
 
 
+def test_a_folder_of_pictures_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans" / "a.png").touch()
+    done = cli("audit", plan_file(tmp_path), "-o", tmp_path / "scans")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "scans holds no results, but a.png; give a new or empty folder" in one_line(done.stderr)
+    assert [p.name for p in (tmp_path / "scans").iterdir()] == ["a.png"]
+
+
+def test_the_findings_are_in_their_file_when_they_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(session, "print_rules", lambda *given: seen.append(Path(given[2]).is_file()))
+    done = cli("audit", plan_file(tmp_path, attacks=["closed-form"]), "-o", tmp_path / "out", "--workers", "1")
+    assert (done.returncode, seen) == (0, [True])
+
+
+def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = 0.0
+    told = session.ProgressLines(now=lambda: clock)
+    for done in range(4, 41):  # four were done before
+        told(done, 40)
+        clock += 10.0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = printed.err.splitlines()
+    assert lines[:2] == ["7 of 40 trials, 6 min left", "10 of 40 trials, 5 min left"]
+    assert len(lines) == 11
+
+
 def stored(folder: Path) -> int:
     """Trials in a store that another process writes."""
     if not (folder / FILE).exists():
@@ -151,6 +181,7 @@ def test_an_output_folder_of_another_audit_is_refused(finished: Path, tmp_path: 
     assert done.returncode == 2
     assert one_line(done.stderr).startswith("leakgauge: output:")
     assert "belongs to the audit 'tiny', of another " in done.stderr
+    assert "lint" not in done.stdout, "it named the lint.json of the other audit"
     assert (finished / FILE).read_bytes() == before
 
 

@@ -32,6 +32,9 @@ OTHERS = 5.0
 OnTrial = Callable[[int, int, str], None]
 """(finished, all, id of the last)."""
 
+OnBegun = Callable[[Store], None]
+"""Once the folder is known to be this audit's, before any trial runs."""
+
 OnExplained = Callable[[Explained], None]
 """How much of the captured update the plan explains, before any trial runs."""
 
@@ -100,6 +103,7 @@ def run(
     counts_only: bool = False,
     on_trial: OnTrial | None = None,
     anew: bool = False,
+    on_begun: OnBegun | None = None,
     on_explained: OnExplained | None = None,
     url: str | None = None,
     executor: Executor | None = None,
@@ -112,9 +116,9 @@ def run(
         executor: where trials run; by default so many `workers` on this machine.
 
     Raises:
-        InputError: the folder belongs to another audit or holds results of other contents, another audit writes into
-            it, the disk is full, an input turned out bad, or what the results rest on changed meanwhile; trials
-            finished before are kept.
+        InputError: the folder belongs to another audit, holds results of other contents or what is no audit's, another
+            audit writes into it, the disk is full, an input turned out bad, or what the results rest on changed
+            meanwhile; trials finished before are kept.
     """
     keys = {trial_id(plan, key): key for key in plan.trials()}
     before = plan.contents()
@@ -129,6 +133,8 @@ def run(
     )
     store = Store.create(folder, asked, url=url, anew=anew)
     try:
+        if on_begun is not None:
+            on_begun(store)
         pool = LocalPool(workers) if executor is None else executor
         _run_left(plan, keys, store, pool, compute, counts_only, on_trial, on_explained, before)
         different = changed(before, plan.contents())

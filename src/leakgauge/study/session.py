@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,12 @@ def run_audit(
     compute.apply()
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
     linted, is_new = lint_once(plan, output, anew=anew)
-    if is_new:
-        print_rules(console, linted, f"{output / LINT}")
+
+    def on_begun(begun: Store) -> None:
+        write_whole(output / LINT, findings_text(linted, begun.audit.identity), FREE_SPACE)
+        if is_new:
+            print_rules(console, linted, f"{output / LINT}")
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -72,8 +77,11 @@ def run_audit(
     )
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar = progress.add_task("trials", total=None)
+    told_by_line = ProgressLines()
 
     def on_trial(done: int, total: int, last: str) -> None:
+        if not console.is_terminal:
+            told_by_line(done, total)
         progress.start()  # not before the output folder is known to be good
         progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
 
@@ -86,13 +94,13 @@ def run_audit(
             counts_only=counts_only,
             on_trial=on_trial,
             anew=anew,
+            on_begun=on_begun,
             on_explained=lambda explained: _print_explained(console, explained),
             url=store,
             executor=executor_of(ray, workers, compute, output),
         )
     finally:
         progress.stop()
-    write_whole(output / LINT, findings_text(linted, filled.audit.identity), FREE_SPACE)
     judged = verdict_of(filled)
     told = summary(filled, judged)
     html, _ = write_reports(filled, told)
@@ -101,6 +109,36 @@ def run_audit(
         console.print(Text(MEANT))
     console.print(f"report: {html}", soft_wrap=True)
     filled.close()
+
+
+EVERY = 30.0
+"""Seconds between two lines of progress, at least."""
+
+
+@dataclass
+class ProgressLines:
+    """Progress where no terminal shows a bar: now and then a line on the standard error.
+
+    Attributes:
+        now: a clock in seconds.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    _first: tuple[float, int] | None = None
+    _last: float = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Says how many trials are done and about how long the others take."""
+        at = self.now()
+        if self._first is None:
+            self._first, self._last = (at, done), at
+        began, before = self._first
+        if at - self._last < EVERY or done in (before, total):
+            return
+        self._last = at
+        left = (at - began) / (done - before) * (total - done)
+        words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+        Console(stderr=True).print(Text(f"{done} of {total} trials, {words} left"))
 
 
 def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -> Executor:

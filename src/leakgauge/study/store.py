@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from leakgauge import __version__
 from leakgauge.errors import InputError, require
-from leakgauge.files import Lock, private_folder, read_json, write_whole
+from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.study.contents import ANEW, refuse_other
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.database import Database, Pictures
@@ -54,8 +54,9 @@ class Store:
 
         Raises:
             InputError: the folder belongs to another audit, or to one of other contents, each of which is named; it is
-                in use, is damaged, or cannot be written.
+                in use, is damaged, cannot be written, or holds no audit but something else.
         """
+        refuse_foreign(folder, RESULTS)
         store = Store(folder, url)
         private_folder(folder)
         try:

@@ -575,6 +575,13 @@ def test_labels_that_were_read_are_said_to_be_read(
     assert any("labels: m, fedsgd, d: they are read better" in r.text for r in reasons) == bool(leaks)
 
 
+def test_labels_of_one_client_beside_certified_examples_are_read() -> None:
+    """One client, its example certified: "one client cannot tell that from luck"."""
+    for certified in (0, 1):
+        row = trial(0, 80.0, defense="d", identified=True, f1=1.0, constant=0.5, certified=certified)
+        assert ("read right (F1 1.00)" in label_words([row_of([*POWER, row])])) == bool(certified)
+
+
 def test_texts_behind_top_k_are_not_said_to_be_read_whole() -> None:
     """ "Reads the tokens of all 2 examples exactly: 12 of 62 rows moved: these tokens occur, others may"."""
     ids = torch.randint(1, 60, (60, 6), generator=torch.Generator().manual_seed(0))

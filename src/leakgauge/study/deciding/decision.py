@@ -221,8 +221,8 @@ def label_words(own: Sequence[Finding]) -> str:
     if not measured:
         return "not measured: they were given to the attacker, or no attack that reads them gave a result."
     worst = max(measured, key=lambda m: (m.leaks is True, m.shown is not False, m.above))
-    if worst.right == worst.n and (worst, True) in readers:
-        return f"read, and certified with the examples (F1 {worst.mean:.2f}); a diagnosis is a label."
+    if worst.n == worst.right == 1 and (worst, True) in readers:
+        return f"read right (F1 {worst.mean:.2f}), beside examples that were certified; a diagnosis is a label."
     if worst.n < 2:
         return f"read with F1 {worst.mean:.2f} (at 1 every label was read); one client cannot tell that from luck."
     numbers = f"F1 {worst.mean:.2f}, best constant guess {worst.baseline:.2f}, {worst.n} clients"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from leakgauge.data import Samples
 from leakgauge.errors import InputError
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
+from leakgauge.risk.lint import SENT, UNSENT
 from leakgauge.study.dealt import Key
 from leakgauge.study.document import document
 from leakgauge.study.explaining.explained import Explained
+from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
@@ -61,6 +64,23 @@ def test_the_photo_comes_back_out_of_the_file(captured: dict[str, Any]) -> None:
     assert result.record["scores"]["psnr"][0] > 60
     assert result.record["scores"]["identified"] == [True]
     assert any(key.control for key in plan.trials()), "the file's attack is never shown to have power"
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_file_shows_whether_running_statistics_came(captured: dict[str, Any], tmp_path: Path, sends: bool) -> None:
+    """Nothing is assumed of a captured update: its statistics fail the gate though the plan does not know of them."""
+    torch.manual_seed(0)
+    net = hospital_net().train()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    torch.save(before, tmp_path / "round7.pt")
+    batch = Samples(size=16, normalise=False).read([3, 4])
+    nn.functional.cross_entropy(net(batch.inputs), batch.labels).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    update = Update.between(before, net.state_dict(), example_count=2)
+    (update if sends else replace(update, buffers=None)).save(tmp_path / "update.safetensors")
+    plan = resolve_plan(captured | {"mode": "train", "data": captured["data"] | {"batch": 2}})
+    told = {f.rule for f in lint_plan(plan)} & {SENT, UNSENT}
+    assert told == ({SENT} if sends else set())
 
 
 def edit(path: Path, change: Any) -> None:

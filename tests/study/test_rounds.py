@@ -82,6 +82,16 @@ def test_five_rounds_of_one_client_are_one_audit_and_one_client(tmp_path: Path) 
     assert report["decision"]["origin"]["words"].startswith("Captured: 5 real updates of 1 client, round-1-node-7, ")
 
 
+def test_the_command_says_that_the_network_saw_raw_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakgauge.study.session.run_audit", lambda *_, **__: None)
+    (folder,) = record(tmp_path, [("7", [0])])
+    words = ["captured", str(folder), "--model", "study.test_rounds:net", "--no-normalise"]
+    assert CliRunner().invoke(main, [*words, "--data", "samples"]).exit_code == 0
+    assert yaml.safe_load((folder / "plan.yaml").read_text())["data"]["normalise"] is False
+    without = CliRunner().invoke(main, words)
+    assert (without.exit_code, "is given without --data" in without.stderr) == (2, True)
+
+
 def test_the_client_of_a_round_is_its_node_whatever_it_trained_on(tmp_path: Path) -> None:
     folders = record(tmp_path, [("7", [0]), ("7", [1]), ("8", [2]), ("9", [2]), ("7", [3])])
     plan = resolve_plan(planned(folders))

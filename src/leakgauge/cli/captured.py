@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option("--mode", type=click.Choice(("train", "eval")), default="train", show_default=True)
 @click.option("--data", help="A source with the rounds' examples first, where the capture kept none: folder:PATH.")
+@click.option("--no-normalise", is_flag=True, help="With --data: the network saw its raw values.")
 @click.option("--evaluations", type=click.IntRange(min=1), help="Gradient evaluations of a trial, at most.")
 @click.option(
     "-o",
@@ -37,6 +38,7 @@ def captured(
     client: str,
     mode: str,
     data: str | None,
+    no_normalise: bool,
     evaluations: int | None,
     output: Path | None,
 ) -> None:
@@ -53,6 +55,10 @@ def captured(
     folder, several = folders[0], len(folders) > 1
     given = {"model": read_option(model, "--model"), "client": read_option(client, "--client")}
     plan = plan_of(folders, **given, mode=mode, data=data)
+    if no_normalise:
+        hint = "leave it out: examples that a capture kept are as the network saw them"
+        require(data is not None, "--no-normalise", "is given without --data", hint)
+        plan["data"]["normalise"] = False
     if evaluations is not None:
         plan["budget"] = {"gradient_evaluations": evaluations}
     place = folder.parent / "rounds.yaml" if several else folder / "plan.yaml"

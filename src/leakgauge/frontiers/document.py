@@ -23,6 +23,7 @@ from leakgauge.study.document import read_trial
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.run import environment
 from leakgauge.study.store import Store
+from leakgauge.task import Mode
 
 SCHEMA_VERSION = 2
 """2: findings as in an audit's report.json of schema 2."""
@@ -132,6 +133,8 @@ def not_tried(plan: FrontierPlan) -> list[str]:
     ]
     if Known.LABELS not in plan.knows:
         said.append("An attacker who knows the labels (knows: labels).")
+    if plan.mode is Mode.TRAIN and any(k.endswith("running_mean") for k in plan.attacked_task().buffers):
+        said.append("The running statistics of BatchNorm: if they leave the client, no defence here covers them.")
     return said
 
 

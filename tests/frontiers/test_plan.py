@@ -207,7 +207,7 @@ def test_candidates_are_as_many_where_the_plans_own_client_takes_several_steps(e
 
 @pytest.mark.parametrize("first", [{"topk": {"keep": 0.1}}, {"prune": {"rate": 0.9}}])
 def test_a_counter_whose_evidence_later_noise_covers_is_told(first: dict[str, Any]) -> None:
-    plan = resolve_frontier(small(defenses={"row": [first, [first, {"noise": {"sigma": 1e-3}}]]}))
+    plan = resolve_frontier(small(defenses={"row": [first, [first, {"noise": {"sigma": 1.0}}]]}))
     alone, covered = (counters_of(plan, row)[0] for row in plan.rows[1:])
     assert alone["counter"] == covered["counter"] == "support-mask"
     assert not alone["missing"]

@@ -16,8 +16,9 @@ from leakgauge.data.source import Share, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import causes_from
-from leakgauge.study.explaining.explained import Cause, Explained, Setting, explain
+from leakgauge.study.explaining.explained import Cause, Explained, explain
 from leakgauge.study.explaining.fit import Fit, TensorFit
+from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Explanation
 from leakgauge.study.judging.results import Level
@@ -98,7 +99,7 @@ def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explai
     return explain(account, update, Draws(0), causes_from(strangers, others))
 
 
-def no_cause(account: Setting, update: Update, draws: Draws, enough: bool) -> tuple[Cause, ...]:
+def no_cause(account: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
     return ()
 
 

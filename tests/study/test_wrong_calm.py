@@ -32,7 +32,8 @@ from leakgauge.study.deciding.decision import Answer, DecisionScope, decide, lab
 from leakgauge.study.deciding.facts import signed
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
-from leakgauge.study.explaining.explained import Setting, explain
+from leakgauge.study.explaining.explained import explain
+from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.flags import CutShort, NoGradient, Uninformed
 from leakgauge.study.judging.gate import GateResult

@@ -27,8 +27,9 @@ from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study.contents import JUDGING, contents, plan_in_words
 from leakgauge.study.dealt import Client, Dealt, Key, Selection, product
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
-from leakgauge.study.explaining.explained import Explained, Setting
+from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.explaining.rounds import CapturedRound, clients_of, rounds_of
+from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.model_spec import ModelSpec
 from leakgauge.task import DataSpec, Mode

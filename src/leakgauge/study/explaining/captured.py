@@ -14,7 +14,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.models.weights import tied
 from leakgauge.study.explaining.causes import causes_from
-from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, Setting, explain
+from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, explain
+from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import unwrapped
 from leakgauge.update import Update
@@ -135,10 +136,10 @@ def explained_by(
             if start != here:
                 yield f"start: {start}", source.read(range(start, start + size))
 
-    def find(setting: Setting, update: Update, draws: Draws, enough: bool) -> tuple[Cause, ...]:
-        found = causes_from(strangers, elsewhere)(setting, update, draws, enough)
+    def find(setting: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
+        found = causes_from(strangers, elsewhere)(setting, update, draws, plain)
         recorded = update.header.protocol.get("weights")
-        if enough or recorded is None or recorded == received or any((c.share or 0) >= ENOUGH for c in found):
+        if plain.enough or recorded is None or recorded == received or any((c.share or 0) >= ENOUGH for c in found):
             return found
         words = "they are not those that the capture recorded"
         return (Cause("model.weights", words, None), *(c for c in found if c.key != "model.weights"))

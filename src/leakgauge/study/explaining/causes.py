@@ -17,15 +17,14 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.explained import ENOUGH, Cause, FindCauses, Setting
+from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, FindCauses
 from leakgauge.study.explaining.fit import Fit
-from leakgauge.study.explaining.mistakes import Mistake, mistakes, swapped
+from leakgauge.study.explaining.mistakes import SHUFFLE, Mistake, mistakes, of_the_shuffle, swapped
+from leakgauge.study.explaining.rivals import ALL, BETTER, Account, rivals, sufficient
+from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
-
-ALL = 0.99
-"""Share from which a change is taken for the true one, and no other is tried: the simplest come first."""
 
 RATES = 6
 """Corrections of a learning rate by the ratio of norms."""
@@ -39,9 +38,6 @@ TELLING = 0.8
 ALIKE = 0.6
 """Cosine of two moves of a classifier's bias above which the labels are taken for the same."""
 
-BETTER = 0.1
-"""Gain in the share explained from which a change that does not suffice is named as well."""
-
 Elsewhere = Callable[[], Iterator[tuple[str, Batch]]]
 """Other examples that the plan's source could have meant, each with its words."""
 
@@ -49,28 +45,66 @@ Elsewhere = Callable[[], Iterator[tuple[str, Batch]]]
 def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> FindCauses:
     """How causes are looked for: `strangers` are examples that are not the round's."""
 
-    def find(setting: Setting, update: Update, draws: Draws, enough: bool) -> tuple[Cause, ...]:
-        if enough:
-            order = [_undone(mistake, update, draws) for mistake in swapped(setting, update, draws)]
+    def find(setting: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
+        if plain.enough:
+            tried = _tried(setting, update, draws, elsewhere) if plain.drawn else []
+            if found := rivals(setting, update, draws, tried):
+                return _one_a_key(found)
+            order = [] if plain.holds else [_undone(m, update, draws).cause for m in swapped(setting, update, draws)]
             return _one_a_key(_enough(order))
-        plain = setting.fit(update, draws)
-        tried: list[Cause] = []
-        for cause in itertools.chain(
-            (_undone(mistake, update, draws) for mistake in mistakes(setting, update, draws)),
-            (Cause("data", w, replace(setting, batch=b).fit(update, draws).share) for w, b in elsewhere()),
-        ):
-            tried.append(cause)
-            if cause.share is not None and cause.share >= ALL:
-                break
-        if told := _enough(tried):
+        tried = _tried(setting, update, draws, elsewhere)
+        if told := _enough([account.cause for account in tried]):
+            return _one_a_key([*_order_first(setting, update, draws, tried, told[0].share or 0), *told])
+        tried += _reshuffled(setting, update, draws, elsewhere)
+        if told := sufficient(setting, update, draws, tried):
             return _one_a_key(told)
-        gained = [c for c in tried if c.share is not None and c.share > max(plain.share, 0) + BETTER]
+        least = max(plain.fit.share, 0) + BETTER
+        gained = [a.cause for a in tried if a.share > least]
         gained.sort(key=lambda c: -(c.share or 0))
         words = "the network that made it: activations and wiring are in no tensor"
         unknown = [*_weights_or_pictures(setting, update, draws, strangers), Cause("model", words, None)]
         return _one_a_key([*unknown, *gained])
 
     return find
+
+
+def _order_first(setting: Setting, update: Update, draws: Draws, tried: list[Account], best: float) -> list[Cause]:
+    """An order that is drawn explains no more than its own rounds, and something fitted may explain more."""
+    if best >= ALL:
+        return []
+    orders = sufficient(setting, update, draws, [a for a in tried if a.group == SHUFFLE])
+    return [c for c in orders if (c.share or 0) > best - BETTER / 2]
+
+
+def _tried(setting: Setting, update: Update, draws: Draws, elsewhere: Elsewhere) -> list[Account]:
+    """Each likely mistake undone, up to one that explains all."""
+    tried: list[Account] = []
+    for account in itertools.chain(
+        (_undone(mistake, update, draws) for mistake in mistakes(setting, update, draws)),
+        (_undone(Mistake("data", w, replace(setting, batch=b)), update, draws) for w, b in elsewhere()),
+    ):
+        tried.append(account)
+        if account.share >= ALL:
+            break
+    return tried
+
+
+def _reshuffled(setting: Setting, update: Update, draws: Draws, elsewhere: Elsewhere) -> list[Account]:
+    """Each likely mistake undone together with an order that the plan leaves out: of two mistakes at once that is the
+    commonest."""
+    found: list[Account] = []
+    for order in of_the_shuffle(setting):
+        if order.change != "true":
+            continue
+        for account in _tried(order.setting, update, draws, elsewhere):
+            if account.cause.key != order.key:
+                both = f"{order.change}, and {account.cause.key}: {account.cause.change}"
+                found.append(
+                    replace(
+                        account, cause=Cause(order.key, both, account.cause.share), group=f"{order.key} {account.group}"
+                    )
+                )
+    return found
 
 
 def _enough(causes: list[Cause]) -> list[Cause]:
@@ -86,20 +120,21 @@ def _one_a_key(causes: list[Cause]) -> tuple[Cause, ...]:
     return tuple(first.values())
 
 
-def _undone(mistake: Mistake, update: Update, draws: Draws) -> Cause:
+def _undone(mistake: Mistake, update: Update, draws: Draws) -> Account:
     setting, words = mistake.setting, mistake.change
     if mistake.kind is not None:
         update = replace(update, header=replace(update.header, kind=mistake.kind))
     if mistake.tensors is not None:
         update = replace(update, tensors=mistake.tensors)
     fit = setting.fit(update, draws)
-    if mistake.against:
-        return Cause(mistake.key, words, -fit.cosine)  # its length may be another as well
+    if mistake.against:  # its length may be another as well
+        turned = replace(update, tensors={k: -v for k, v in update.tensors.items()})
+        return Account(Cause(mistake.key, words, -fit.cosine), setting, turned, mistake.key)
     if mistake.fit_rate:
         setting, fit = _fitted(setting, fit, update, draws)
         rate = _rate(setting.protocol)
-        words = words if rate is None else f"{words}, lr {rate:.3g}"
-    return Cause(mistake.key, words, fit.share)
+        words = words if rate is None else f"{words} lr: {rate:.3g}"
+    return Account(Cause(mistake.key, words, fit.share), setting, update, mistake.key, mistake.fit_rate)
 
 
 def _rate(protocol: Protocol) -> float | None:

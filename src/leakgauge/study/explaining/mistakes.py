@@ -17,8 +17,8 @@ from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.study.explaining.explained import Setting
 from leakgauge.study.explaining.fit import Fit
+from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch, Loss, Mode, Task, cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind
@@ -34,6 +34,8 @@ PAIRS = 24
 
 MOST_STEPS = 100
 """Minibatches of a client up to which other numbers of epochs and sizes are tried."""
+
+SHUFFLE = "clients[0].shuffle"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,7 @@ class Mistake:
 def mistakes(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
     """The simplest first: of those that explain equally much, the first is named."""
     yield from swapped(setting, update, draws)
+    yield from of_the_shuffle(setting)
     yield from _of_the_update(setting, update)
     yield from _of_the_order(setting)
     yield from _of_the_mode(setting)
@@ -87,6 +90,14 @@ def swapped(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]
         yield Mistake("update", words, setting, tensors={k: update.tensors[other.get(k, k)] for k in update.tensors})
 
 
+def of_the_shuffle(setting: Setting) -> Iterator[Mistake]:
+    """Minibatches in another order: a framework's loader may shuffle unasked."""
+    client, examples = setting.protocol, len(setting.batch)
+    if isinstance(client, FedAvg | LocalTraining) and (client.batch_size or examples) < examples:
+        other = replace(client, shuffle=not client.shuffle)
+        yield Mistake(SHUFFLE, str(other.shuffle).lower(), replace(setting, protocol=other))
+
+
 def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
     task = setting.task
     if update.header.kind is UpdateKind.DELTA:
@@ -97,8 +108,7 @@ def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
         yield Mistake(
             "update", "it is the gradient itself, and its header says delta", gradient, kind=UpdateKind.GRADIENT
         )
-        words = "another learning rate; the exact read of one example needs none"
-        yield Mistake("clients[0].lr", words, setting, fit_rate=True)
+        yield Mistake("clients[0].lr", "set", setting, fit_rate=True)
         yield Mistake("update", "it points against the plan's; was before − after handed in?", setting, against=True)
         before = task.with_state({k: v - update.tensors[k].to(v) for k, v in task.parameters.items()})
         words = "these are the weights after training; give those before"
@@ -106,7 +116,7 @@ def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
         return
     for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
         local = replace(setting, protocol=LocalTraining(batch_size=size))
-        words = "it is a delta (after − before), and its header says gradient"
+        words = "it is a delta (after − before), and its header says gradient;"
         yield Mistake("update", words, local, fit_rate=True, kind=UpdateKind.DELTA)
     yield Mistake("update", "it points against the plan's gradient", setting, against=True)
     fit = setting.fit(update, Draws(0))
@@ -175,20 +185,23 @@ def _of_local_training(setting: Setting) -> Iterator[Mistake]:
         return
     examples = len(setting.batch)
     sizes = dict.fromkeys((loop.batch_size, None, *(2**i for i in range(8) if 2**i < examples)))
+    others: list[LocalTraining] = []
     for epochs in dict.fromkeys((loop.epochs, 1, 2, 3, 5, 10)):
         for size in sizes:
             other = replace(loop, epochs=epochs, batch_size=size)
             if other != loop and other.steps(examples) <= MOST_STEPS:
-                words = f"epochs: {epochs}, batch_size: {size or examples}"
-                yield Mistake("clients[0]", words, replace(setting, protocol=other))
+                others.append(other)
+    for other in sorted(others, key=lambda o: (o.epochs != loop.epochs) + (o.batch_size != loop.batch_size)):
+        words = f"epochs: {other.epochs}, batch_size: {other.batch_size or examples}"
+        yield Mistake("clients[0]", words, replace(setting, protocol=other))
     lr = loop.optimiser.lr
-    others: list[tuple[str, Optimiser]] = [("SGD", SGD(lr=lr)), ("SGD with momentum 0.9", SGD(lr=lr, momentum=0.9))]
+    optimisers: list[tuple[str, Optimiser]] = [("SGD", SGD(lr=lr)), ("SGD with momentum 0.9", SGD(lr=lr, momentum=0.9))]
     if not loop.optimiser.rescales_entries:
-        others += [("Adam", Adam()), ("AdamW", adamw())]
-    for name, optimiser in others:
+        optimisers += [("Adam", Adam()), ("AdamW", adamw())]
+    for name, optimiser in optimisers:
         if optimiser != loop.optimiser:
             changed = replace(setting, protocol=replace(loop, optimiser=optimiser))
-            yield Mistake("clients[0].optimiser", name, changed, fit_rate=True)
+            yield Mistake("clients[0].optimiser", f"{name},", changed, fit_rate=True)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""Under an order that is drawn a wrong plan explains as much as rounds of its own: another account must speak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.clients import FedAvg, client_update
+from leakgauge.data import Samples
+from leakgauge.data.source import Share, spec
+from leakgauge.defenses import NoDefense
+from leakgauge.draws import Draws
+from leakgauge.study.explaining.causes import causes_from
+from leakgauge.study.explaining.explained import Explained, explain
+from leakgauge.study.explaining.setting import Setting
+from leakgauge.task import Batch, Task
+from leakgauge.update import Update
+
+SOURCE = Samples(size=16)
+SPEC = spec(SOURCE)
+CLIENT = FedAvg(epochs=2, batch_size=2, lr=0.15, shuffle=True)
+
+
+def right(seed: int) -> Setting:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        conv = nn.Conv2d(3, 6, 3, padding=1)
+        net = nn.Sequential(nn.AvgPool2d(2), conv, nn.GroupNorm(2, 6), nn.GELU(), nn.Flatten(), nn.Linear(384, 8))
+    return Setting(Task.of(net, SPEC, mode="train"), CLIENT, NoDefense(), SOURCE.read(range(6)))
+
+
+def captured(account: Setting, seed: int) -> Update:
+    return client_update(account.task, account.protocol, account.batch, Draws(100 + seed))
+
+
+def look(account: Setting, update: Update) -> Explained:
+    strangers = SOURCE.others(frozenset(range(6)), Share.PUBLIC, 32, torch.Generator().manual_seed(0)).whole()
+
+    def elsewhere() -> Iterator[tuple[str, Batch]]:
+        yield "start: 0", SOURCE.read(range(6))
+
+    return explain(account, update, Draws(0), causes_from(strangers, elsewhere))
+
+
+def with_client(account: Setting, client: FedAvg) -> Setting:
+    return replace(account, protocol=client)
+
+
+def normalised(account: Setting) -> Setting:
+    data = replace(SPEC, mean=(0.0,), std=(1.0,))
+    return replace(account, task=replace(account.task, data=data))
+
+
+def one_epoch(account: Setting) -> Setting:
+    return with_client(account, replace(CLIENT, epochs=1))
+
+
+def fast(account: Setting) -> Setting:
+    return with_client(account, replace(CLIENT, lr=1.5))
+
+
+def others(account: Setting) -> Setting:
+    whole = SOURCE.read(range(8))
+    return replace(account, batch=whole.take(torch.tensor([6, 7, 0, 1, 2, 3])))
+
+
+def in_order(account: Setting) -> Setting:
+    assert isinstance(account.protocol, FedAvg)
+    return with_client(account, replace(account.protocol, shuffle=False))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_right_plan_that_shuffles_is_not_doubted(seed: int) -> None:
+    account = right(seed)
+    found = look(account, captured(account, seed))
+    assert found.holds, found.sentence

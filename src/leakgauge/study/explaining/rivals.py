@@ -29,7 +29,7 @@ HALF = 0.5
 """Least share that an account must explain to be named as the right one: rounds of a chaotic one explain little of
 each other, and so any update as well as they should."""
 
-A_GROUP, SHORT = 3, 12
+A_GROUP, SHORT = 3, 18
 """Accounts of one group, and of all, that are compared with several draws."""
 
 
@@ -67,12 +67,13 @@ def rivals(setting: Setting, update: Update, draws: Draws, tried: Sequence[Accou
     """Accounts that explain clearly more than a plan that seems to hold, as `_ranked`."""
     own = list(_own_rounds(setting, update, draws))
     plan = [c.fit.share for c in setting.closest([update, *own], draws)]
+    typical = plan[0] >= min(plan[1:])  # else no gain on its own rounds speaks for it
     found: list[tuple[Account, float]] = []
     for account in _shortlist(tried):
         if closest := account.closest(own, draws):
             gain, *others = (share - p for share, p in zip(closest, plan, strict=True))
             exact = closest[0] >= ALL and plan[0] < ENOUGH
-            if exact or gain > BETTER + max(0.0, *others):
+            if exact or gain > BETTER + (max(0.0, *others) if typical else 0.0):
                 found.append((account, closest[0]))
     return _ranked(found)
 
@@ -94,18 +95,20 @@ def sufficient(setting: Setting, update: Update, draws: Draws, tried: Sequence[A
 
 def _own_rounds(setting: Setting, update: Update, draws: Draws) -> Iterator[Update]:
     """Rounds of an account, with draws that it does not know."""
-    return (setting.own_round(update, draws.of("rival", i)) for i in range(ROUNDS))
+    return (setting.own_round(update, draws.of("round", i)) for i in range(ROUNDS))
 
 
 def _shortlist(tried: Sequence[Account]) -> list[Account]:
-    """In their order: the order of minibatches, and those that one round speaks for most, few of each group."""
-    chosen, groups = list[Account](), Counter[str]()
-    for account in sorted(tried, key=lambda a: (a.group != SHUFFLE, -a.share)):
-        shuffled = account.group == SHUFFLE
-        if shuffled or (account.share > 0 and groups[account.group] < A_GROUP and len(chosen) < SHORT):
-            chosen.append(account)
+    """In their order: the order of minibatches, then of each group the one that one round speaks for most, then others
+    of the groups."""
+    groups = Counter[str]()
+    places: list[tuple[bool, int, float, Account]] = []
+    for account in sorted(tried, key=lambda a: -a.share):
+        if account.group == SHUFFLE or account.share > 0:
+            places.append((account.group != SHUFFLE, groups[account.group], -account.share, account))
             groups[account.group] += 1
-    return sorted(chosen, key=tried.index)
+    best = sorted((p for p in places if p[1] < A_GROUP), key=lambda p: p[:3])[:SHORT]
+    return sorted((p[3] for p in best), key=tried.index)
 
 
 def _ranked(found: Sequence[tuple[Account, float]]) -> list[Cause]:

@@ -96,7 +96,10 @@ def test_one_text_in_order_is_exposed_word_for_word() -> None:
     assert trial["tokens"]["in_place"] == 1
     assert (finding["level"], finding["recovered"], finding["tokens"]["mean"]) == ("exposed", 5, 1)
     assert finding["tokens"]["baseline"] < 0.7
-    assert "came back from 5 of 5 clients (as often as they occur from 5, in order from 5)" in finding["sentence"]
+    assert (
+        "the same tokens and no others from 5 of 5 clients, as often as they occur from 5, in order from 5"
+        in finding["sentence"]
+    )
     assert found["verdict"]["gate"]["passed"] is False
     page = render(found, {})
     assert "100\u00a0%</b> of its tokens" in page

@@ -13,6 +13,7 @@ from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.defenses import view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -138,12 +139,19 @@ def searched_from(
     observation: Observation,
     generator: torch.Generator,
 ) -> Reconstruction:
-    """What a search finds, or the read that it starts from where that explains more of the update."""
+    """What a search finds, or the read that it starts from where that explains more of the update.
+
+    Not where a defence left entries out: what a read has there is nobody's, and explains what was sent all the same.
+    """
+    knowledge = observation.knowledge
+    view = None if knowledge.defense is None else view_of(knowledge.defense, observation.update, knowledge.draws)
+    if view is not None and view.support is not None:
+        return portfolio.run("matching", search, observation, generator)
     explainer = Explainer.of(observation, generator.clone_state())
     found = portfolio.run(
         "matching", search, observation, generator, reserve=2 * explainer.simulator.cost(observation.examples or 1)
     )
-    known, data = observation.knowledge.labels, observation.task.data
+    known, data = knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
     if start.inputs is None or own is None or (found.inputs is not None and other is None):
         return found

@@ -348,7 +348,7 @@ DETECTED: dict[str, tuple[Change, str, str]] = {
     "no learning rate": (
         lambda _: {"clients": [{"fedavg": {"batch_size": 1}}]},
         "clients[0].lr",
-        "another learning rate; the exact read of one example needs none, lr 0.1",
+        "set lr: 0.1",
     ),
     "no weights in a model of their own": (lambda _: {"model": "study.test_bad_updates:net"}, "model.weights", ""),
     "labels moved by one": (lambda r: r.data("m.npz", r.inputs, (r.labels + 1) % 8), "data", "examples and labels"),

@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	# Its filters import without the servers and containers that it depends on.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "nvflare>=2.7"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "nvflare>=2.7" msgpack
 	touch $@
 
 install: $(VENV)/.installed

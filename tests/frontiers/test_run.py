@@ -15,8 +15,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from leakgauge.cli import main
+from leakgauge.errors import InputError
 from leakgauge.files import Lock
 from leakgauge.frontiers.accuracy import record_of, stage_of
+from leakgauge.frontiers.folder import FrontierFolder
 from leakgauge.frontiers.written import resolve_frontier
 
 
@@ -171,6 +173,16 @@ def test_a_folder_of_another_plan_is_refused(plan: Path, out: Path, tmp_path: Pa
     assert result.exit_code == 2
     assert "belongs to another plan" in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "scan.png").touch()
+    with (
+        pytest.raises(InputError, match="holds no results, but scan"),
+        FrontierFolder.open(tmp_path, digest="d", raw={}, contents={}),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["scan.png"]
 
 
 def test_without_data_accuracy_is_not_measured_and_everything_else_is(plan: Path, tmp_path: Path) -> None:

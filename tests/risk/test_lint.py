@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from click.testing import CliRunner
 from torch import nn
 
 from leakgauge.cli import main
+from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import resolve_defense
 from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.risk.spectrum import spectrum
+from leakgauge.study.pipeline import lint
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import Plan
 from leakgauge.study.written import resolve_plan
@@ -182,6 +185,34 @@ def test_a_plan_is_read_by_the_reads_that_certify_themselves() -> None:
     assert (read.severity, "fedsgd, none" in read.where) == (LintSeverity.HIGH, True)
     assert "reads 1 of 1 examples exactly" in read.evidence
     assert rules(found)["batch-of-one"] is LintSeverity.MEDIUM
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A read that raises, or is not done in time."""
+
+    status: Status | None
+
+    def reconstruct(self, observation: object, generator: object, **options: object) -> Reconstruction:
+        if self.status is None:
+            raise RuntimeError("no such layer")
+        return Reconstruction(None, None, self.status)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (None, "raised RuntimeError: no such layer"),
+        (Status.TIME_LIMIT, "had not ended after 20 s"),
+        (Status.FAILED, ""),
+    ],
+)
+def test_a_read_that_comes_to_no_end_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch, status: Status | None, said: str
+) -> None:
+    monkeypatch.setattr(lint, "READS", {"mine": Ends(status)})
+    told = [f.evidence for f in lint_plan(plan()) if f.rule == "not-read"]
+    assert told == ([f"mine {said}"] if said else [])
 
 
 CONFIGURED = [

@@ -35,7 +35,7 @@ from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import explain
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig, parse
-from leakgauge.study.judging.flags import CutShort, NoGradient, Uninformed
+from leakgauge.study.judging.flags import BrokenElsewhere, CutShort, NoGradient, Uninformed
 from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
@@ -104,6 +104,18 @@ def test_clients_that_an_attack_does_not_apply_to_are_not_cleared() -> None:
     assert row_of([*POWER, *quiet(20), *skipped]).level is Level.INCONCLUSIVE
     assert judged([*POWER, *quiet(20), *skipped]).passed is False
     assert judged([*POWER, *quiet(20)]).passed is True
+
+
+@pytest.mark.parametrize(("defense", "flagged"), [("instahide", True), ("transform", False)])
+def test_a_defence_that_is_broken_by_more_than_one_update_does_not_pass(defense: str, flagged: bool) -> None:
+    """InstaHide passed where one update was not solved for its encodings: published attacks have many."""
+    data = {"source": "samples", "size": 16, "batch": 2, "batches": 1, "normalise": False}
+    plan = resolve_plan(tiny(defenses=[defense], data=data))
+    record = run_trial(plan, next(key for key in plan.trials() if not key.control), compute=Compute()).record
+    by = Trial.from_json(record).scenario.broken_by
+    rows = [replace(t, scenario=replace(t.scenario, broken_by=by)) for t in quiet(20)]
+    assert any(isinstance(flag, BrokenElsewhere) for flag in row_of([*POWER, *rows]).flags) == flagged
+    assert judged([*POWER, *rows]).passed is not flagged
 
 
 def test_a_gate_without_a_limit_is_refused() -> None:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.errors import InputError, require
-from leakgauge.files import Lock, private_folder, read_json, write_whole
+from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.study.contents import changed
 
+BEGUN = "frontier.json"
+"""What every folder of a frontier holds."""
 HINT = "free space, then run the same command: what is finished is kept"
 
 
@@ -32,9 +34,10 @@ class FrontierFolder:
         """Begins or continues; nobody else writes into it meanwhile.
 
         Raises:
-            InputError: it belongs to another plan, or to the same with other contents, each of which is named; another
-                frontier writes into it; or it cannot be written.
+            InputError: it belongs to another plan, or to the same with other contents, each of which is named; it holds
+                what is no frontier's; another frontier writes into it; or it cannot be written.
         """
+        refuse_foreign(path, (BEGUN,))
         private_folder(path)
         lock = Lock(path / ".frontier.lock")
         try:
@@ -51,7 +54,7 @@ class FrontierFolder:
 
     @staticmethod
     def _begun(path: Path, *, digest: str, raw: dict[str, Any], contents: Mapping[str, str]) -> FrontierFolder:
-        file = path / "frontier.json"
+        file = path / BEGUN
         if not file.exists():
             now = datetime.now(UTC).isoformat(timespec="seconds")
             first = {"digest": digest, "created_at": now, "config": raw, "contents": dict(contents)}

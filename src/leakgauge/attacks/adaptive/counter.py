@@ -50,9 +50,15 @@ class Counter:
 
 @dataclass(frozen=True)
 class NoneKnown:
-    """No counter is known, with the reason. An audit says so; it does not call the defence safe."""
+    """No counter is known, with the reason. An audit says so; it does not call the defence safe.
+
+    Attributes:
+        broken_by: who breaks the defence with more than an attack here is given, as the start of a sentence; empty
+            where nobody has published that. A row that rests on it is flagged.
+    """
 
     reason: str
+    broken_by: str = ""
 
 
 COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}

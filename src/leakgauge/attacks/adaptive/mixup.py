@@ -229,7 +229,8 @@ def unmix(attack: Matching, defense: MixUp, observation: Observation) -> Matchin
 
 COUNTERS[InstaHide] = NoneKnown(
     "one update holds one encoding of each picture; Carlini et al. (2021) needed the encodings of many epochs, to find "
-    "which share a picture and to solve for it from |encoding|, with the signs lost"
+    "which share a picture and to solve for it from |encoding|, with the signs lost",
+    broken_by="Carlini et al. (2021) solve for InstaHide's pictures from the encodings of many epochs",
 )
 COUNTERS[Transform] = NoneKnown(
     "there is nothing to undo: an attack recovers the transformed picture, which shows the same thing, and only "

@@ -124,7 +124,27 @@ class Uninformed:
         )
 
 
-Flag = Uninformed | CutShort | WeakerWins | NoGradient | ControlNotRecovered | NoBetterThanPrior | RestartsDisagree
+@dataclass(frozen=True)
+class BrokenElsewhere:
+    """A published attack breaks the defence with more than one update, and none here does."""
+
+    by: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.by}; no attack here does, so that these fail says little"
+
+
+Flag = (
+    Uninformed
+    | BrokenElsewhere
+    | CutShort
+    | WeakerWins
+    | NoGradient
+    | ControlNotRecovered
+    | NoBetterThanPrior
+    | RestartsDisagree
+)
 
 
 def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) -> tuple[Flag, ...]:
@@ -134,6 +154,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
     control = control_of(group, groups)
     return (
         *_uninformed(group, found),
+        *_broken(group, found),
         *_cut_short(group, control),
         *_weaker_wins(group, groups),
         *_no_gradient(group),
@@ -148,6 +169,11 @@ def _uninformed(group: TrialGroup, found: Finding) -> list[Flag]:
     scenario, naive = group.scenario, all(t.role is Role.NAIVE for t in group.trials)
     hidden = scenario.defended and "defense" not in scenario.knowledge
     return [Uninformed()] if hidden and not naive and found.level is not Level.EXPOSED else []
+
+
+def _broken(group: TrialGroup, found: Finding) -> list[Flag]:
+    by = group.scenario.broken_by
+    return [BrokenElsewhere(by)] if by and found.level is not Level.EXPOSED else []
 
 
 def _cut_short(group: TrialGroup, control: TrialGroup | None) -> list[Flag]:

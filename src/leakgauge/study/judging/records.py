@@ -46,7 +46,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What was attacked. `defended` is whether a mechanism stands between the client's examples and its update."""
+    """What was attacked.
+
+    Attributes:
+        defended: whether a mechanism stands between the client's examples and its update.
+        broken_by: who breaks that mechanism with more than an attack here is given; empty where nobody is known to.
+    """
 
     model: str
     mode: str
@@ -57,6 +62,7 @@ class Scenario:
     defended: bool
     knowledge: tuple[str, ...]
     data: Data
+    broken_by: str = ""
 
     @property
     def of_all_clients(self) -> Scenario:
@@ -91,6 +97,7 @@ class Scenario:
                 round=data.get("round", ""),
                 examples=tuple(data.get("examples", ())),
             ),
+            broken_by=found.get("broken_by", ""),
         )
 
 

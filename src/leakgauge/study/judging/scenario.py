@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.counter import Adapted, Naive
+from leakgauge.attacks.adaptive.counter import Adapted, Naive, NoneKnown, counter_to
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients.client import trained_on
-from leakgauge.defenses import NoDefense
+from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.observation import Known
 from leakgauge.resolve import Named
@@ -45,6 +45,8 @@ def scenario_of(
     """What is attacked."""
     crafted = sent.crafting is not None
     name, held = _of_the_round(plan, key, counts_only)
+    counters = [counter_to(part) for part in parts_of(defense.value)]
+    broken = [counter.broken_by for counter in counters if isinstance(counter, NoneKnown) and counter.broken_by]
     known = [k for k in plan.knows if k is not Known.DEFENSE or not defense.value.tells_nothing]
     return Scenario(
         model=plan.models[key.model].label,
@@ -65,6 +67,7 @@ def scenario_of(
             round=name,
             examples=held,
         ),
+        broken_by="; ".join(broken),
     )
 
 

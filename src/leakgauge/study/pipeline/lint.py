@@ -28,7 +28,7 @@ from leakgauge.defenses import (
     parts_of,
 )
 from leakgauge.draws import Draws
-from leakgauge.errors import FOREIGN, InputError
+from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
@@ -95,8 +95,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
         )
         observation = Observation(defense.value.on_task(task), update, knowledge)
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
-        hint = "see the row in the audit"
-        yield LintFinding("not-read", LintSeverity.LOW, where, f"the client could not be simulated ({error})", hint)
+        yield _not_read(where, f"the client could not be simulated ({said(error)})")
         return
     known = plan.update is not None or Known.BUFFERS in plan.knows
     yield from _statistics(update, observation.task, where, known=known)
@@ -108,8 +107,11 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     for name, read in READS.items():
         try:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))
-        except FOREIGN:
+        except FOREIGN as error:
+            yield _not_read(where, f"{name} raised {said(error)}")
             continue
+        if found.status is Status.TIME_LIMIT:
+            yield _not_read(where, f"{name} had not ended after {READ_SECONDS:g} s")
         if found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None):
             count = len(batch) if found.inputs is None else min(len(found.inputs), len(batch))
             what = f"{count} of {len(batch)} examples exactly"
@@ -124,6 +126,10 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
                 "see the defences that stop it: leakgauge frontier",
             )
             return
+
+
+def _not_read(where: str, why: str) -> LintFinding:
+    return LintFinding("not-read", LintSeverity.LOW, where, why, "see the row in the audit")
 
 
 def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Iterator[LintFinding]:

@@ -104,6 +104,7 @@ class Reconstruction:
         paired: whether label i belongs to example i.
         certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
             example by example (`EXACT` certifies all).
+        silent: examples of the batch that are shown to be in no entry of the update beyond its rounding.
         tried: what an attack of several methods tried, and why each stopped.
         blind: a sentence where the update was found to say nothing of its images; empty else.
         restarts: final data term of each restart of a search that had several.
@@ -123,6 +124,7 @@ class Reconstruction:
     trace: tuple[tuple[int, float], ...] = field(default=(), repr=False)
     paired: bool = True
     certified: Bool[Tensor, " n"] | None = None
+    silent: int = 0
     tried: tuple[Tried, ...] = ()
     blind: str = ""
     restarts: tuple[float, ...] = ()

@@ -148,7 +148,7 @@ class Peeling:
     to nothing. Labels are paired with the images. `EXACT` where all examples of the batch are certified,
     `CONVERGED` where some are, `FAILED` where nothing was read, `NOT_APPLICABLE` with the reason where
     the update is no such sum. Examples whose gradient is below the rounding of the update are in no read:
-    the message counts them as silent, once all else is explained.
+    `silent` counts them, once all else is explained. Noise hides examples that are there, so behind it none is silent.
 
     Attributes:
         directions: where the peeling stalls, a search for sparse directions (`leakgauge.attacks.exact.finisher`) is
@@ -213,16 +213,17 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
     proved, examples, data = int(result.certified.sum()), sums.examples, observation.task.data
     explained = bool(result.state.explained.all())
     rest = examples - len(result.found)
+    silent = rest if explained and rest > 0 and not sums.noisy else 0
     message = f"{proved} of {examples} examples certified"
     if len(result.found) > proved:
         message += f", {len(result.found) - proved} read without proof"
     if rest > 0:
-        message += f", {rest} silent (below the rounding of the update)" if explained else f", {rest} not read"
+        message += f", {rest} silent (below the rounding of the update)" if silent else f", {rest} not read"
     if result.search is not None and result.search.found is None and result.search.left:
         told = result.search
         message += f"; {told.left} left, {told.directions} told apart in {told.trials} sets of rows"
     if not len(result.found):
-        return Reconstruction(None, None, stopped or Status.FAILED, message, cost=cost)
+        return Reconstruction(None, None, stopped or Status.FAILED, message, cost=cost, silent=silent)
     order = result.certified.int().argsort(descending=True, stable=True)[:examples]
     like = next(iter(observation.update.tensors.values()))
     inputs = data.denormalise(result.found.x[order].view(-1, *data.shape))
@@ -234,6 +235,7 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
         message,
         cost=cost,
         certified=result.certified[order].to(like.device),
+        silent=silent,
     )
 
 

@@ -28,6 +28,7 @@ class Sums:
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
         wire: the format that the sums came in.
         floor: absolute rounding of any entry, however small it is, and noise whose strength is known.
+        noisy: whether that holds noise.
         low, high: the range of what enters the layer; `None` where it is not known.
         labels: those that an example may have.
         examples: in the batch, B.
@@ -38,6 +39,7 @@ class Sums:
     scale: float
     wire: Wire
     floor: float
+    noisy: bool
     low: Float[Tensor, " d"] | None
     high: Float[Tensor, " d"] | None
     labels: Int[Tensor, " classes"]
@@ -73,10 +75,11 @@ def sums_of(
     if observation.update.header.kind is UpdateKind.DELTA:
         largest = max(float(task.parameters[name].abs().max()) for name in (layer.weight, layer.bias))
         floor += largest * torch.finfo(task.parameters[layer.weight].dtype).eps
-    known = observation.knowledge
+    known, noisy = observation.knowledge, False
     # What noise a single client's update shows is not what the mean of several holds.
     if known.defense is not None and not isinstance(known.local_training, SecureAggregation):
         noise = view_of(known.defense, observation.update, None).noise_scale
+        noisy = noise is not None
         if noise is not None:  # a bound counts as two standard errors (`residual.HARD`)
             floor += 2.0 * max(float(noise[name]) for name in (layer.weight, layer.bias))
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
@@ -89,6 +92,7 @@ def sums_of(
         scale,
         wire,
         floor,
+        noisy,
         low if reads_input else None,
         high if reads_input else None,
         labels.to(device),

@@ -30,6 +30,9 @@ from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
 from leakgauge.study.model_spec import ModelSpec, fitted, model_label
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
+LARGER, LARGEST = 16, 1024
+"""Larger batches are tried up to so many times the one asked for, and up to so many examples."""
+
 
 def count_command(
     model: str,
@@ -54,11 +57,11 @@ def count_command(
         raise InputError("--json", f"no folder '{json_file.parent}'", "make it first")
     require(not (noise and soft_labels), "--noise", "takes labels as known", "leave --soft-labels out")
     generator = torch.Generator().manual_seed(seed)
-    task, examples = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
+    task, examples, more = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
     counted = count_layers(task, batch, soft_labels=soft_labels)
     rank = update_rank(task, examples, generator, soft_labels=soft_labels, bound=counted.bound)
     told = replay(task, examples, generator)
-    advice = measures(task, examples, generator) if isinstance(told, Replay) and told.read else ()
+    advice = measures(task, examples, more, generator) if isinstance(told, Replay) and told.read else ()
     result = report(task, counted, rank, batch, soft_labels=soft_labels, exact=_exact(told, advice))
     if noise is not None:
         bracket = error_bracket(task, examples, relative_noise(task, examples, noise, generator), generator)
@@ -218,10 +221,12 @@ def _given(
     mode: Mode,
     seed: int,
     generator: torch.Generator,
-) -> tuple[Task, Batch]:
+) -> tuple[Task, Batch, Batch]:
+    """Model, batch, and further examples for larger batches."""
     name, arguments = split(read_option(model, "MODEL"), "MODEL")
     entry = MODELS[name]
-    examples: Batch | None = None
+    found: Batch | None = None
+    most = max(batch, min(LARGER * batch, LARGEST))
     if data is not None:
         for field, value in (("--shape", shape), ("--classes", classes)):
             require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
@@ -229,13 +234,15 @@ def _given(
         options = dict(options) if isinstance(options, dict) else {"source": options}
         source = open_source(str(options.pop("source", "")), **options)
         format_ = spec(source)
-        examples = source.read(client_batches(source, batch, 1)[0])
+        first = client_batches(source, batch, 1)[0]
+        found = source.read([*first, *[i for i in range(len(source)) if i not in first][: most - batch]])
     else:
         format_ = _format(shape, classes, arguments, f"MODEL.{name}")
     arguments = fitted(entry.parameters, format_) | arguments
     label = model_label(name, arguments, None)
     task = ModelSpec(entry.build, name, arguments, None, "MODEL").task(seed, format_, mode, label)
-    return task, examples or random_batch(task, batch, generator)
+    found = found or random_batch(task, most, generator)
+    return task, found.take(torch.arange(batch)), found.take(torch.arange(batch, len(found)))
 
 
 def _stated(

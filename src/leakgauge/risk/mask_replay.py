@@ -76,14 +76,14 @@ class Measure:
     replay: Replay
 
 
-def measures(task: Task, batch: Batch, generator: torch.Generator, *, more: Batch | None = None) -> tuple[Measure, ...]:
+def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) -> tuple[Measure, ...]:
     """What would close the channel, each measured by the same replay: fewer units, a mean subtracted, a larger batch.
 
     None of them is a guarantee: they say what `Peeling` reads without its search for the last few examples, at these
     examples and these weights.
 
     Args:
-        more: further examples, for larger batches; none unless given.
+        more: further examples, for larger batches; none where it is empty.
     """
     sent = Wire.through(_sent(task, None))
     found: list[Measure] = []
@@ -94,7 +94,9 @@ def measures(task: Task, batch: Batch, generator: torch.Generator, *, more: Batc
     while units > 1 and peel_mask(shares.of(units), sent).read:
         units //= 2
     if units < every:
-        found.append(Measure(words=f"a first layer of {units} units", replay=peel_mask(shares.of(units), sent)))
+        found.append(
+            Measure(words=f"a first layer of {units} unit{'s' * (units > 1)}", replay=peel_mask(shares.of(units), sent))
+        )
     data = task.data
     channels = batch.inputs.flatten(2) if len(data.shape) > 1 else batch.inputs[:, None]
     mean = tuple(float(v) for v in channels.transpose(0, 1).flatten(1).double().mean(1))
@@ -102,14 +104,14 @@ def measures(task: Task, batch: Batch, generator: torch.Generator, *, more: Batc
     told = replay(centred, batch, generator)
     if isinstance(told, Replay):
         found.append(Measure(words="the mean subtracted from the inputs", replay=told))
-    size = len(batch)
-    while more is not None and 2 * size <= len(batch) + len(more):
-        size *= 2
-        larger = replay(task, Batch.join([batch, more]).take(torch.arange(size)), generator)
+    size, together = 2 * len(batch), Batch.join([batch, more])
+    while size <= len(together):
+        larger = replay(task, together.take(torch.arange(size)), generator)
         assert isinstance(larger, Replay)
-        if larger.rate < 0.1 or 2 * size > len(batch) + len(more):
+        if larger.rate < 0.1 or 2 * size > len(together):
             found.append(Measure(words=f"a batch of {size}", replay=larger))
             break
+        size *= 2
     return tuple(found)
 
 

@@ -80,8 +80,8 @@ def _item_of(network: Network, family: str) -> str:
 
 
 def table2(lr: float, item: str) -> Measure:
-    """The five settings with the attack's learning rate of 1, as published, or another: one batch of several images (ten
-    would take 24 hours), ten single images. Quick: one batch, 250 steps."""
+    """The five settings with the attack's learning rate of 1, as published, or another: one batch of several images
+    (ten would take 24 hours), ten of single ones. Quick: two of single ones, 250 steps."""
 
     def measure(inputs: Inputs) -> Iterator[Row]:
         page, steps = Sheet.of(item, inputs), 250 if inputs.quick else 4800

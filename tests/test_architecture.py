@@ -41,7 +41,6 @@ FLOORS = (
 WRITES = {
     "checkpoint": "a training's file",
     "cli.captured": "a plan's YAML",
-    "cli.count": "the result's JSON",
     "cli.privacy": "the result's JSON",
     "frontiers.document": "report.json",
     "frontiers.folder": "the frontier's folder",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -22,14 +21,15 @@ from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS, typed
 from leakgauge.resolve import read_option, split
-from leakgauge.risk.bracket import error_bracket, relative_noise
-from leakgauge.risk.counting import needed_rows, paper_applies, paper_rows, paper_tally
+from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
+from leakgauge.risk.counting import OneHidden, needed_rows, paper_applies, paper_rows, paper_tally
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
 from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
 from leakgauge.study.model_spec import ModelSpec, fitted, model_label
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
+LABELS = {False: "known", True: "soft, unknown"}
 LARGER, LARGEST = 16, 1024
 """Larger batches are tried up to so many times the one asked for, and up to so many examples."""
 
@@ -61,67 +61,76 @@ def count_command(
     counted = count_layers(task, batch, soft_labels=soft_labels)
     rank = update_rank(task, examples, generator, soft_labels=soft_labels, bound=counted.bound)
     told = replay(task, examples, generator)
-    advice = measures(task, examples, more, generator) if isinstance(told, Replay) and told.read else ()
-    result = report(task, counted, rank, batch, soft_labels=soft_labels, exact=_exact(told, advice))
+    advice = measures(task, examples, more, generator.clone_state()) if isinstance(told, Replay) and told.read else ()
+    bracket = None
     if noise is not None:
         bracket = error_bracket(task, examples, relative_noise(task, examples, noise, generator), generator)
-        result["under_noise"] = {"noise": noise} | asdict(bracket) | {"psnr": bracket.psnr, "says": bracket.says(noise)}
-    show(console or Console(), counted, result)
+    result = Count(task.name, batch, soft_labels, counted, rank, told, advice, noise, bracket)
+    show(console or Console(), result)
     if json_file is not None:
-        write_whole(json_file, json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        write_whole(json_file, json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def report(
-    task: Task,
-    counted: ModelCount,
-    rank: Rank,
-    batch: int,
-    *,
-    soft_labels: bool = False,
-    exact: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The whole result as plain data."""
-    return {
-        "model": task.name,
-        "batch": batch,
-        "labels": "soft, unknown" if soft_labels else "known",
-        "paper": _paper(counted, batch),
-        "corrected": _corrected(counted, batch, soft_labels),
-        "rank": asdict(rank) | {"exact": rank.exact, "full": rank.full},
-        "layers": [asdict(layer) for layer in counted.layers],
-        "equations": counted.equations,
-        "unknowns": counted.unknowns,
-        "exact_reads": exact,
-        "under_noise": None,
-        "follows": follows(counted, rank, batch),
-    }
+@dataclass(frozen=True)
+class Count:
+    """All that is counted of a model and a batch.
+
+    Attributes:
+        model: its name.
+        soft_labels: whether labels are soft and unknown.
+        counted, rank: equations against unknowns, and the numerical rank at the given examples.
+        replay: of the peeling; why it does not apply where it does not.
+        measures: what would close that channel.
+        noise, bracket: share of the update's norm, and the error of the best estimate under it; `None` where not asked.
+    """
+
+    model: str
+    batch: int
+    soft_labels: bool
+    counted: ModelCount
+    rank: Rank
+    replay: Replay | str
+    measures: tuple[Measure, ...]
+    noise: float | None
+    bracket: Bracket | None
+
+    @property
+    def needs(self) -> int | None:
+        """Hidden units or filters that the corrected count asks for; `None` of other networks."""
+        net = self.counted.one_hidden
+        return None if net is None else needed_rows(net, self.batch, soft_labels=self.soft_labels)
+
+    def to_json(self) -> dict[str, object]:
+        """As the JSON file has it."""
+        net, rank, under = self.counted.one_hidden, self.rank, None
+        tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in self.measures]
+        exact = asdict(self.replay) | {"measures": tried} if isinstance(self.replay, Replay) else {"why": self.replay}
+        if self.bracket is not None and self.noise is not None:
+            says = {"psnr": self.bracket.psnr, "says": self.bracket.says(self.noise)}
+            under = {"noise": self.noise} | asdict(self.bracket) | says
+        return {
+            "model": self.model,
+            "batch": self.batch,
+            "labels": LABELS[self.soft_labels],
+            "paper": None if net is None else _paper(net, self.batch),
+            "corrected": {
+                "has": None if net is None else net.rows,
+                "needs": self.needs,
+                "enough": self.counted.bound == self.counted.unknowns,
+                "highest_rank": self.counted.bound,
+                "unknowns": self.counted.unknowns,
+            },
+            "rank": asdict(rank) | {"exact": rank.exact, "full": rank.full},
+            "layers": [asdict(layer) for layer in self.counted.layers],
+            "equations": self.counted.equations,
+            "unknowns": self.counted.unknowns,
+            "exact_reads": {"applies": isinstance(self.replay, Replay)} | exact,
+            "under_noise": under,
+            "follows": follows(self.counted, rank, self.batch),
+        }
 
 
-def _exact(told: Replay | str, advice: Sequence[Measure]) -> dict[str, Any]:
-    if isinstance(told, str):
-        return {"applies": False, "why": told}
-    tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in advice]
-    return {"applies": True} | asdict(told) | {"measures": tried}
-
-
-def _exact_lines(exact: dict[str, Any] | None) -> list[str]:
-    if exact is None:
-        return []
-    if not exact["applies"]:
-        return [f"exact reads by peeling: do not apply ({exact['why']})"]
-    lines = [
-        f"exact reads by peeling: {exact['read']} of {exact['examples']} examples at these weights and examples, "
-        f"{exact['alone']} of them at once"
-    ]
-    if 0 < exact["examples"] - exact["read"] <= Peeling().directions:
-        lines.append("  (a search for sparse directions may read the few others)")
-    return lines + [f"  with {m['measure']}: {m['read']} of {m['of']}" for m in exact["measures"]]
-
-
-def _paper(counted: ModelCount, batch: int) -> dict[str, Any] | None:
-    net = counted.one_hidden
-    if net is None:
-        return None
+def _paper(net: OneHidden, batch: int) -> dict[str, object]:
     asked, tally = paper_rows(net, batch), paper_tally(net, batch)
     return {
         "has": net.rows,
@@ -130,19 +139,6 @@ def _paper(counted: ModelCount, batch: int) -> dict[str, Any] | None:
         "applies": paper_applies(net, batch),
         "equations": tally.equations,
         "unknowns": tally.unknowns,
-    }
-
-
-def _corrected(counted: ModelCount, batch: int, soft_labels: bool) -> dict[str, Any]:
-    net = counted.one_hidden
-    needs = None if net is None else needed_rows(net, batch, soft_labels=soft_labels)
-    enough = counted.bound == counted.unknowns
-    return {
-        "has": None if net is None else net.rows,
-        "needs": needs,
-        "enough": enough,
-        "highest_rank": counted.bound,
-        "unknowns": counted.unknowns,
     }
 
 
@@ -171,10 +167,10 @@ def follows(counted: ModelCount, rank: Rank, batch: int) -> str:
     )
 
 
-def show(console: Console, counted: ModelCount, result: dict[str, Any]) -> None:
+def show(console: Console, result: Count) -> None:
     """Prints layers, counts and the sentence."""
-    batch = result["batch"]
-    table = Table(title=f"{result['model']}, batch {batch}, labels {result['labels']}")
+    counted, batch = result.counted, result.batch
+    table = Table(title=f"{result.model}, batch {batch}, labels {LABELS[result.soft_labels]}")
     for column in ("layer", "kind", "equations", "independent", "unknowns that enter"):
         table.add_column(column, justify="left" if column in ("layer", "kind") else "right")
     for layer in counted.layers:
@@ -183,33 +179,45 @@ def show(console: Console, counted: ModelCount, result: dict[str, Any]) -> None:
     total = sum(layer.independent for layer in counted.layers)
     table.add_row("all", "", str(counted.equations), str(total), f"{counted.unknowns} in the batch", style="bold")
     console.print(table)
-    noisy = [] if result["under_noise"] is None else result["under_noise"]["says"]
-    for line in (*_lines(counted, result), *_exact_lines(result["exact_reads"]), *noisy):
+    noisy = [] if result.bracket is None or result.noise is None else result.bracket.says(result.noise)
+    for line in (*_counts(result), *_exact_lines(result), *noisy):
         console.print(Text(line))
-    console.print(Text(result["follows"], style="bold"))
+    console.print(Text(follows(counted, result.rank, batch), style="bold"))
 
 
-def _lines(counted: ModelCount, result: dict[str, Any]) -> Sequence[str]:
-    paper, corrected, rank = result["paper"], result["corrected"], result["rank"]
-    if paper is None:
-        yes_no = "paper's count: only for one hidden layer and a linear one after it, both with biases"
-        first = [yes_no]
-    else:
-        what = "filters" if counted.one_hidden and counted.one_hidden.positions > 1 else "units"
-        needs = "no number of" if paper["needs"] is None else f"{paper['needs']:.4g}"
-        first = [
-            f"paper's count: asks for {needs} {what}, has {paper['has']} "
-            f"({paper['equations']} equations, {paper['unknowns']} unknowns as it counts them)"
-            + ("" if paper["applies"] else "; outside of what its proposition assumes"),
-            f"corrected count: asks for {corrected['needs']} {what}, has {corrected['has']}",
-        ]
-    ends = f"{rank['low']}" if rank["exact"] else f"{rank['low']} to {rank['high']}"
-    faint = "" if rank["conditioning"] is None else f", faintest {rank['conditioning']:.1e} of the strongest"
-    return [
-        *first,
-        f"highest rank by counting: {corrected['highest_rank']} of {corrected['unknowns']}",
-        f"numerical rank: {ends} of {rank['unknowns']} ({rank['how']}{faint})",
+def _counts(result: Count) -> list[str]:
+    net, batch, rank = result.counted.one_hidden, result.batch, result.rank
+    ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
+    faint = "" if rank.conditioning is None else f", faintest {rank.conditioning:.1e} of the strongest"
+    ranks = [
+        f"highest rank by counting: {result.counted.bound} of {result.counted.unknowns}",
+        f"numerical rank: {ends} of {rank.unknowns} ({rank.how}{faint})",
     ]
+    if net is None:
+        return ["paper's count: only for one hidden layer and a linear one after it, both with biases", *ranks]
+    asked, tally = paper_rows(net, batch), paper_tally(net, batch)
+    what = "filters" if net.positions > 1 else "units"
+    needs = f"{asked:.4g}" if math.isfinite(asked) else "no number of"
+    outside = "" if paper_applies(net, batch) else "; outside of what its proposition assumes"
+    return [
+        f"paper's count: asks for {needs} {what}, has {net.rows} "
+        f"({tally.equations} equations, {tally.unknowns} unknowns as it counts them){outside}",
+        f"corrected count: asks for {result.needs} {what}, has {net.rows}",
+        *ranks,
+    ]
+
+
+def _exact_lines(result: Count) -> list[str]:
+    told = result.replay
+    if isinstance(told, str):
+        return [f"exact reads by peeling: do not apply ({told})"]
+    lines = [
+        f"exact reads by peeling: {told.read} of {told.examples} examples at these weights and examples, "
+        f"{told.alone} of them at once"
+    ]
+    if 0 < told.examples - told.read <= Peeling().directions:
+        lines.append("  (a search for sparse directions may read the few others)")
+    return lines + [f"  with {m.words}: {m.replay.read} of {m.replay.examples}" for m in result.measures]
 
 
 def _given(
@@ -241,7 +249,10 @@ def _given(
     arguments = fitted(entry.parameters, format_) | arguments
     label = model_label(name, arguments, None)
     task = ModelSpec(entry.build, name, arguments, None, "MODEL").task(seed, format_, mode, label)
-    found = found or random_batch(task, most, generator)
+    if found is None:
+        found = random_batch(task, batch, generator)
+        if most > batch:
+            found = Batch.join([found, random_batch(task, most - batch, generator.clone_state())])
     return task, found.take(torch.arange(batch)), found.take(torch.arange(batch, len(found)))
 
 
@@ -252,7 +263,7 @@ def _stated(
     return shape or (channels, size, size), classes
 
 
-def _format(text: str | None, classes: int | None, arguments: dict[str, Any], field: str) -> DataSpec:
+def _format(text: str | None, classes: int | None, arguments: Mapping[str, object], field: str) -> DataSpec:
     """As the command line says, else as the model's own arguments do."""
     known = inspect.signature(_stated).parameters
     shape, labels = _stated(**{k: typed(_stated, k, v, f"{field}.{k}") for k, v in arguments.items() if k in known})

@@ -41,8 +41,8 @@ class Effort:
     pixels: tuple[int, int] | None = None
     data: str = ""
 
-    def shares(self, quantity: Quantity) -> dict[str, float]:
-        """By what is smaller, at most 1 each."""
+    def shares(self, quantity: Quantity, *others: Quantity) -> dict[str, float]:
+        """By what is smaller, at most 1 each; of images by the fewest that any of the quantities has."""
         found: dict[str, float] = {}
         if self.steps:
             found["steps"] = quantity.evaluations / self.steps
@@ -50,7 +50,7 @@ class Effort:
             if pair is not None:
                 found[name] = pair[0] / pair[1]
         if self.images:
-            found["images"] = quantity.images / self.images
+            found["images"] = min(q.images for q in (quantity, *others)) / self.images
         return {name: min(share, 1.0) for name, share in found.items()}
 
 
@@ -113,7 +113,7 @@ class Claim:
         commits = tuple(sorted({q.commit for q in rows if q.commit}))
         if reading.outcome is Outcome.NOT_RUN:
             return Decision(Verdict.NOT_RUN, "–", {}, self.cost or "no run is kept", commits)
-        effort = self.effort.shares(rows[0])
+        effort = self.effort.shares(*rows)
         verdict, why = self._verdict(reading, rows[0], effort)
         return Decision(verdict, reading.ours, effort, why, commits)
 

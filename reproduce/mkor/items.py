@@ -8,10 +8,10 @@ from reproduce.mkor import mnist as mkor_mnist
 from reproduce.mkor import vgg as mkor_vgg
 
 BASELINES = (
-    "Baselines: DLG, Inverting Gradients and class fishing on three of the ten batches, at most 300 evaluations, "
-    "labels given; iDLG is not run, as it reads one label of one image (with labels given it is DLG without its label "
-    "variables). Plain columns match pictures one to one within a label and clamp them; the paper's baselines are "
-    "unclamped, as their negative decibels show, and both rules of each stand beside."
+    "Baselines: Inverting Gradients, DLG and class fishing on the ten batches (kept on three where a row says so), at "
+    "most 300 evaluations, labels given; iDLG is not run, as it reads one label of one image (with labels given it is "
+    "DLG without its label variables). Plain columns match pictures one to one within a label and clamp them; the "
+    "paper's baselines are unclamped, as their negative decibels show, and both rules of each stand beside."
 )
 
 ITEMS = (

@@ -132,7 +132,7 @@ class BrokenElsewhere:
 
     @property
     def sentence(self) -> str:
-        return f"{self.by}; no attack here does, so that these fail says little"
+        return f"{self.by}; no attack here does that, so finding nothing says little"
 
 
 Flag = (

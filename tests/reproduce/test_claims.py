@@ -64,6 +64,14 @@ def test_a_verdict_is_what_the_interval_supports(values, target: float, verdict:
     assert claim(Within(OURS, target, 1.0, 1.0)).decide().verdict is verdict
 
 
+def test_a_rival_on_fewer_images_makes_a_claim_as_small_as_itself(rows: list) -> None:
+    """Ten batches against three stood as the paper's full number."""
+    rows += [kept("ours", *(20.0,) * 10), kept("rival", *SURE)]
+    decision = claim(Ahead(OURS, RIVAL), effort=Effort(images=10)).decide()
+    assert decision.effort == {"images": 0.4}
+    assert decision.least == "40%"
+
+
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [

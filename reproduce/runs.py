@@ -82,12 +82,11 @@ def newest_run(paper: str, item: str, *, quick: bool) -> dict[str, Any] | None:
 
 
 def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
-    """Rows of the newest full run of an item; where there is none, of the newest quick one, with what an interrupted
-    full run has in place of the same rows or below them."""
+    """Rows of the newest full run of an item that ended, else of the newest quick one, with what a later full run that
+    was interrupted has in place of the same rows or below them."""
     quick, full = ([_read(path) for path in _files(paper, item, quick=quick)] for quick in (True, False))
-    whole = [run for run in full if _complete(run)]
-    if whole:
-        return [summarised(row) for row in whole[-1]["rows"]]
-    parts = [run for run in quick if _complete(run)][-1:] or quick[-1:]
-    rows = {(r["setting"], r["attack"], r["metric"]): r for run in [*parts, *full[-1:]] for r in run["rows"]}
+    ended = [place for place, run in enumerate(full) if _complete(run)]
+    first = full[ended[-1] :] if ended else [run for run in quick if _complete(run)][-1:] or quick[-1:]
+    later = full[-1:] if not ended or ended[-1] < len(full) - 1 else []
+    rows = {(r["setting"], r["attack"], r["metric"]): r for run in [*first[:1], *later] for r in run["rows"]}
     return [summarised(row) for row in rows.values()]

@@ -55,6 +55,8 @@ def test_the_newest_full_run_wins_and_an_interrupted_one_stands_beside_the_quick
     kept(False, "whole")
     kept(True, "newer but quick")
     assert latest() == ["both", "half", "whole"]
+    kept(False, "whole", "later", finish=False)
+    assert latest() == ["both", "half", "whole", "later"]
 
 
 def test_rows_of_a_full_run_go_before_the_quick_ones_of_the_same_name() -> None:

@@ -65,7 +65,7 @@ ITEMS = (
         "table2",
         TABLE2_NOTE,
         tables.table2(1.0, "table2"),
-        "4 hours on one core, 1.5 of them for E 5, n 8 (1.1 s a step; the others 0.12–0.23 s)",
+        "some 4 hours on one core by these, 1.5 of them for E 5, n 8 (1.1 s a step; the others 0.12–0.23 s)",
     ),
     _item("table2-lr", TABLE2_NOTE, tables.table2(0.1, "table2-lr"), "as table2"),
     _item(
@@ -92,7 +92,7 @@ ITEMS = (
         "`auto`, 300 of 4 800 steps and only up to five local ones. Five steps at 1e-1 do not impede it, unlike in the "
         "paper: LeNet fits the image in its first step, and the others add nothing; see local-lr.",
         local.figure5,
-        "3.2 hours on one core",
+        "some 3 hours on one core",
     ),
     _item(
         "figure6",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def count_command(
     counted = count_layers(task, batch, soft_labels=soft_labels)
     rank = update_rank(task, examples, generator, soft_labels=soft_labels, bound=counted.bound)
     told = replay(task, examples, generator)
-    advice = measures(task, examples, more, generator.clone_state()) if isinstance(told, Replay) and told.read else ()
+    advice = measures(task, examples, more(), generator.clone_state()) if isinstance(told, Replay) and told.read else ()
     bracket = None
     if noise is not None:
         bracket = error_bracket(task, examples, relative_noise(task, examples, noise, generator), generator)
@@ -229,31 +229,32 @@ def _given(
     mode: Mode,
     seed: int,
     generator: torch.Generator,
-) -> tuple[Task, Batch, Batch]:
-    """Model, batch, and further examples for larger batches."""
+) -> tuple[Task, Batch, Callable[[], Batch]]:
+    """Model, batch, and what gives further examples, for larger batches."""
     name, arguments = split(read_option(model, "MODEL"), "MODEL")
-    entry = MODELS[name]
-    found: Batch | None = None
-    most = max(batch, min(LARGER * batch, LARGEST))
+    entry, source = MODELS[name], None
     if data is not None:
         for field, value in (("--shape", shape), ("--classes", classes)):
             require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
         options = read_option(data, "--data")
         options = dict(options) if isinstance(options, dict) else {"source": options}
         source = open_source(str(options.pop("source", "")), **options)
-        format_ = spec(source)
-        first = client_batches(source, batch, 1)[0]
-        found = source.read([*first, *[i for i in range(len(source)) if i not in first][: most - batch]])
-    else:
-        format_ = _format(shape, classes, arguments, f"MODEL.{name}")
+    format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)
     arguments = fitted(entry.parameters, format_) | arguments
-    label = model_label(name, arguments, None)
-    task = ModelSpec(entry.build, name, arguments, None, "MODEL").task(seed, format_, mode, label)
-    if found is None:
-        found = random_batch(task, batch, generator)
-        if most > batch:
-            found = Batch.join([found, random_batch(task, most - batch, generator.clone_state())])
-    return task, found.take(torch.arange(batch)), found.take(torch.arange(batch, len(found)))
+    made = ModelSpec(entry.build, name, arguments, None, "MODEL")
+    task = made.task(seed, format_, mode, model_label(name, arguments, None))
+    held = () if source is None else client_batches(source, batch, 1)[0]
+    examples = random_batch(task, batch, generator) if source is None else source.read(held)
+
+    def more() -> Batch:
+        count = min((LARGER - 1) * batch, LARGEST - batch)
+        if count <= 0:
+            return examples.take(torch.arange(0))
+        if source is None:
+            return random_batch(task, count, generator.clone_state())
+        return source.read(sorted(set(range(len(source))) - set(held))[:count])
+
+    return task, examples, more
 
 
 def _stated(

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.recipes import Auto
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
@@ -139,19 +138,15 @@ def test_what_cannot_be_peeled_says_why() -> None:
     assert "number" in Peeling().reconstruct(Observation(task(), update, Knowledge()), torch.Generator()).message
 
 
-def test_what_no_unit_sees_is_silent_and_is_not_searched_for() -> None:
+def test_what_no_unit_sees_is_silent() -> None:
     """A black picture drives no unit whose bias is negative: the other seven are the whole update."""
     t, b = task(), examples(8)
     dark = t.with_state({"1.bias": -t.parameters["1.bias"].abs()})
     b.inputs[3] = 0
-    for attack in (Peeling(), Auto()):
-        update = client_update(dark, FedSGD(), b, Draws(0))
-        known = Knowledge(example_count=8, local_training=FedSGD())
-        found = attack.reconstruct(Observation(dark, update, known), torch.Generator().manual_seed(0))
-        assert found.inputs is not None
-        assert (found.status, found.silent, len(found.inputs)) == (Status.CONVERGED, 1, 7)
-        assert float(psnr(found, b).min()) > 200
-        assert found.cost.gradient_evaluations < 100
+    found = peeled(dark, b)
+    assert found.inputs is not None
+    assert (found.status, found.silent, len(found.inputs)) == (Status.CONVERGED, 1, 7)
+    assert float(psnr(found, b).min()) > 200
     hidden = peeled(dark, b, defense=noise(relative=1e-6))
     assert hidden.silent == 0
 

@@ -162,8 +162,6 @@ class Auto:
         assert proved.inputs is not None
         assert proved.labels is not None
         count = observation.examples or 0
-        if len(proved.inputs) + proved.silent == count:
-            return replace(proved, status=Status.CONVERGED)  # of the others nothing was sent
         left = remaining(observation, Batch(proved.inputs, proved.labels))
         rest = Reconstruction(None, None, Status.FAILED, "the others cannot be told from them")
         if left is not None and not portfolio.ended:

@@ -10,8 +10,9 @@ from torch import nn
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form.outer_product import CERTAIN, read_one
 from leakgauge.clients import FedAvg, FedSGD, client_update
-from leakgauge.defenses import NoDefense, RandomK, TopK, noise
+from leakgauge.defenses import Compose, NoDefense, Prune, RandomK, Sign, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Status
@@ -171,6 +172,40 @@ def test_a_sparse_update_is_read_where_it_was_sent() -> None:
     seen = int(found.message.split()[0])
     assert int(same.sum()) == seen
     assert 0.3 < seen / same.numel() < 1
+
+
+@pytest.mark.parametrize("wire", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(epochs=4, lr=0.1)], ids=["fedsgd", "fedavg"])
+@pytest.mark.parametrize("defense", [TopK(keep=0.05), Prune(rate=0.9), RandomK(keep=0.05)], ids=repr)
+def test_entries_left_out_bound_the_inputs_that_they_hide(wire: torch.dtype, protocol, defense) -> None:
+    """The example is between the limits, and only random places leave an input open."""
+    for seed in range(4):
+        t, b = task("flat", seed=seed), batch(1, seed=seed)
+        update = client_update(t, protocol, b, Draws(seed), defense=defense)
+        update = replace(update, tensors={name: value.to(wire) for name, value in update.tensors.items()})
+        known = Knowledge(example_count=1, local_training=protocol, defense=defense, labels=b.labels)
+        observation = Observation(t, update, known)
+        found = read_one(observation, input_layers(t, torch.Generator())[0])
+        limits = found.limits(t.data)
+        if limits is None:
+            assert not found.fits or found.error > CERTAIN, "half precision"
+            continue
+        low, high = limits
+        slack = found.error * t.data.range + 1e-6
+        assert bool(((b.inputs >= low - slack) & (b.inputs <= high + slack)).all())
+        unseen = ~found.seen.view_as(low)
+        assert bool((low == high)[~unseen].all())
+        bounded = not isinstance(defense, RandomK) and bool(found.seen.any())
+        assert bool(((high - low)[unseen] < t.data.range).any()) == bounded
+
+
+@pytest.mark.parametrize("then", [Sign(), noise(relative=0.1)], ids=["signs", "noise"])
+def test_entries_that_were_changed_bound_nothing(then) -> None:
+    defense = Compose((then, TopK(keep=0.05)))
+    t, b = task("flat"), batch(1)
+    update = client_update(t, FedSGD(), b, Draws(0), defense=defense)
+    observation = Observation(t, update, Knowledge(example_count=1, local_training=FedSGD(), defense=defense))
+    assert read_one(observation, input_layers(t, torch.Generator())[0]).limits(t.data) is None
 
 
 def test_noise_degrades_the_read_and_takes_its_certificate() -> None:

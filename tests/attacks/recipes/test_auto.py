@@ -29,7 +29,7 @@ from leakgauge.attacks.recipes.auto import LEAST, affordable, falling_variation
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
-from leakgauge.defenses import Defense, Quantise, noise
+from leakgauge.defenses import Defense, Quantise, RandomK, TopK, noise
 from leakgauge.defenses.noise import laplace
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
@@ -188,6 +188,23 @@ def test_the_search_does_not_spoil_a_good_read(activation: str, defense: Defense
     assert read.inputs is not None
     least = float(PSNR()(read.inputs, b.inputs))
     assert score(Auto(), observation, b.inputs, 0, 100) > least - 2.5
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("defense", [TopK(keep=0.2), TopK(keep=0.02), RandomK(keep=0.02)], ids=str)
+def test_what_sent_entries_show_stays_and_the_rest_gains(activation: str, defense: Defense) -> None:
+    photos = Samples(size=16)
+    torch.manual_seed(0)
+    t = Task.of(mlp(classes=photos.classes, shape=(3, 16, 16), activation=activation), spec(photos))
+    gains = []
+    for photo in range(4):
+        b = photos.read([photo])
+        update = client_update(t, FedSGD(), b, Draws(1), defense=defense)
+        observation = Observation(t, update, Knowledge(labels=b.labels, defense=defense))
+        read = LinearRead().reconstruct(observation, torch.Generator())
+        assert read.inputs is not None
+        gains.append(score(Auto(), observation, b.inputs, 0, 100) - float(PSNR()(read.inputs.clamp(0, 1), b.inputs)))
+    assert min(gains) > 0
 
 
 @pytest.mark.parametrize("defense", [noise(relative=0.5), Quantise(levels=7)], ids=["noise", "rounding"])

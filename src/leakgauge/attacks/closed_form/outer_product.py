@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.defenses import RandomK, parts_of, view_of
+from leakgauge.defenses import Clip, Prune, RandomK, TopK, parts_of, view_of
 from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Wire
@@ -21,6 +21,8 @@ DEVIATIONS = 6.0
 """Standard deviations of a sum of rounding errors that its bound allows."""
 UNKNOWN_STEPS = 64
 """Local steps that a delta is taken to have where nobody says how many."""
+ROUNDED_UP = 1.01
+"""Of the smallest sent entry, for its own rounding and the bias's, which half precision makes the largest."""
 BLOCK = 1 << 19
 """Entries of the layer that are worked on at a time."""
 
@@ -37,6 +39,9 @@ class OuterProductRead:
         seen: whether each input is shown.
         rounded: whether entries were rounded by the defence, as far as it or the entries tell.
         ambiguous: the defence is unknown, and left-out entries could look like this.
+        selected: the defence left entries out and changed no other.
+        unseen_below: largest absolute value, normalised, that an input can have which no sent entry shows; infinite
+            where the defence does not leave out the smallest.
     """
 
     x: Float[Tensor, "1 d"]
@@ -46,6 +51,17 @@ class OuterProductRead:
     seen: Bool[Tensor, " d"]
     rounded: bool
     ambiguous: bool
+    selected: bool
+    unseen_below: float
+
+    def limits(self, data: DataSpec) -> tuple[Float[Tensor, "1 *shape"], Float[Tensor, "1 *shape"]] | None:
+        """Least and largest raw value of each input, where a defence left entries out and changed no other: inputs
+        that were seen are what was read. `None` elsewhere."""
+        if not self.selected or self.rounded or not self.fits or self.error > CERTAIN:
+            return None
+        ends = (torch.where(self.seen, self.x, end) for end in (-self.unseen_below, self.unseen_below))
+        low, high = (data.denormalise(end.view(1, *data.shape)).clamp(data.low, data.high) for end in ends)
+        return low, high
 
     @property
     def certain(self) -> bool:
@@ -78,13 +94,31 @@ def _factors(observation: Observation, layer: LinearLayer) -> tuple[float, float
     return weight, bias
 
 
-def _support(observation: Observation, layer: LinearLayer) -> tuple[Tensor | None, Tensor | None]:
-    """Entries of weight and bias that the client sent, as far as a known defence tells; `None` for all."""
-    knowledge = observation.knowledge
-    if knowledge.defense is None:
-        return None, None
-    support = view_of(knowledge.defense, observation.update, knowledge.draws).support
-    return (None, None) if support is None else (support[layer.weight], support[layer.bias or ""])
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What a known defence says of the entries that it sent.
+
+    Attributes:
+        weight, bias: those that the client may have sent; `None` for all.
+        as_they_are: the defence only leaves entries out, and scales the others alike.
+        largest: those left out are the smaller ones.
+    """
+
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    as_they_are: bool = False
+    largest: bool = False
+
+    @staticmethod
+    def of(observation: Observation, layer: LinearLayer) -> Sent:
+        knowledge = observation.knowledge
+        if knowledge.defense is None:
+            return Sent()
+        view = view_of(knowledge.defense, observation.update, knowledge.draws)
+        if view.support is None:
+            return Sent()
+        selects = all(isinstance(part, (Clip, Prune, RandomK, TopK)) for part in parts_of(knowledge.defense))
+        return Sent(view.support[layer.weight], view.support[layer.bias or ""], selects, view.unsent_small)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,25 +178,29 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     takes |d_ij| and |e_i| at their largest (`Errors`): the sum of all, or, if less, six standard deviations of
     independent errors that are uniform within them; rows of equal size are rounded alike and count as one. An entry
     fits where |W_ij − b_i·x_j| is within the bounds of d_ij, e_i·x_j and b_i times the read's own error.
+
+    Of an input that no sent entry shows, a defence that leaves out the smallest (top-k) says |x_j| ≤ min|W| / max|b|,
+    over what was sent, with what rounding may hide added to the first.
     """
     assert layer.bias is not None
     factors = _factors(observation, layer)
     weight, bias = observation.update.tensors[layer.weight].detach(), observation.values(layer.bias) / factors[1]
-    errors, (sent, sent_bias) = Errors.of(observation, layer), _support(observation, layer)
+    errors, sent = Errors.of(observation, layer), Sent.of(observation, layer)
     # In units of the largest entries squares neither vanish nor overflow.
     units = max(float(weight.max()), -float(weight.min())) / factors[0] or 1.0, float(bias.abs().max()) or 1.0
     b, e = bias / units[1], errors.of_bias(bias * factors[1]) / (factors[1] * units[1])
-    told = torch.ones_like(b) if sent_bias is None else sent_bias.to(b)
+    told = torch.ones_like(b) if sent.bias is None else sent.bias.to(b)
     alike = torch.unique(b.abs(), return_inverse=True)[1]
     data = observation.task.data
     grey = _grey(data).to(b) * (units[1] / units[0])
     width, block = weight.shape[1], max(1, BLOCK // len(weight))
     xs, seens, left, whole, error, fits, shown = [], [], 0.0, 0.0, 0.0, True, True
+    least, hidden = float("inf"), 0.0
     for columns in (slice(start, start + block) for start in range(0, width, block)):
         sent_block = weight[:, columns].double()  # a block at a time: the layer may be all of the model
         w = sent_block / (factors[0] * units[0])
         d = errors.of_weight(sent_block, columns) / (factors[0] * units[0])
-        mask = torch.ones_like(w) if sent is None else sent[:, columns].to(w)
+        mask = torch.ones_like(w) if sent.weight is None else sent.weight[:, columns].to(w)
         evidence = b.square() @ mask
         seen = evidence > 0
         power = torch.where(seen, evidence, 1.0)
@@ -177,6 +215,9 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         off = bound(d) + x.abs() * bound(e[:, None])
         residual = (w - b[:, None] * x) * mask * told[:, None]
         allowed = d + e[:, None] * x.abs() + b.abs()[:, None] * off
+        if sent.largest and bool(b.any()):
+            least = min(least, float(torch.where((mask > 0) & (w != 0), w.abs(), torch.inf).min()))
+            hidden = max(hidden, float((d * (1 - mask)).max()))
         left, whole = left + float(residual.square().sum()), whole + float(w.square().sum())
         shown = shown and bool((w[bias != 0] != 0).any(0).all())
         fits = fits and bool((residual.abs() <= 1.01 * allowed)[:, seen].all())
@@ -193,6 +234,8 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         seen,
         _one_size(weight, observation) or _rounds(observation),
         ambiguous and observation.knowledge.defense is None,
+        sent.as_they_are,
+        ROUNDED_UP * (least + hidden) * units[0] / units[1],
     )
 
 

@@ -41,9 +41,14 @@ class Uniform(Start):
 
 @dataclass(frozen=True, eq=False)
 class Given(Start):
-    """A guess from elsewhere, raw: a closed-form read, a natural image."""
+    """A guess from elsewhere, raw: a closed-form read, a natural image.
+
+    Attributes:
+        between: least and largest raw value of each input, where they are known.
+    """
 
     inputs: Float[Tensor, "n *shape"]
+    between: Bounds | None = None
 
     def __call__(self, examples: int, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n *shape"]:
         return data.normalise(self.inputs.double().clamp(data.low, data.high))
@@ -56,7 +61,7 @@ class Pixels(Canvas):
 
     Attributes:
         first: the first guess.
-        box: keep them in the data's true range.
+        box: keep them in the data's true range, and between the limits of a `Given` start.
     """
 
     first: Start = field(default_factory=Normal)
@@ -72,7 +77,10 @@ class Pixels(Canvas):
         if not self.box:
             return {}
         edge = torch.zeros((1, *data.shape), dtype=torch.float64)
-        return {"pixels": (data.normalise(edge + data.low), data.normalise(edge + data.high))}
+        low, high = edge + data.low, edge + data.high
+        if isinstance(self.first, Given) and self.first.between is not None:
+            low, high = (end.double().clamp(data.low, data.high) for end in self.first.between)
+        return {"pixels": (data.normalise(low), data.normalise(high))}
 
 
 @CANVASES.register("low-resolution", needs="images")

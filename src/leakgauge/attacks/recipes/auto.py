@@ -68,7 +68,7 @@ class Auto:
     a uniform start, with a smoothed total variation that falls over the run (`falling_variation`); its steps grow with
     the batch. Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth
     of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start
-    that was read in closed form with lr 0.03 and a total variation of at most 1e-3, see `doubt_of`. Cosine distance,
+    that was read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance,
     labels counted from the last layer. Of texts the tokens are read (`TokenRead`), no more. How it compares with the
     recipes is in docs/minimisers.md.
 
@@ -175,11 +175,12 @@ class Auto:
         """The matching attack, from what was read where that is near."""
         first, doubt = None, 1.0
         if read.start is not None and read.start.inputs is not None:
-            first = Given(read.start.inputs)
             # So near, 1 − cosine has no digits left in float32, and the prior alone would lead away.
             portfolio.compute = replace(portfolio.compute, dtype=torch.float64)
-            doubt = doubt_of(observation, generator) if read.doubt is None else read.doubt
-            if read.doubt is not None:
+            if read.doubt is None:
+                first, doubt = read_start(observation, read.start.inputs, generator)
+            else:
+                first, doubt = Given(read.start.inputs), read.doubt
                 # Its examples are in an order of their own.
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
         if first is None and not refuses(observation) and is_smooth(observation.task, generator):
@@ -240,18 +241,21 @@ class Search:
         return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
 
 
-def doubt_of(observation: Observation, generator: torch.Generator) -> float:
-    """How much a prior may change what the closed form read of one example, from 0 to 1.
+def read_start(
+    observation: Observation, inputs: Float[Tensor, "1 *shape"], generator: torch.Generator
+) -> tuple[Given, float]:
+    """The closed form's read of one example as a start, and how much a prior may change it, from 0 to 1.
 
     The weight of a prior beside a squared misfit goes with the power of the noise, of which the unexplained share of
     the layer's gradient is an estimate: 1 from a share of a fifth on. Inputs that were not seen (top-k) are the
-    prior's, so it is never below their share; a heavy prior for a few of them would spoil the others. Of rounded
-    entries the unexplained share says nothing.
+    prior's, so it is never below their share; those that were seen stay as they were read, and the others within what
+    `OuterProductRead.limits` says. Of rounded entries the unexplained share says nothing.
     """
     layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
     read = read_one(observation, layers[0])
     unseen = 1 - float(read.seen.double().mean())
-    return 1.0 if read.rounded else min(max(5 * read.unexplained, unseen), 1.0)
+    doubt = 1.0 if read.rounded else min(max(5 * read.unexplained, unseen), 1.0)
+    return Given(inputs, read.limits(observation.task.data)), doubt
 
 
 def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:

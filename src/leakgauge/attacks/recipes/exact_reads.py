@@ -142,6 +142,7 @@ def searched_from(
     """What a search finds, or the read that it starts from where that explains more of the update.
 
     Not where a defence left entries out: what a read has there is nobody's, and explains what was sent all the same.
+    There the start says between which values each input lies, see `OuterProductRead.limits`.
     """
     knowledge = observation.knowledge
     view = None if knowledge.defense is None else view_of(knowledge.defense, observation.update, knowledge.draws)

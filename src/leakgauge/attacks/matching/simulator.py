@@ -140,9 +140,9 @@ class Simulator:
         `buffers`, which stand for the task's own of the same names."""
         return self._sent(batch, buffers, lambda raw, draws: self.views(draws).relax(raw))
 
-    def exact(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
+    def exact(self, batch: Batch) -> Tensors:
         """Simulated update with its rounding: the observed one at the truth, for who knows all that the client drew."""
-        return self._sent(batch, buffers, lambda raw, draws: self.views(draws)(raw))
+        return self._sent(batch, None, lambda raw, draws: self.views(draws)(raw))
 
     def raw(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
         """Simulated update before the client's last stage, for objectives that `wants_raw`."""

@@ -23,6 +23,8 @@ UNKNOWN_STEPS = 64
 """Local steps that a delta is taken to have where nobody says how many."""
 ROUNDED_UP = 1.01
 """Of the smallest sent entry, for its own rounding and the bias's, which half precision makes the largest."""
+CHECKS = 8
+"""Least entries beyond one an input that must agree before the others are taken as they were sent."""
 BLOCK = 1 << 19
 """Entries of the layer that are worked on at a time."""
 
@@ -39,7 +41,8 @@ class OuterProductRead:
         seen: whether each input is shown.
         rounded: whether entries were rounded by the defence, as far as it or the entries tell.
         ambiguous: the defence is unknown, and left-out entries could look like this.
-        selected: the defence left entries out and changed no other.
+        selected: the defence left entries out and changed no other, and `CHECKS` entries bear it out: where one row
+            alone was sent, any input fits it.
         unseen_below: largest absolute value, normalised, that an input can have which no sent entry shows; infinite
             where the defence does not leave out the smallest.
     """
@@ -55,8 +58,8 @@ class OuterProductRead:
     unseen_below: float
 
     def limits(self, data: DataSpec) -> tuple[Float[Tensor, "1 *shape"], Float[Tensor, "1 *shape"]] | None:
-        """Least and largest raw value of each input, where a defence left entries out and changed no other: inputs
-        that were seen are what was read. `None` elsewhere."""
+        """Least and largest raw value of each input, where entries were only left out: inputs that were seen are what
+        was read. `None` elsewhere."""
         if not self.selected or self.rounded or not self.fits or self.error > CERTAIN:
             return None
         ends = (torch.where(self.seen, self.x, end) for end in (-self.unseen_below, self.unseen_below))
@@ -195,7 +198,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     grey = _grey(data).to(b) * (units[1] / units[0])
     width, block = weight.shape[1], max(1, BLOCK // len(weight))
     xs, seens, left, whole, error, fits, shown = [], [], 0.0, 0.0, 0.0, True, True
-    least, hidden = float("inf"), 0.0
+    least, hidden, spare = float("inf"), 0.0, 0
     for columns in (slice(start, start + block) for start in range(0, width, block)):
         sent_block = weight[:, columns].double()  # a block at a time: the layer may be all of the model
         w = sent_block / (factors[0] * units[0])
@@ -218,6 +221,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         if sent.largest and bool(b.any()):
             least = min(least, float(torch.where((mask > 0) & (w != 0), w.abs(), torch.inf).min()))
             hidden = max(hidden, float((d * (1 - mask)).max()))
+        spare += int(((mask > 0) & (told[:, None] > 0) & (b[:, None] != 0)).sum()) - int(seen.sum())
         left, whole = left + float(residual.square().sum()), whole + float(w.square().sum())
         shown = shown and bool((w[bias != 0] != 0).any(0).all())
         fits = fits and bool((residual.abs() <= 1.01 * allowed)[:, seen].all())
@@ -234,7 +238,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         seen,
         _one_size(weight, observation) or _rounds(observation),
         ambiguous and observation.knowledge.defense is None,
-        sent.as_they_are,
+        sent.as_they_are and spare >= CHECKS,
         ROUNDED_UP * (least + hidden) * units[0] / units[1],
     )
 

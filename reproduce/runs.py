@@ -82,11 +82,13 @@ def newest_run(paper: str, item: str, *, quick: bool) -> dict[str, Any] | None:
 
 
 def latest_run(paper: str, item: str) -> list[dict[str, Any]]:
-    """Rows of the newest full run of an item that ended, else of the newest quick one, with what a later full run that
-    was interrupted has in place of the same rows or below them."""
+    """Rows of the newest full run of an item that ended, else of the newest quick one, with what later full runs that
+    were interrupted have in place of the same rows or below them."""
     quick, full = ([_read(path) for path in _files(paper, item, quick=quick)] for quick in (True, False))
     ended = [place for place, run in enumerate(full) if _complete(run)]
-    first = full[ended[-1] :] if ended else [run for run in quick if _complete(run)][-1:] or quick[-1:]
-    later = full[-1:] if not ended or ended[-1] < len(full) - 1 else []
-    rows = {(r["setting"], r["attack"], r["metric"]): r for run in [*first[:1], *later] for r in run["rows"]}
+    first = (
+        full[ended[-1]] if ended else next(reversed([run for run in quick if _complete(run)] or quick), {"rows": []})
+    )
+    later = full[ended[-1] + 1 :] if ended else full
+    rows = {(r["setting"], r["attack"], r["metric"]): r for run in [first, *later] for r in run["rows"]}
     return [summarised(row) for row in rows.values()]

@@ -61,8 +61,8 @@ def local_lr(inputs: Inputs) -> Iterator[Row]:
 
 
 def figure5(inputs: Inputs) -> Iterator[Row]:
-    """Numbers of steps at lr 1e-4 and learning rates at five steps: ten images of the first two, then
-    three. Quick: one image on LeNet."""
+    """Numbers of steps at lr 1e-4 and learning rates at five steps: ten images of the first two settings, three of the
+    others. Quick: one image."""
     page, quick = Sheet.of("figure5", inputs), inputs.quick
     grid = [(5, 1e-4), (5, 1e-1), (1, 1e-4), (5, 1e-3), (5, 1e-2), (20, 1e-4), (20, 1e-1), (100, 1e-4)]
     ours = Attempt(name="auto", attack=Auto(smooth_steps=80 if quick else 400))

@@ -59,6 +59,18 @@ def test_the_newest_full_run_wins_and_an_interrupted_one_stands_beside_the_quick
     assert latest() == ["both", "half", "whole", "later"]
 
 
+def test_several_interrupted_runs_stand_together_and_the_newest_has_the_last_word(results: Path) -> None:
+    """The newest alone stood, and quick rows in place of those that an older one had in full."""
+    old = kept(False, "a", "b", finish=False)
+    hidden = results / "aside"
+    old.path.rename(hidden)
+    new = Run.begin("p", "t", quick=False)
+    new.keep([row("a", 7.0)])
+    hidden.rename(old.path)
+    assert latest() == ["a", "b"]
+    assert latest_run("p", "t")[0]["per_image"][0][0] == 7.0
+
+
 def test_rows_of_a_full_run_go_before_the_quick_ones_of_the_same_name() -> None:
     quick, full = Run.begin("p", "t", quick=True), Run.begin("p", "t", quick=False)
     quick.keep([row("a", 1.0)])

@@ -108,7 +108,7 @@ class RandomK(Defense):
 
         if draw is not None:
             masks = self.masks(update.tensors, draw)
-            return AttackerView(simulate=lambda raw: self._sent(raw, masks))
+            return AttackerView(simulate=lambda raw: self._sent(raw, masks), support=masks)
         sent = map_tensors(lambda t: t != 0, update.tensors)
         if any(int(m.sum()) > self.kept(m.numel()) for m in sent.values()):
             return AttackerView()  # over the places, which nobody knows, an unbiased entry is the raw one in the mean

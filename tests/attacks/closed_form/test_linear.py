@@ -112,6 +112,17 @@ def test_an_unbiased_random_k_is_read_without_its_factors(keep: float) -> None:
     assert bool((seen | grey).all()), "what is shown is right"
 
 
+def test_who_knows_the_places_of_a_random_k_reads_no_less() -> None:
+    """It took the zeros of entries that were not sent for values: 18 dB where the wire alone gave everything."""
+    t, b, defense = task("flat"), batch(1), RandomK(keep=0.6)
+    update = client_update(t, FedSGD(), b, Draws(0), defense=defense)
+    scores = []
+    for draws in (None, Draws(0)):
+        known = Knowledge(example_count=1, local_training=FedSGD(), defense=defense, draws=draws)
+        scores.append(psnr(LinearRead().reconstruct(Observation(t, update, known), torch.Generator()), b))
+    assert scores[1] >= scores[0] > 30
+
+
 def test_inputs_that_no_row_shows_certify_nothing_where_the_defence_is_unknown() -> None:
     """Soteria zeroes whole columns of the next layer, and of this one where it reads the input."""
     b, t = batch(1), task("flat")
@@ -188,7 +199,7 @@ def test_entries_left_out_bound_the_inputs_that_they_hide(wire: torch.dtype, pro
         found = read_one(observation, input_layers(t, torch.Generator())[0])
         limits = found.limits(t.data)
         if limits is None:
-            assert not found.fits or found.error > CERTAIN or not found.selected, "half precision, or one row alone"
+            assert wire is torch.bfloat16 or (wire is torch.float16 and found.error > CERTAIN)
             continue
         low, high = limits
         slack = found.error * t.data.range + 1e-6

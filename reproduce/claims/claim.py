@@ -110,7 +110,7 @@ class Claim:
         if self.rule is None:
             return Decision(Verdict.NOT_RUN, "–", {}, self.cost, ())
         reading, rows = self.rule.read(), self.rule.quantities
-        commits = tuple(sorted({q.commit for q in rows if q.commit}))
+        commits = tuple(sorted({commit for q in rows for commit in q.commits}))
         if reading.outcome is Outcome.NOT_RUN:
             return Decision(Verdict.NOT_RUN, "–", {}, self.cost or "no run is kept", commits)
         effort = self.effort.shares(*rows)

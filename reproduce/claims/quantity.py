@@ -29,44 +29,52 @@ def forget() -> None:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One kept row. Of our own rows (``main-job/…``) there is one, which needs no other name."""
+    """One kept row, or rows of one attack on several sets of images. Of our own rows (``main-job/…``) there is one,
+    which needs no other name.
+
+    Attributes:
+        further: settings with other images of the same kind, which follow those of `setting`. All are kept, or
+            nothing counts as kept: a pair of quantities would otherwise compare different images.
+    """
 
     item: str
     setting: str = ""
     attack: str = ""
     metric: str = ""
+    further: tuple[str, ...] = ()
 
-    @property
-    def record(self) -> dict[str, Any] | None:
-        """As kept; `None` where nothing is."""
-        wanted = (self.setting, self.attack, self.metric)
+    def _record(self, setting: str) -> dict[str, Any] | None:
+        wanted = (setting, self.attack, self.metric)
         alone = self.item.startswith("main-job/")
         found = (r for r in _records(self.item) if alone or (r["setting"], r["attack"], r["metric"]) == wanted)
         return next(found, None)
 
     @property
+    def records(self) -> list[dict[str, Any]]:
+        """As kept; empty where anything is missing."""
+        found = [record for s in (self.setting, *self.further) if (record := self._record(s)) is not None]
+        return found if len(found) == 1 + len(self.further) else []
+
+    @property
     def units(self) -> list[float]:
         """What an interval is over: the mean of each image, or of each seed where there is one image."""
-        record = self.record
-        if record is None:
-            return []
-        table = record["per_image"]
+        table = [values for record in self.records for values in record["per_image"]]
         return list(table[0]) if len(table) == 1 else [statistics.fmean(values) for values in table]
 
     @property
     def images(self) -> int:
         """How many images, or batches where a batch is the unit."""
-        return 0 if self.record is None else len(self.record["per_image"])
+        return sum(len(record["per_image"]) for record in self.records)
 
     @property
     def evaluations(self) -> int:
-        """Gradient evaluations of one client."""
-        return 0 if self.record is None else int(self.record["gradient_evaluations"])
+        """Gradient evaluations of one client, the fewest where rows differ."""
+        return min((int(record["gradient_evaluations"]) for record in self.records), default=0)
 
     @property
-    def commit(self) -> str:
-        """That made the row; older rows do not say."""
-        return "" if self.record is None else str(self.record["environment"].get("commit", ""))
+    def commits(self) -> set[str]:
+        """That made the rows; older rows do not say."""
+        return {str(record["environment"].get("commit", "")) for record in self.records} - {""}
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Client:
         photos: of ImageNet, resized directly, one a class; else CIFAR-10's first test pictures, with a label each
             as well: an attack cannot tell the places of pictures of one class.
         defense: on the update.
+        first: the place in the file of the first picture.
     """
 
     size: int
@@ -67,13 +68,15 @@ class Client:
     build: Callable[..., nn.Module] = rog_lenet
     photos: bool = True
     defense: Named = field(default_factory=Named)
+    first: int = 0
 
     @property
     def name(self) -> str:
         """The setting, as rows carry it."""
         network = "" if self.network == LENET else f"{self.network}, "
         kind = "" if self.photos else "CIFAR-10 at "
-        return f"{network}{kind}{self.size} px, batch {self.examples}, τ {self.steps}, {self.defense.name}"
+        told = f"{network}{kind}{self.size} px, batch {self.examples}, τ {self.steps}, {self.defense.name}"
+        return told + (f", from photo {self.first}" if self.first else "")
 
     @property
     def data(self) -> DataSpec:
@@ -86,10 +89,10 @@ class Client:
         return FedAvg(epochs=self.steps, lr=self.lr)
 
     def batch(self, folder: Path) -> Batch:
-        """The client's secret: the first pictures of the file."""
+        """The client's secret: successive pictures of the file."""
         file = "imagenet-sample-256" if self.photos else "cifar10-test"
         source = Parquet(path=str(folder / f"{file}.parquet"), size=self.size)
-        read = source.read(range(self.examples))
+        read = source.read(range(self.first, self.first + self.examples))
         return read if self.photos else Batch(read.inputs, torch.arange(self.examples) * 61 % 1000)
 
     def strangers(self, folder: Path) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,25 @@ def test_pairs_decide_where_means_overlap(rows: list) -> None:
 def test_seeds_of_one_image_are_units(rows: list) -> None:
     rows.append(kept("ours", *SURE, seeds=4))
     assert claim(Within(OURS, 20.0, 1.0, 1.0)).decide().verdict is Verdict.HOLDS
+
+
+def test_further_images_are_pooled_and_all_must_be_kept(rows: list) -> None:
+    """Twenty images of one attack beside ten others of its rival would be compared image by image."""
+    both = replace(OURS, further=("more",))
+    rows.append(kept("ours", 20.0, 22.0))
+    assert (OURS.images, both.images, both.units) == (2, 0, [])
+    assert claim(Within(both, 20.0, 1.0, 1.0)).decide().verdict is Verdict.NOT_RUN
+    rows.append(kept("ours", 24.0, 26.0, 28.0, steps=50) | {"setting": "more", "environment": {"commit": "def"}})
+    assert (both.images, both.units, both.evaluations) == (5, [20.0, 22.0, 24.0, 26.0, 28.0], 50)
+    assert both.commits == {"abc", "def"}
+
+
+def test_kept_rows_have_a_floor_of_as_many_images_wherever_a_claim_names_floors() -> None:
+    """A floor of other images is passed over: a claim must not lose all of them so."""
+    for found in CLAIMS:
+        if found.floor and found.rule is not None:
+            images = found.rule.quantities[0].images
+            assert not images or images in {floor.images for floor in found.floor}, found.words
 
 
 def test_several_rules_hold_where_all_do(rows: list) -> None:

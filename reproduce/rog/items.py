@@ -140,8 +140,8 @@ ITEMS = (
     ),
     _item(
         "figure2", State.REDUCED,
-        PHOTOS + POST + "the full run adds 128 px, batch 16, with one and five steps, the latter being the paper's, and "
-        "three more clients of the next photos.",
+        PHOTOS + POST + "the full run adds 128 px, batch 16, with one and five steps, the latter being the paper's, "
+        "and three more clients of the next photos.",
         figure2, "one and a half hours on one core (2 s a step of the attack at 128 px, 10 s with five local steps)",
         {
             "128 px, batch 16, τ 5, none | Inverting Gradients": (

@@ -69,12 +69,12 @@ def proposed(tv: float, steps: int = 4800, *, name: str = "proposed", lr: float 
     return Attempt(name=name, attack=inverting_gradients(tv=tv, steps=steps, lr=lr, signed=signed), doubt=short)
 
 
-def euclidean(steps: int, restarts: int) -> Attempt:
+def euclidean(steps: int, restarts: int, *, name: str = "Euclidean + L-BFGS") -> Attempt:
     """Squared distance by L-BFGS without line search, N(0, 1) starts, no box, no prior; labels given."""
     attack = Matching(
         objective=SquaredL2(), canvas=Pixels(first=Normal(), box=False), minimiser=LBFGS(steps=steps), restarts=restarts
     )
-    return Attempt(name="Euclidean + L-BFGS", attack=attack, doubt=f"best of {restarts} starts, {steps} iterations")
+    return Attempt(name=name, attack=attack, doubt=f"best of {restarts} starts, {steps} iterations")
 
 
 def bounded(steps: int, restarts: int) -> Attempt:

@@ -62,7 +62,8 @@ def audit(
         model: as it is broadcast; is not changed. A list for several.
         data: the clients' examples and others, from which line-ups and the attacker's public data are taken.
         batch, batches: how many examples a client has, and how many clients there are.
-        folder: where results go; called again with the same plan it goes on there. `None`: a temporary one.
+        folder: where results go; called again with the same plan it goes on there, and with another one, code of your
+            own classes and functions included, it raises. `None`: a temporary one.
         workers: trials at a time, each in a process of one thread.
         compute: threads, device and precision. Set for the whole process.
         counts_only: write no image, and hashes for file names.

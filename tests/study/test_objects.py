@@ -20,7 +20,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import mlp
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES
 from leakgauge.resolve import label_of, resolve
-from leakgauge.study.contents import described
+from leakgauge.study.described import described
 from leakgauge.study.run import run
 from leakgauge.study.written import resolve_plan
 

@@ -18,7 +18,7 @@ from leakgauge.clients.losses import CrossEntropy
 from leakgauge.data import InMemory
 from leakgauge.errors import InputError
 from leakgauge.models import of_parts
-from leakgauge.study.contents import described
+from leakgauge.study.described import described
 from leakgauge.study.written import resolve_plan
 from leakgauge.task import cross_entropy
 from leakgauge.update import Update

@@ -9,17 +9,16 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from leakgauge import __version__
 from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
+from leakgauge.study.described import described
 from leakgauge.study.tables import AuditRow, PlannedAudit
 
 LENT = 1000
@@ -162,51 +161,12 @@ def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
             yield from ((*inside, alias.name) for alias in node.names)
 
 
-def described(value: Any) -> Any:
-    """`value` in JSON types. Objects of other contents (weights, tensors, parameters) are described differently."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): described(inside) for key, inside in value.items()}
-    if isinstance(value, list | tuple):
-        return [described(inside) for inside in value]
-    if isinstance(value, Tensor):
-        return f"tensor {tuple(value.shape)} {fingerprint(value)}"
-    if isinstance(value, FunctionType):
-        inside = [described(cell.cell_contents) for cell in value.__closure__ or ()]
-        told = repr((_instructions(value.__code__), described(value.__defaults__), inside))
-        return f"{value.__module__}.{value.__qualname__} {hashlib.sha256(told.encode()).hexdigest()[:16]}"
-    kind = _kind(type(value))
-    if isinstance(value, nn.Module):
-        return {kind: fingerprint(*value.state_dict().values())}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {kind: {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}}
-    return kind if isinstance(value, type) or not vars_of(value) else {kind: described(vars_of(value))}
-
-
-def _instructions(code: CodeType) -> list[object]:
-    """Of a function and of those inside it, the same in every process."""
-    inside = [_instructions(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return [code.co_code, code.co_names, inside]
-
-
-def _kind(kind: type) -> str:
-    """Of this package the room and the name alone, so that a plan stays the same when a module is moved."""
-    parts = kind.__module__.split(".")
-    return ".".join([*(parts[:2] if parts[0] == "leakgauge" else parts), kind.__qualname__])
-
-
 def plan_in_words(plan: Any) -> dict[str, object]:
     """A plan's own words where it was read from a file (`written`), else its fields, described."""
     if plan.written is not None:
         return dict(described(plan.written))
     told = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
     return {name: described(getattr(plan, name)) for name in told}
-
-
-def vars_of(value: Any) -> dict[str, object]:
-    """What an object of no dataclass holds; private members left out."""
-    return {name: held for name, held in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
 
 
 def withheld_name(name: str) -> str:

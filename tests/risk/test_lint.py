@@ -236,6 +236,21 @@ def test_clip_and_noise_that_do_not_do_what_they_are_for(defense: object, rule: 
     assert named & set(found) == ({rule} if rule else set())
 
 
+LOCAL = {"fedavg": {"epochs": 5, "batch_size": 1, "lr": 0.1}}
+STEPS = [
+    ({"dp-sgd": {"norm": 1.0, "noise_multiplier": 1.0}}, "little-noise"),
+    ([{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 2.0}}], "no-guarantee"),
+]
+
+
+@pytest.mark.parametrize(("defense", "rule"), STEPS, ids=[str(d) for d, _ in STEPS])
+def test_noise_that_is_enough_for_one_gradient_may_not_be_for_local_steps(defense: object, rule: str) -> None:
+    data = {"source": "samples", "size": 8, "batch": 2, "batches": 1}
+    found = [rules(list(lint_plan(plan(defenses=[defense], clients=[c], data=data)))) for c in ("fedsgd", LOCAL)]
+    assert rule not in found[0]
+    assert rule in found[1]
+
+
 APP = """
 local_dp = LocalDpMod(10.0, 0.001, 3.0, 1e-5)
 outer = ClientApp(mods=[LocalDpMod(1.0, sensitivity=1.0, epsilon=0.5, delta=1e-5), secaggplus_mod])

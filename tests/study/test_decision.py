@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 from scipy.stats import norm
 
+from leakgauge.privacy.tested import Claim
+from leakgauge.risk.lint import SENT, LintFinding, LintSeverity
+from leakgauge.study.deciding.budgets import budgets
 from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide
 from leakgauge.study.deciding.facts import facts
 from leakgauge.study.grammar import GateConfig
@@ -117,3 +122,26 @@ def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> 
         assert own["origin"]["words"] == f"Captured: one real update, {words}"
     assert "safe" not in str(found)
     assert found["rows"] == ["a on m, fedsgd, none"]
+
+
+def test_epsilon_counts_the_local_steps_of_the_plan_s_clients() -> None:
+    """Noise on a gradient says nothing of a delta, and five noisy steps with an example are no single release."""
+    local = {"fedavg": {"epochs": 5, "batch_size": 1, "lr": 0.1}}
+    cohort = {"secure-aggregation": {"cohort": 4}}
+    noisy = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 2.0}}]
+    config = {"data": {"batch": 4}, "defenses": [noisy, {"dp-sgd": {"norm": 1.0, "noise_multiplier": 5**0.5}}]}
+
+    def stated(*clients: Any, lint: Sequence[LintFinding] = ()) -> list[dict[str, Any]]:
+        return budgets(config | {"clients": list(clients)}, lint)
+
+    approx = partial(pytest.approx, rel=1e-3)
+    whole, single = (Claim.of_noise(z, 1e-5).epsilon for z in (8.0, 2.0))
+    assert [b["epsilon"] for b in stated("fedsgd")] == [approx(whole), approx(Claim.of_noise(5**0.5, 1e-5).epsilon)]
+    assert stated(cohort)[0]["epsilon"] == approx(single), "each of four holds one example"
+    without, steps = stated("fedsgd", local)
+    assert without["epsilon"] is None
+    assert "noise on a delta" in without["reason"]
+    assert (steps["releases"], steps["epsilon"]) == (5, approx(Claim.of_noise(1.0, 1e-5).epsilon))
+    assert "5 noisy local steps" in steps["reason"]
+    carried = LintFinding(SENT, LintSeverity.MEDIUM, "m", "statistics travel", "keep them")
+    assert [b["epsilon"] for b in stated("fedsgd", lint=[carried])] == [None, None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from leakgauge.clients import FedAvg, LocalTraining, Protocol, client_update
+from leakgauge.clients import Protocol, client_update
 from leakgauge.defenses import Defense, NoDefense, layers_of
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
@@ -17,13 +17,13 @@ from leakgauge.errors import InputError
 from leakgauge.frontiers.accuracy import participations, partition_of
 from leakgauge.frontiers.folder import FrontierFolder, keep, kept
 from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow, local_batch
+from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow
 from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
+from leakgauge.privacy.one_update import LocalUse, local_batch
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.update import UpdateKind
 
 EXAMPLES = 32
 """Of the client that is timed, at most; fewer where a local step of the plan's client has fewer."""
@@ -141,23 +141,20 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
 
 
 def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -> Guarantee | NoGuarantee:
-    client, defense = row.client.value, row.defense.value
-    step = local_batch(client, met.examples)
-    smallest = met.examples % step or step  # the last step of an epoch, in which noise on a mean counts least
-    gradient = client.kind is UpdateKind.GRADIENT
-    found = mechanism(defense, examples=smallest, layers=layers, gradient=gradient)
+    use, defense = LocalUse.of(row.client.value, met.examples), row.defense.value
+    found = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
     if isinstance(found, NoGuarantee):
         return found
-    rate, steps = (1.0, 1) if found.unit is Unit.CLIENT else sampling(client, met.examples)
+    steps = 1 if found.unit is Unit.CLIENT else use.steps
     return guarantee(
         defense,
-        sample_rate=rate,
+        sample_rate=1.0,
         steps=steps * met.rounds,
         delta=plan.delta,
         accountant=plan.accountant,
-        examples=smallest,
+        examples=use.smallest,
         layers=layers,
-        gradient=gradient,
+        gradient=use.gradient,
     )
 
 
@@ -167,11 +164,6 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
         return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort
     hands = partition_of(plan.utility)
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
-
-
-def sampling(client: Protocol, examples: int) -> tuple[float, int]:
-    """Sample rate of an example in a local step, and in how many steps of a round it is drawn at that rate."""
-    return 1.0, client.epochs if isinstance(client, FedAvg | LocalTraining) else client.steps(examples)
 
 
 def layers(plan: FrontierPlan) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakgauge.clients import FedAvg, LocalTraining, Protocol
 from leakgauge.defenses import NoDefense
 from leakgauge.resolve import Named
 
@@ -62,12 +61,6 @@ class FrontierRow:
     def setting(self) -> str:
         """Rows with the same one share an audit."""
         return f"{self.client.label} | {self.batch} | {self.cohort}"
-
-
-def local_batch(client: Protocol, examples: int) -> int:
-    """Examples in one local step of a client."""
-    size = client.batch_size if isinstance(client, FedAvg | LocalTraining) else None
-    return min(size or examples, examples)
 
 
 def row_label(row: FrontierRow, usual: FrontierRow) -> str:

@@ -6,20 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leakgauge.errors import FOREIGN
-from leakgauge.privacy.guarantee import NoGuarantee, mechanism
-from leakgauge.privacy.rero import sentence as robust
-from leakgauge.privacy.rero import success_bound
-from leakgauge.privacy.tested import Claim
-from leakgauge.resolve import resolve_defense
 from leakgauge.risk.lint import UNSENT, LintFinding
+from leakgauge.study.deciding.budgets import budgets
 from leakgauge.study.deciding.decision import Decision, DecisionScope, decide, label_words
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import Verdict
 from leakgauge.study.pipeline.linted import records_of
 
-DELTA = 1e-5
 ASSUMED = "if the running statistics of BatchNorm stay with the client (knows: buffers if they travel)"
 CORE_HOUR = 0.05
 """US dollars: a stated price, for scale."""
@@ -72,7 +66,7 @@ def facts(
         "means": _means(own),
         "means_left_out": [f.sentence for f in own if f.level is Level.NOT_APPLICABLE],
         "singling_out": [_singled_out(f) for f in own if f.identified is not None],
-        "privacy_budget": _budgets(config),
+        "privacy_budget": budgets(config, lint),
         "withheld": _withheld(own),
         "hashes": dict(contents),
         "lint": records_of(lint),
@@ -199,40 +193,6 @@ def _singled_out(f: Finding) -> dict[str, object]:
         "worst_client": f.identified.worst,
         "line_up": f.identified.gallery + 1,
     }
-
-
-GUESS = 1e-3
-"""Chance of a right guess without the update, for which the bound on reconstruction is stated."""
-
-
-def _budgets(config: Mapping[str, Any]) -> list[dict[str, object]]:
-    """ε of one release and what it says of reconstruction, for each defence of the plan, or why there is none."""
-    batch = (config.get("data") or {}).get("batch", 1)
-    found = []
-    for i, described in enumerate(config.get("defenses") or ["none"]):
-        entry: dict[str, object] = {"defense": str(described), "epsilon": None, "delta": None}
-        try:
-            named = resolve_defense(described, f"defenses[{i}]")
-            stated = mechanism(named.value, examples=batch)
-        except FOREIGN as error:  # an object of the user's own, of which the report keeps a description
-            found.append(entry | {"reason": f"not known: {error}"})
-            continue
-        entry["defense"] = named.label
-        if isinstance(stated, NoGuarantee):
-            found.append(entry | {"reason": stated.reason})
-            continue
-        try:
-            epsilon = Claim.of_noise(stated.noise_multiplier, DELTA).epsilon
-        except FOREIGN:
-            found.append(entry | {"reason": f"noise over clip is {stated.noise_multiplier:.3g}: ε is beyond use"})
-            continue
-        unit = f"one {stated.unit.value}, there or not"
-        release = (stated.noise_multiplier, 1, 1.0)
-        bound = {"at_most": float(f"{success_bound(release, GUESS):.4g}"), "robustness": robust(release, GUESS)}
-        stated_for = {"epsilon": round(epsilon, 4), "delta": DELTA, "unit": unit, "releases": 1} | bound
-        reason = "exact for one Gaussian release without sampling; rounds and tuning add to it: leakgauge privacy"
-        found.append(entry | stated_for | {"reason": reason})
-    return found
 
 
 def _withheld(own: Sequence[Finding]) -> list[str]:

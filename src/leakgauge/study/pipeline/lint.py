@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,8 @@ from leakgauge.defenses import (
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
-from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
-from leakgauge.privacy.tested import Claim
+from leakgauge.privacy.guarantee import NoGuarantee, Unit
+from leakgauge.privacy.one_update import Spent, spent_in_one_update
 from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_update
 from leakgauge.study.dealt import Key
 from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
@@ -78,7 +78,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     for defense in plan.defenses:
-        yield from lint_defense(defense.value, defense.label, plan.data.batch)
+        yield from lint_defense(defense.value, defense.label, [c.value for c in plan.clients], plan.data.batch)
 
 
 def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
@@ -181,7 +181,7 @@ def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFind
         )
 
 
-def lint_defense(defense: Defense, label: str, examples: int) -> Iterator[LintFinding]:
+def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], examples: int) -> Iterator[LintFinding]:
     """Clip and noise that do not do what they are there for."""
     parts = parts_of(defense)
     noisy = [i for i, part in enumerate(parts) if isinstance(part, GaussianNoise)]
@@ -195,7 +195,7 @@ def lint_defense(defense: Defense, label: str, examples: int) -> Iterator[LintFi
             "clip first, then add noise",
         )
         return
-    found = mechanism(defense, examples=examples)
+    found = spent_in_one_update(defense, clients, examples)
     if isinstance(found, NoGuarantee):
         if noisy or clips:
             hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
@@ -204,18 +204,20 @@ def lint_defense(defense: Defense, label: str, examples: int) -> Iterator[LintFi
     yield from _epsilon(found, label)
 
 
-def _epsilon(found: Mechanism, label: str) -> Iterator[LintFinding]:
+def _epsilon(spent: Spent, label: str) -> Iterator[LintFinding]:
+    found, steps = spent.mechanism, spent.releases
     try:
-        epsilon = Claim.of_noise(found.noise_multiplier, DELTA).epsilon
+        epsilon = spent.epsilon(DELTA)
     except (InputError, OverflowError):
         epsilon = float("inf")
+    whole = "release" if steps == 1 else f"update, {steps} local steps with an example,"
     unit = "client" if found.unit is Unit.CLIENT else "example"
     if epsilon > HIGH_EPSILON:
         yield LintFinding(
             "little-noise",
             LintSeverity.MEDIUM,
             label,
-            f"noise over clip is {found.noise_multiplier:.3g}: ε of one release is {epsilon:.3g} (δ = {DELTA:g}, unit: "
-            f"one {unit}), and rounds add to it",
+            f"noise over clip is {found.noise_multiplier:.3g}: ε of one {whole} is "
+            f"{epsilon:.3g} (δ = {DELTA:g}, unit: one {unit}), and rounds add to it",
             "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
         )

@@ -1,0 +1,85 @@
+"""How often the noise of a defence meets one unit's data in a single update: local steps add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation
+from leakgauge.defenses import Defense
+from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
+from leakgauge.privacy.tested import Claim
+from leakgauge.update import UpdateKind
+
+
+def local_batch(client: Protocol, examples: int) -> int:
+    """Examples in one local step of a client."""
+    size = client.batch_size if isinstance(client, FedAvg | LocalTraining) else None
+    return min(size or examples, examples)
+
+
+@dataclass(frozen=True)
+class LocalUse:
+    """What a client's local training does with each of its examples.
+
+    Attributes:
+        steps: local steps of one update that an example is in: one of every epoch.
+        smallest: examples of the smallest step, in which noise on a mean counts least.
+        gradient: whether the client sends the gradient of one step, not a delta.
+    """
+
+    steps: int
+    smallest: int
+    gradient: bool
+
+    @staticmethod
+    def of(client: Protocol, examples: int) -> LocalUse:
+        """Behind secure aggregation that of the client who hides least: its own noise hides its own part of the mean.
+
+        Raises:
+            InputError: the clients of a cohort cannot share so many examples.
+        """
+        if isinstance(client, SecureAggregation):
+            each = [LocalUse.of(client.client, n) for n in client.counts(examples)]
+            return LocalUse(max(e.steps for e in each), min(e.smallest for e in each), each[0].gradient)
+        step = local_batch(client, examples)
+        steps = client.epochs if isinstance(client, FedAvg | LocalTraining) else client.steps(examples)
+        return LocalUse(steps, examples % step or step, client.kind is UpdateKind.GRADIENT)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The Gaussian releases about one unit in one update.
+
+    Attributes:
+        releases: local steps that meet an example; one for a client, whose update gets its noise as a whole.
+    """
+
+    mechanism: Mechanism
+    releases: int
+
+    def epsilon(self, delta: float) -> float:
+        """Exact, without sampling.
+
+        Raises:
+            InputError, OverflowError: ε is beyond use.
+        """
+        return Claim.of_noise(self.mechanism.noise_multiplier, delta, self.releases).epsilon
+
+
+def spent_in_one_update(
+    defense: Defense, clients: Iterable[Protocol], examples: int, layers: int | None = None
+) -> Spent | NoGuarantee:
+    """That of the client whose update gives away most, or why one of them has none.
+
+    Args:
+        examples: that each client holds.
+        layers: of the model, for fed-cdp.
+    """
+    found: list[Spent] = []
+    for use in (LocalUse.of(client, examples) for client in clients):
+        stated = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
+        if isinstance(stated, NoGuarantee):
+            return stated
+        found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else use.steps))
+    return max(found, key=lambda one: one.releases**0.5 / one.mechanism.noise_multiplier)

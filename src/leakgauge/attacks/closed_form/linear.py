@@ -31,8 +31,8 @@ class LinearRead(ReadingAttack):
     """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
 
     Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
-    unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too (no weight
-    decay), since every local step has the same ratio.
+    unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too, since every local
+    step has the same ratio; with weight decay for one step (`leakgauge.attacks.plain_round` takes it off).
 
     One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
     known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation
+from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation
 from leakgauge.defenses import view_of
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
@@ -109,13 +109,17 @@ def scale_of(observation: Observation, examples: int) -> float | str:
         protocol = protocol.client
     if observation.update.header.kind is UpdateKind.GRADIENT:
         return 1 / examples
-    if not isinstance(protocol, FedAvg):
+    loop = protocol.training if isinstance(protocol, FedAvg) else protocol
+    if not isinstance(loop, LocalTraining):
         return "the update is a delta, and the local training is not known (knows: local_training)"
+    sgd = loop.optimiser
+    if not isinstance(sgd, SGD):
+        return f"the client's optimiser is {type(sgd).__name__}, and its steps are no sums of gradients"
     if protocol.steps(examples) > 1:
         return "the client takes several local steps, so its update is no sum of gradients at one point"
-    if protocol.weight_decay:
+    if sgd.weight_decay:
         return "weight decay moves every row"
-    return -protocol.lr * (1 + protocol.momentum * protocol.nesterov) / examples
+    return -sgd.lr * (1 + sgd.momentum * sgd.nesterov) / examples  # a clip shortens it, and the rows tell by how much
 
 
 @dataclass(frozen=True, eq=False)

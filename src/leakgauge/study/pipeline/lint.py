@@ -11,7 +11,8 @@ import torch
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
-from leakgauge.clients import FedAvg, client_update
+from leakgauge.attacks.plain_round import plain_round
+from leakgauge.clients import FedAvg, LocalTraining, client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
@@ -93,7 +94,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             local_training=client.value,
             defense=defense.value,
         )
-        observation = Observation(defense.value.on_task(task), update, knowledge)
+        observation = plain_round(Observation(defense.value.on_task(task), update, knowledge))
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         yield _not_read(where, f"the client could not be simulated ({said(error)})")
         return
@@ -168,7 +169,8 @@ def _update(plan: Plan, key: Key, draws: Draws) -> Update:
 
 
 def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFinding]:
-    steps = isinstance(client, FedAvg) and client.batch_size == 1
+    loop = client.training if isinstance(client, FedAvg) else client
+    steps = isinstance(loop, LocalTraining) and loop.batch_size == 1 == loop.accumulate
     if plan.data.batch == 1 or steps:
         yield LintFinding(
             "batch-of-one",

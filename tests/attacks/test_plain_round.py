@@ -1,0 +1,114 @@
+"""One client in several spellings is attacked as one client; what each said before is in the docstrings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.attacks.plain_round import plain_round
+from leakgauge.attacks.recipes import Auto
+from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
+from leakgauge.compute import Budget
+from leakgauge.defenses import TopK
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation, Status
+from leakgauge.task import Batch, DataSpec, Mode, Task
+from leakgauge.tensors import map_tensors, squared_norm
+
+SPEC = DataSpec((3, 8, 8), 4)
+DECAYS = {"lr": 0.1, "weight_decay": 5e-4}
+
+
+def task(mode: str = "eval", *between: nn.Module) -> Task:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(192, 200), *between, nn.ReLU(), nn.Linear(200, 4))
+    return Task.of(net, SPEC, mode=mode)
+
+
+def batch() -> Batch:
+    g = torch.Generator().manual_seed(1)
+    return Batch(torch.rand((8, 3, 8, 8), generator=g), torch.arange(8) % 4)
+
+
+def seen(client: Protocol, where: Task | None = None, **known: object) -> Observation:
+    where = where or task()
+    sent = client_update(where, client, batch(), Draws(3))
+    return Observation(where, sent, Knowledge(example_count=8, local_training=client, **known))  # type: ignore[arg-type]
+
+
+ONE_STEP = (
+    LocalTraining(optimiser=SGD(lr=0.1)),
+    LocalTraining(optimiser=SGD(lr=0.1, momentum=0.9, nesterov=True), proximal=0.3, batch_size=8, drop_last=True),
+    LocalTraining(optimiser=SGD(lr=0.1), batch_size=2, accumulate=4),
+    LocalTraining(optimiser=SGD(**DECAYS), batch_size=2, accumulate=8),
+    LocalTraining(optimiser=SGD(lr=0.1), clip=0.1),
+    FedAvg(**DECAYS),
+    FedAvg(lr=0.1, weight_decay=0.1, momentum=0.9, nesterov=True),
+    SecureAggregation(cohort=2, client=FedAvg(**DECAYS)),
+)
+
+
+@pytest.mark.parametrize("client", ONE_STEP, ids=repr)
+def test_a_batch_is_read_exactly_however_its_step_is_written(client: Protocol) -> None:
+    """`local-training` with plain SGD was "not known", and torch's usual weight decay "moves every row": the batch that
+    is read exactly from `fedavg` came back blurred, or not at all."""
+    found = Auto().reconstruct(plain_round(seen(client)), torch.Generator().manual_seed(0), budget=Budget(100))
+    assert found.status is Status.EXACT
+
+
+SEVERAL = (
+    LocalTraining(optimiser=SGD(lr=0.1, momentum=0.5, weight_decay=0.01), epochs=2, batch_size=2),
+    LocalTraining(optimiser=SGD(lr=0.1, weight_decay=0.01), epochs=2, batch_size=2, accumulate=2, drop_last=True),
+    LocalTraining(optimiser=SGD(lr=0.1, weight_decay=0.01), epochs=3, batch_size=4, accumulate=5),
+)
+
+
+@pytest.mark.parametrize("client", [*(c for c in ONE_STEP if getattr(c, "clip", None) is None), *SEVERAL], ids=repr)
+def test_the_plainer_client_sends_what_is_left_of_the_update(client: Protocol) -> None:
+    plain = plain_round(seen(client))
+    known = plain.knowledge.local_training
+    assert isinstance(known, FedAvg | SecureAggregation)
+    again = client_update(plain.task, known, batch(), Draws(3)).tensors
+    left = squared_norm(map_tensors(torch.sub, again, plain.update.tensors)) / squared_norm(again)
+    assert float(left) < 1e-10
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        LocalTraining(optimiser=Adam()),
+        LocalTraining(optimiser=SGD(lr=0.1), clip=0.1),
+        LocalTraining(optimiser=SGD(lr=0.1), batch_size=3, drop_last=True),
+        LocalTraining(optimiser=SGD(lr=0.1), batch_size=3, accumulate=2),
+        LocalTraining(optimiser=SGD(lr=0.1), batch_size=2, accumulate=3),
+        LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, proximal=0.1),
+        FedAvg(epochs=2, **DECAYS),
+        FedSGD(),
+    ],
+    ids=repr,
+)
+def test_other_clients_stay_what_they_are(client: Protocol) -> None:
+    observation = seen(client)
+    assert plain_round(observation) is observation
+
+
+def test_minibatches_are_not_joined_where_batch_norm_sees_them_apart() -> None:
+    where = task(Mode.TRAIN.value, nn.BatchNorm1d(200))
+    observation = seen(LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, accumulate=2), where)
+    assert plain_round(observation) is observation
+
+
+def test_decay_is_left_where_a_defence_has_changed_the_update() -> None:
+    observation = seen(FedAvg(**DECAYS), defense=TopK(keep=0.5))
+    assert plain_round(observation) is observation
+
+
+def test_what_was_not_sent_stays_zero() -> None:
+    observation = seen(FedAvg(**DECAYS))
+    holes = map_tensors(lambda t: torch.where(t > 0, t, 0.0), observation.update.tensors)
+    plain = plain_round(replace(observation, update=replace(observation.update, tensors=holes)))
+    assert all(bool((plain.update.tensors[k][v == 0] == 0).all()) for k, v in holes.items())

@@ -35,7 +35,8 @@ from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.explaining.explained import explain
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig, parse
-from leakgauge.study.judging.flags import BrokenElsewhere, CutShort, NoGradient, Uninformed
+from leakgauge.study.judging.cut_short import CutShort
+from leakgauge.study.judging.flags import BrokenElsewhere, NoGradient, Uninformed
 from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Role, Trial
 from leakgauge.study.judging.results import Finding, Level
@@ -153,6 +154,24 @@ def test_a_search_that_the_clock_ended_early_is_flagged() -> None:
     assert judged([*control, *slow]).passed is False
     even = [replace(t, status="time_limit", gradient_evaluations=90) for t in quiet(20)]
     assert judged([*control, *even]).passed is True
+
+
+@pytest.mark.parametrize("status", ["time_limit", "out_of_budget", "out_of_steps"])
+@pytest.mark.parametrize(("spent", "batch", "doubted"), [(6, 1, True), (300, 1, False), (300, 2, True)])
+def test_controls_that_were_read_show_no_search_s_power(status: str, spent: int, batch: int, doubted: bool) -> None:
+    """Random-k stood on six evaluations, "not recovered" with no flag: the controls had been read exactly, without any.
+    With 150 one of six came back."""
+    rows = [trial(i, [9.0] * batch, defense="d", status=status) for i in range(20)]
+    rows = [replace(t, gradient_evaluations=spent) for t in rows]
+    both = [True] * batch
+    read = [trial(i, [300.0] * batch, identified=both, control=True, status="exact", certified=batch) for i in range(5)]
+    read = [replace(t, gradient_evaluations=0) for t in read]
+    assert any(isinstance(flag, CutShort) for flag in row_of([*read, *rows]).flags) is doubted
+    assert judged([*read, *rows]).passed is not doubted
+    # Beside one that was read, a control that was searched for says how much a search takes.
+    searched = replace(read[4], status="converged", gradient_evaluations=1000)
+    searched = replace(searched, scores=replace(rows[0].scores, recovered=both))
+    assert any(isinstance(flag, CutShort) for flag in row_of([*read[:4], searched, *rows]).flags)
 
 
 def test_one_client_many_times_is_one_client() -> None:

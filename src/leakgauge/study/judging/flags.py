@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leakgauge.study.judging.cut_short import CutShort, cut_short
 from leakgauge.study.judging.findings import gain_of
 from leakgauge.study.judging.groups import TrialGroup, control_of, shares
 from leakgauge.study.judging.records import Role, Trial
@@ -19,10 +20,6 @@ WINS = 0.75
 attacks that each recover by the toss of a coin do so in less than 1 % of audits."""
 NOTHING = 0.5
 """dB: less is no gain over the attack's own prior."""
-SHORT = 0.5
-"""Share of the control's gradient evaluations below which a search that the clock ended was cut short."""
-ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")
-"""How a search ends that did not come to an end by itself."""
 AGREES = 0.1
 """A restart agrees with the best where it is within this share of the way that the best has come."""
 
@@ -94,25 +91,6 @@ class RestartsDisagree:
 
 
 @dataclass(frozen=True)
-class CutShort:
-    """The clock, or the attack's own end, cut the search off before it had come as far as on the control."""
-
-    trials: int
-    of: int
-    share: float
-    clock: bool = True
-
-    @property
-    def sentence(self) -> str:
-        how = "time ran out" if self.clock else "the search was ended early"
-        why = "that a defence is slow to simulate is no protection" if self.clock else "what did not look found nothing"
-        return (
-            f"{how} in {self.trials} of {self.of} trials, after {100 * self.share:.0f} % of the control's gradient "
-            f"evaluations: {why} (budget.gradient_evaluations gives each as many)"
-        )
-
-
-@dataclass(frozen=True)
 class Uninformed:
     """The attacker does not know the defence, or the defence says in no `attacker_view` what knowing it gives."""
 
@@ -155,7 +133,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
     return (
         *_uninformed(group, found),
         *_broken(group, found),
-        *_cut_short(group, control),
+        *cut_short(group, control),
         *_weaker_wins(group, groups),
         *_no_gradient(group),
         *_control(found, group),
@@ -174,15 +152,6 @@ def _uninformed(group: TrialGroup, found: Finding) -> list[Flag]:
 def _broken(group: TrialGroup, found: Finding) -> list[Flag]:
     by = group.scenario.broken_by
     return [BrokenElsewhere(by)] if by and found.level is not Level.EXPOSED else []
-
-
-def _cut_short(group: TrialGroup, control: TrialGroup | None) -> list[Flag]:
-    late = [t for t in group.scored if t.status in ENDED]
-    if control is None or control is group or not late or not control.scored:
-        return []
-    spent, usual = (statistics.median(t.gradient_evaluations for t in some) for some in (late, control.scored))
-    clock = any(t.status == "time_limit" for t in late)
-    return [CutShort(len(late), len(group.trials), spent / usual, clock)] if spent < SHORT * usual else []
 
 
 def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> list[Flag]:

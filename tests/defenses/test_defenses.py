@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 
 from cases import batch, task
 from leakgauge.clients import FedSGD, client_update, example_gradients
-from leakgauge.defenses import AttackerView, Clip, ClipExamples, Compose, NoDefense, TopK, noise, view_of
+from leakgauge.defenses import (
+    DPSGD,
+    AttackerView,
+    Clip,
+    ClipExamples,
+    Compose,
+    Defense,
+    NoDefense,
+    TopK,
+    noise,
+    view_of,
+)
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.tensors import entries, map_tensors, squared_norm
+from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 HEADER = UpdateHeader(UpdateKind.GRADIENT, 1)
@@ -178,3 +189,52 @@ def test_no_defense_sends_the_update_as_it_is() -> None:
 def test_a_view_is_empty_only_if_it_says_nothing(said: dict[str, Any]) -> None:
     assert AttackerView().is_empty
     assert not AttackerView(**said).is_empty
+
+
+class Turned(Clip):
+    """Clips, and turns every other sign: the view of its base knows nothing of it."""
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
+        return map_tensors(lambda t: t * (1 - 2 * (torch.arange(t.numel()) % 2).view_as(t)), tensors)
+
+
+class Told(Turned):
+    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
+        return AttackerView(simulate=lambda raw: self.on_update(raw, None))
+
+
+class Silenced(DPSGD):
+    """Simulated as clipping, which it does not do."""
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return map_tensors(lambda g: g.flip(0), per_example)
+
+
+class Renamed(Clip):
+    """What its base does."""
+
+
+class Own(Defense):
+    """Simulated as it is."""
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return per_example
+
+
+@pytest.mark.parametrize(
+    ("defense", "silent"),
+    [
+        (Turned(norm=1.0), True),
+        (Told(norm=1.0), False),
+        (Silenced(norm=1.0, noise_multiplier=1.0), True),
+        (Renamed(norm=1.0), False),
+        (Own(), False),
+        (Compose((Clip(norm=1.0), Turned(norm=1.0))), True),
+        (DPSGD(norm=1.0, noise_multiplier=1.0), False),
+        (noise(sigma=1.0), False),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_view_that_was_written_for_another_stage_tells_nothing(defense: Defense, silent: bool) -> None:
+    """A row under such a defence was not flagged: its attacker simulated what the client did not do."""
+    assert defense.tells_nothing is silent

@@ -37,7 +37,7 @@ from leakgauge.privacy import (
     validate_for_dp,
 )
 from leakgauge.task import Batch
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors
 
 pytest.importorskip("opacus")
 
@@ -184,3 +184,28 @@ def test_clipped_examples_and_noise_on_a_delta_guarantee_nothing() -> None:
     assert "later steps" in found.reason
     assert mechanism(DP, gradient=False) == Mechanism(1.3, Unit.EXAMPLE)
     assert isinstance(mechanism(CLIENT, gradient=False), Mechanism)
+
+
+class Unclipped(DPSGD):
+    """Neither clips nor adds noise."""
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return per_example
+
+
+class Doubled(Clip):
+    def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
+        return map_tensors(lambda t: 2 * t, super().on_update(tensors, generator))
+
+
+class Named(Clip):
+    """Another name and nothing else."""
+
+
+def test_a_class_that_writes_a_stage_anew_inherits_no_guarantee() -> None:
+    noisy = noise(sigma=2.0)
+    for defense in (Unclipped(norm=1.0, noise_multiplier=2.0), Compose((Doubled(norm=1.0), noisy))):
+        found = guarantee(defense, sample_rate=1.0, steps=1, delta=1e-5)
+        assert isinstance(found, NoGuarantee)
+        assert "changes what the defence that it derives from does" in found.reason
+    assert isinstance(guarantee(Compose((Named(norm=1.0), noisy)), sample_rate=1.0, steps=1, delta=1e-5), Guarantee)

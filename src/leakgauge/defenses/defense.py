@@ -120,8 +120,12 @@ class Defense:
     @property
     def tells_nothing(self) -> bool:
         """Whether the update is changed by a mechanism that no attacker can know: `on_update` without an
-        `attacker_view`. What such an attacker fails at, hiding the mechanism has stopped."""
-        return self.acts_on_update and type(self).attacker_view is Defense.attacker_view
+        `attacker_view` that was written for it, or `on_example_gradients` with a `without_noise` of the base class that
+        does not run it. What such an attacker fails at, hiding the mechanism has stopped."""
+        examples = type(self).without_noise is not Defense.without_noise
+        return _anew(type(self), "on_update", than="attacker_view") or (
+            examples and _anew(type(self), "on_example_gradients", than="without_noise")
+        )
 
     def without_noise(self) -> Defense:
         """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.
@@ -140,6 +144,12 @@ class Defense:
         """
         del update, draw
         return AttackerView()
+
+
+def _anew(kind: type[Defense], stage: str, *, than: str) -> bool:
+    """Whether a class writes a stage anew and keeps the other member of a base, which knows the base's stage alone."""
+    own, other = (next(base for base in kind.__mro__ if name in vars(base)) for name in (stage, than))
+    return own is not other and issubclass(own, other)
 
 
 def child_generator(generator: torch.Generator) -> torch.Generator:

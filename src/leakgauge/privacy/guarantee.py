@@ -130,6 +130,9 @@ def mechanism(
     parts = parts_of(defense)
     if not parts:
         return NoGuarantee("the update is sent as it is: neither clip nor noise")
+    heir = next((part for part in parts if _changed(part)), None)
+    if heir is not None:
+        return NoGuarantee(f"{_name(heir)} changes what the defence that it derives from does to an update")
     by_client = _client_mechanism(parts)
     if isinstance(by_client, Mechanism):
         return by_client
@@ -223,6 +226,21 @@ def _noise_on_gradient(
             "noise on the mean of n clipped gradients: its ε depends on n, not given (dp-sgd scales the noise with n)"
         )
     return Mechanism(first.scale.sigma * examples / last.norm, Unit.EXAMPLE)
+
+
+BOUNDED = (Clip, ClientDP, GaussianNoise, TopK, ClipExamples, ClipLayers, DPSGD, FedCDP, Soteria, Transform)
+"""What is known of these is known of their own stages alone."""
+
+
+def _changed(part: Defense) -> bool:
+    """Whether it derives from one of `BOUNDED`, and writes one of its stages anew."""
+    kind = type(part)
+    base = next((known for known in kind.__mro__ if known in BOUNDED), kind)
+    return (kind.on_update, kind.on_example_gradients, kind.on_batch) != (
+        base.on_update,
+        base.on_example_gradients,
+        base.on_batch,
+    )
 
 
 def _looks_again(part: Defense) -> bool:

@@ -21,12 +21,14 @@ from leakgauge.defenses import (
     Compose,
     Defense,
     NoDefense,
+    Soteria,
     TopK,
     noise,
     view_of,
 )
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
+from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -214,6 +216,13 @@ class Renamed(Clip):
     """What its base does."""
 
 
+class Fitted(Defense):
+    """Acts as what it makes of the client's data."""
+
+    def for_batch(self, task: Task, batch: Batch) -> Defense:
+        return Turned(norm=float(batch.inputs.mean()))
+
+
 class Own(Defense):
     """Simulated as it is."""
 
@@ -228,6 +237,8 @@ class Own(Defense):
         (Told(norm=1.0), False),
         (Silenced(norm=1.0, noise_multiplier=1.0), True),
         (Renamed(norm=1.0), False),
+        (Fitted(), True),
+        (Soteria(), False),
         (Own(), False),
         (Compose((Clip(norm=1.0), Turned(norm=1.0))), True),
         (DPSGD(norm=1.0, noise_multiplier=1.0), False),

@@ -119,13 +119,13 @@ class Defense:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether the update is changed by a mechanism that no attacker can know: `on_update` without an
-        `attacker_view` that was written for it, or `on_example_gradients` with a `without_noise` of the base class that
+        """Whether the update is changed by a mechanism that no attacker can know: `on_update`, or what `for_batch` makes,
+        without an `attacker_view` that was written for it, or `on_example_gradients` with a `without_noise` of the base class that
         does not run it. What such an attacker fails at, hiding the mechanism has stopped."""
         examples = type(self).without_noise is not Defense.without_noise
-        return _anew(type(self), "on_update", than="attacker_view") or (
-            examples and _anew(type(self), "on_example_gradients", than="without_noise")
-        )
+        kind = type(self)
+        silent = any(_anew(kind, stage, than="attacker_view") for stage in ("on_update", "for_batch"))
+        return silent or (examples and _anew(kind, "on_example_gradients", than="without_noise"))
 
     def without_noise(self) -> Defense:
         """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.

@@ -19,12 +19,15 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, FindCauses
 from leakgauge.study.explaining.fit import Fit
-from leakgauge.study.explaining.mistakes import SHUFFLE, Mistake, mistakes, of_the_shuffle, swapped
+from leakgauge.study.explaining.mistakes import SHUFFLE, Mistake, mistakes, of_the_shuffle, slight, swapped
 from leakgauge.study.explaining.rivals import ALL, BETTER, Account, rivals, sufficient
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
+
+MUCH_LESS = 0.25
+"""Share of what a plan leaves that an account may leave to be preferred to it, where both explain nearly all."""
 
 RATES = 6
 """Corrections of a learning rate by the ratio of norms."""
@@ -46,6 +49,8 @@ def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> F
     """How causes are looked for: `strangers` are examples that are not the round's."""
 
     def find(setting: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
+        if plain.enough and plain.leaves_more:
+            return _one_a_key(_slight(setting, update, draws, plain))
         if plain.enough:
             tried = _tried(setting, update, draws, elsewhere) if plain.drawn else []
             if found := rivals(setting, update, draws, tried):
@@ -66,6 +71,20 @@ def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> F
         return _one_a_key([*unknown, *gained])
 
     return find
+
+
+def _slight(setting: Setting, update: Update, draws: Draws, plain: Explained) -> list[Cause]:
+    """Why a plan that explains nearly all leaves more than rounding: what explains nearly all of that, else tensors of
+    which the plan explains little."""
+    accounts = [_undone(mistake, update, draws) for mistake in slight(setting, update, draws)]
+    found = sorted((a for a in accounts if a.left < MUCH_LESS * plain.fit.left), key=lambda a: a.left)
+    words = f"of the update's length left for {plain.fit.left:.1e}"
+    causes = [replace(a.cause, change=f"{a.cause.change}, {a.left:.1e} {words}") for a in found]
+    if plain.odd and not causes:
+        names = ", ".join(plain.odd[:3]) + (f" and {len(plain.odd) - 3} more" if len(plain.odd) > 3 else "")
+        change = f"{names} moved otherwise than the plan says: frozen, changed on the way or left out"
+        causes.append(Cause("update", change, None))
+    return causes
 
 
 def _order_first(setting: Setting, update: Update, draws: Draws, tried: list[Account], best: float) -> list[Cause]:
@@ -134,7 +153,7 @@ def _undone(mistake: Mistake, update: Update, draws: Draws) -> Account:
         setting, fit = _fitted(setting, fit, update, draws)
         rate = _rate(setting.protocol)
         words = words if rate is None else f"{words} lr: {rate:.3g}"
-    return Account(Cause(mistake.key, words, fit.share), setting, update, mistake.key, mistake.fit_rate)
+    return Account(Cause(mistake.key, words, fit.share), setting, update, mistake.key, mistake.fit_rate, fit.left)
 
 
 def _rate(protocol: Protocol) -> float | None:

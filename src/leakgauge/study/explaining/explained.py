@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.clients import rescales_entries
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.fit import Fit, TensorFit, products
 from leakgauge.study.explaining.setting import Setting
@@ -35,6 +36,18 @@ ROUNDS = 6
 
 OTHERS = 6
 """Rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain."""
+
+EXACT = 1 - 1e-6
+"""Share of its own rounds that a plan explains of which nothing is drawn."""
+
+SLIGHT, GENEROUS = 1e-4, 10.0
+"""Share of an update's length that is not looked into, for other orders of summation leave as much; and how many times
+the rounding of what was sent may be left."""
+
+ODD, FAINT = 0.5, 1e-3
+"""Share of a tensor below which the plan does not explain it, if what is left is more than so much of the update's
+length: gradients that are zero but for rounding, as of a bias before BatchNorm, are less. Small tensors hide in the
+share of the whole, and reads may rest on them: of labels on the last bias, of inputs on the first."""
 
 CERTAIN = 5.0
 """Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
@@ -64,6 +77,9 @@ class Explained:
         expected: what the plan explains of its own rounds, at least and at most: less than all where noise, order or
             dropout are drawn.
         spread: standard deviation of that over the plan's rounds.
+        rounding: share of the update's length that rounding may leave unexplained, generously.
+        odd: tensors that the plan explains little of beyond their rounding; none of Adam, whose steps are as large
+            where a gradient is nothing but rounding.
         recognisable: whether the right plan's cosine stands out of chance at all.
         pictures: how much of what the plan's own pictures add to any others with their labels is in the update, and is
             at least in the right plan's; `None` where there were no others to compare with.
@@ -81,6 +97,8 @@ class Explained:
     pictures: tuple[float, float] | None = None
     round: str = ""
     spread: float = 0.0
+    rounding: float = math.inf
+    odd: tuple[str, ...] = ()
 
     @property
     def its_pictures(self) -> bool:
@@ -97,6 +115,12 @@ class Explained:
     def drawn(self) -> bool:
         """Whether the right plan, too, may leave something unexplained: a wrong one may then explain enough."""
         return self.expected[0] < ENOUGH
+
+    @property
+    def leaves_more(self) -> bool:
+        """Whether something is left that neither draws nor rounding account for: reads that need all of an update fail
+        for less."""
+        return self.expected[0] > EXACT and (self.fit.left > self.rounding or bool(self.odd))
 
     @property
     def too_well(self) -> bool:
@@ -137,7 +161,8 @@ class Explained:
             low, high = (100 * max(e, 0.0) for e in self.expected)
             read += f"; of rounds of its own it explains {low:.0f} to {high:.0f} %"
         if self.holds:
-            return f"{share} {read}."
+            left = f"It leaves {self.fit.left:.1e} of its length, more than the rounding of what was sent"
+            return f"{share} {read}.{f' {left}: exact reads may fail for that alone.' if self.leaves_more else ''}"
         if not self.recognisable:
             return f"{share} {read}: under so much noise no plan could be told from another, so nothing is concluded."
         if self.too_well:
@@ -146,7 +171,9 @@ class Explained:
             any_others = "but other pictures with the same labels explain as much, so nothing is concluded"
             return f"{share} {read}, {any_others}. First look at data: the round's own examples (source, start, batch)."
         first = "; then at ".join(f"{c.key}: {c.change}{_percent(c.share)}" for c in self.causes[:3])
-        better = ", but another account explains clearly more" if self.enough and self.its_pictures else ""
+        another = self.causes and self.causes[0].share is not None
+        better = ", but another account explains clearly more" if another else ", but not every tensor"
+        better = better if self.enough and self.its_pictures else ""
         return f"{share} {read}{better}, so nothing is concluded. First look at {first or 'the plan'}."
 
 
@@ -191,6 +218,8 @@ def explain(
     if mean is not None:
         low = statistics.fmean(beyond) - DEVIATIONS * statistics.stdev(beyond)
         pictures = ours.beyond, min(ENOUGH * min(beyond), low)
+    rounded, size = setting.rounded(update), math.sqrt(total)
+    odd = [k for k, p in parts.items() if _is_odd(*p, least=max(FAINT * size, GENEROUS * rounded[k]))]
     found = Explained(
         fit=ours.fit,
         expected=(min(shares), max(shares)),
@@ -198,11 +227,19 @@ def explain(
         recognisable=min(c.fit.cosine for c in own) > CERTAIN / math.sqrt(entries),
         tensors=tuple(tensors),
         pictures=pictures,
+        rounding=max(SLIGHT, GENEROUS * math.hypot(*rounded.values()) / size),
+        odd=() if rescales_entries(setting.protocol) else tuple(odd),
     )
     doubted = found.drawn and found.fit.share < ENOUGH
-    if (found.holds and not doubted) or not found.recognisable or found.too_well:
+    if (found.holds and not doubted and not found.leaves_more) or not found.recognisable or found.too_well:
         return found
     return replace(found, causes=find_causes(setting, update, draws, found))
+
+
+def _is_odd(simulated: float, captured: float, inner: float, *, least: float) -> bool:
+    """Whether the plan explains little of a tensor, from the squared norms and the inner product."""
+    missing = math.sqrt(max(simulated + captured - 2 * inner, 0.0))
+    return Fit.of(simulated, captured, inner).share < ODD and missing > least
 
 
 def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: Draws) -> Tensors:

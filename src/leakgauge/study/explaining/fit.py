@@ -26,6 +26,11 @@ class Fit:
         larger = max(self.norm, 1 / self.norm) if self.norm > 0 else math.inf
         return self.cosine / larger if math.isfinite(larger) else 0.0
 
+    @property
+    def left(self) -> float:
+        """‖simulated − captured‖ / ‖captured‖."""
+        return math.sqrt(max(self.norm**2 + 1 - 2 * self.cosine * self.norm, 0.0))
+
     @staticmethod
     def of(simulated: float, captured: float, inner: float) -> Fit:
         """From the squared norms and the inner product. One that is not finite fits nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.study.explaining.fit import Fit
+from leakgauge.study.explaining.fit import Fit, products
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch, Loss, Mode, Task, cross_entropy
 from leakgauge.tensors import Tensors
@@ -34,6 +35,9 @@ PAIRS = 24
 
 MOST_STEPS = 100
 """Minibatches of a client up to which other numbers of epochs and sizes are tried."""
+
+PROBED = 1e-3
+"""Weight decay whose effect on a round says how much of it there is."""
 
 SHUFFLE = "clients[0].shuffle"
 
@@ -73,6 +77,15 @@ def mistakes(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake
     if not isinstance(setting.defense, NoDefense):
         yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
     yield from _of_local_training(setting)
+
+
+def slight(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
+    """Those that change so little of an update that a plan with one explains nearly all."""
+    yield from swapped(setting, update, draws)
+    yield from _of_the_decay(setting, update, draws)
+    if setting.protocol.kind is UpdateKind.DELTA:
+        yield Mistake("clients[0].lr", "set", setting, fit_rate=True)
+    yield from _of_the_loss(setting)
 
 
 def swapped(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
@@ -123,6 +136,27 @@ def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
     factor = 1 / fit.norm if fit.norm > 0 else 1.0
     words = f"it is {factor:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
     yield Mistake("update", words, replace(setting, protocol=Scaled(setting.protocol, factor)))
+
+
+def _of_the_decay(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
+    """Weight decay that the plan has otherwise: as much as explains most of what is left."""
+    loop = setting.protocol.training if isinstance(setting.protocol, FedAvg) else setting.protocol
+    if not isinstance(loop, LocalTraining) or not isinstance(loop.optimiser, SGD):
+        return
+    sgd = loop.optimiser
+
+    def decaying(decay: float) -> Setting:
+        return replace(setting, protocol=replace(loop, optimiser=replace(sgd, weight_decay=decay)))
+
+    plain, more = (decaying(sgd.weight_decay + by).simulated(update, draws) for by in (0.0, PROBED))
+    way = {k: more[k] - plain[k] for k in plain}
+    missing = {k: update.tensors[k].to(plain[k]) - plain[k] for k in plain}
+    size, _, along = products(way, missing)
+    found = sgd.weight_decay + PROBED * along / (size or 1.0)
+    if found <= 0 or not math.isfinite(found):
+        return
+    for decay in dict.fromkeys((float(f"{found:.1g}"), float(f"{found:.3g}"))):
+        yield Mistake("clients[0].weight_decay", f"{decay:g}", decaying(decay))
 
 
 def _of_the_order(setting: Setting) -> Iterator[Mistake]:

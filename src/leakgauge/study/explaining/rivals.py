@@ -8,6 +8,7 @@ rounds, clearly better.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ class Account:
         update: what was captured, read as the change has it.
         group: the keys of the plan that it changes.
         fitted: whether a learning rate was fitted to this update, which lets a wrong account explain more.
+        left: share of the update's length that one simulated round left.
     """
 
     cause: Cause
@@ -50,6 +52,7 @@ class Account:
     update: Update
     group: str
     fitted: bool = False
+    left: float = math.inf
 
     @property
     def share(self) -> float:

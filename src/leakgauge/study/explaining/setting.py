@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,8 +17,11 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.fit import Fit
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors
-from leakgauge.update import Update
+from leakgauge.tensors import Tensors, Wire
+from leakgauge.update import Update, UpdateKind
+
+BLOCK = 1 << 16
+"""Entries whose rounding is looked at together."""
 
 GUESSES = 8
 """Draws of order and dropout of which the closest counts: two rounds in different orders may have little in common."""
@@ -69,6 +73,19 @@ class Setting:
     def guessed(self, update: Update, draws: Draws, guess: int) -> Tensors:
         """The simulated round of one guess at what is drawn."""
         return self.simulated(update, draws.of("guess", guess) if guess else draws)
+
+    def rounded(self, update: Update) -> dict[str, float]:
+        """Norm of what rounding makes of each tensor that is sent, a delta by the weights that it was taken of."""
+        steps, delta = max(self.protocol.steps(len(self.batch)), 1), update.header.kind is UpdateKind.DELTA
+        found: dict[str, float] = {}
+        for name, tensor in update.tensors.items():
+            sizes: list[float] = []
+            blocks = (t.detach().flatten().split(BLOCK) for t in (tensor, self.task.parameters[name]))
+            for sent, own in zip(*blocks, strict=True):
+                held = [sent, own.to(sent) + sent] if delta else [sent]
+                sizes += [Wire.of(t).unit * float(t.norm()) for t in held]
+            found[name] = math.hypot(*sizes) * math.sqrt(steps)
+        return found
 
     def own_round(self, update: Update, draws: Draws) -> Update:
         """What this account's client sends, noise included; `draws` are the client's."""

@@ -119,9 +119,9 @@ class Defense:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether the update is changed by a mechanism that no attacker can know: `on_update`, or what `for_batch` makes,
-        without an `attacker_view` that was written for it, or `on_example_gradients` with a `without_noise` of the base class that
-        does not run it. What such an attacker fails at, hiding the mechanism has stopped."""
+        """Whether the update is changed by a mechanism that no attacker can know: `on_update`, or what `for_batch`
+        makes, without an `attacker_view` that was written for it, or `on_example_gradients` with a `without_noise` of
+        the base class that does not run it. What such an attacker fails at, hiding the mechanism has stopped."""
         examples = type(self).without_noise is not Defense.without_noise
         kind = type(self)
         silent = any(_anew(kind, stage, than="attacker_view") for stage in ("on_update", "for_batch"))

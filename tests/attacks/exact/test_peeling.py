@@ -62,6 +62,19 @@ def test_a_whole_batch_with_its_labels(hidden: tuple[int, ...], wire: torch.dtyp
     assert torch.equal(found.labels, b.labels[nearest])
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_bias_that_did_not_move_is_no_error(n: int) -> None:
+    """Of one direction none was left to solve for: ``linalg.solve: A must be batches of square matrices``."""
+    t, b = task(), examples(n)
+    sent = client_update(t, FedSGD(), b, Draws(0))
+    name = next(k for k, v in sent.tensors.items() if v.ndim == 1)
+    still = Update(sent.tensors | {name: torch.zeros_like(sent.tensors[name])}, sent.header)
+    found = Peeling(groups=3).reconstruct(
+        Observation(t, still, Knowledge(example_count=n)), torch.Generator().manual_seed(0)
+    )
+    assert found.status is Status.FAILED
+
+
 @pytest.mark.parametrize(
     "protocol", [FedAvg(lr=0.1), SecureAggregation(cohort=2), SecureAggregation(cohort=2, client=FedAvg(lr=0.5))]
 )

@@ -135,7 +135,7 @@ def finish(
         best = max(best, directions.shape[1])
         if directions.shape[1] >= rank - 1:
             whole = directions if directions.shape[1] == rank else _completed(tail, sums, span, directions)
-            found = _examples(tail, sums, span, whole, len(state.bias))
+            found = _examples(tail, sums, span, whole, len(state.bias)) if whole.shape[1] == rank else None
             if found is not None:
                 return Finish(found, rank, rank, trials)
         if trials >= SURE * SILENT ** (1 - rank) or over():

@@ -16,12 +16,12 @@ from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Optimise
 from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
-from leakgauge.defenses import NoDefense
+from leakgauge.defenses import NoDefense, TopK
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.fit import Fit, products
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch, Loss, Mode, Task, cross_entropy
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, entries
 from leakgauge.update import Update, UpdateKind
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -86,6 +86,16 @@ def slight(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
     if setting.protocol.kind is UpdateKind.DELTA:
         yield Mistake("clients[0].lr", "set", setting, fit_rate=True)
     yield from _of_the_loss(setting)
+    yield from _of_the_zeros(setting, update)
+
+
+def _of_the_zeros(setting: Setting, update: Update) -> Iterator[Mistake]:
+    """Small entries that were left out."""
+    if isinstance(setting.defense, NoDefense):
+        kept = sum(int(t.count_nonzero()) for t in update.tensors.values()) / entries(update.tensors)
+        if kept < 1:
+            words = f"{{topk: {{keep: {kept:.3g}}}}} or another that leaves entries out"
+            yield Mistake("defenses", words, replace(setting, defense=TopK(keep=kept)))
 
 
 def swapped(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:

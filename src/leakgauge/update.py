@@ -32,6 +32,15 @@ OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")
 """Files of state dicts and arrays."""
 
 
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""How names of BatchNorm's buffers end."""
+
+
+def trains(name: str, tensor: Tensor) -> bool:
+    """Whether an entry of a state dict may be a parameter, and not BatchNorm's statistics or a counter."""
+    return not name.endswith(STATISTICS) and tensor.is_floating_point()
+
+
 class UpdateKind(Enum):
     """`GRADIENT`: the mean loss gradient. `DELTA`: θ_local − θ_server, which points the other way."""
 
@@ -90,8 +99,7 @@ class Update:
         require(not odd, "after", f"and before do not share {', '.join(odd[:3])}", same)
         shapes = [k for k, v in before.items() if k in after and after[k].shape != v.shape]
         require(not shapes, "after", f"has another shape of {', '.join(shapes[:3])}", same)
-        stats = ("running_mean", "running_var", "num_batches_tracked")
-        plain = [k for k in before if k in after and not k.endswith(stats) and before[k].is_floating_point()]
+        plain = [k for k in before if k in after and trains(k, before[k])]
         names = plain if names is None else names
         require(bool(names), "before", "holds nothing that trains", "give the model's whole state dict")
         tensors = {k: (after[k] - before[k]).detach() for k in names}

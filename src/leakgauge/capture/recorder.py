@@ -22,7 +22,7 @@ from torch import Tensor
 from leakgauge.capture.listening import listening, unbroken
 from leakgauge.files import private_folder, replacing
 from leakgauge.models.weights import fingerprint
-from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
+from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, trains
 
 EXAMPLES = "examples.npz"
 """File of a captured round's examples."""
@@ -147,9 +147,18 @@ class Recorder:
 
     def _update(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor], count: int | None) -> Update:
         if self.sends is not None:
-            return Update({k: v.detach() for k, v in reply.items()}, UpdateHeader(self.sends, count))
+            return self._as_sent(before, reply, UpdateHeader(self.sends, count))
         part = {k: before[k] for k in reply if k in before}
         return Update.between(part, reply, example_count=count or None)
+
+    @staticmethod
+    def _as_sent(before: Mapping[str, Tensor], reply: Mapping[str, Tensor], header: UpdateHeader) -> Update:
+        """A reply that is an update already; statistics of BatchNorm in it are what they came to, as elsewhere."""
+        moved = {k: v.detach() for k, v in reply.items() if trains(k, v)}
+        beside = {k: v.detach() for k, v in reply.items() if k not in moved}
+        if header.kind is UpdateKind.DELTA:
+            beside = {k: before[k] + v.to(before[k]) if k in before else v for k, v in beside.items()}
+        return Update(moved, header, beside or None)
 
 
 def round_folder(round_: str, node: str, side: str = "") -> str:

@@ -1,0 +1,38 @@
+"""A round is captured alike whatever form its reply has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from leakgauge.capture import Recorder
+from leakgauge.study.explaining.captured import read_update
+from leakgauge.task import DataSpec, Task
+from leakgauge.update import UPDATE, Update, UpdateKind
+
+
+def test_a_difference_of_states_is_captured_as_the_states_are(tmp_path: Path) -> None:
+    """With BatchNorm, as NVFlare sends it by default, the file was refused ("holds num_batches_tracked of int64"),
+    and without the counter "changes running_mean, which the model freezes": who left both out had an audit that took
+    the statistics for kept at home."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4))
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    steps = torch.optim.SGD(net.parameters(), 0.1)
+    nn.functional.cross_entropy(net(torch.rand(2, 3, 8, 8)), torch.tensor([0, 1])).backward()
+    steps.step()
+    after = {k: v.clone() for k, v in net.state_dict().items()}
+    difference = {k: v - before[k] for k, v in after.items()}
+    net.load_state_dict(before)
+    task, found = Task.of(net, DataSpec((3, 8, 8), 4), mode="train"), []
+    for sends, reply in ((None, after), (UpdateKind.DELTA, difference)):
+        kept = Recorder(folder=tmp_path, sends=sends).keep(before, reply, round_="1", node=str(sends), count=2)
+        found.append((Update.load(kept / UPDATE), read_update(kept / UPDATE, task)))
+    (one, read), (other, again) = found
+    assert one.buffers is not None
+    assert other.buffers is not None
+    assert one.buffers.keys() == other.buffers.keys()
+    assert all(torch.allclose(one.buffers[k], other.buffers[k]) for k in one.buffers)
+    assert read.tensors.keys() == again.tensors.keys() == task.parameters.keys()
+    assert all(torch.equal(read.tensors[k], again.tensors[k]) for k in read.tensors)

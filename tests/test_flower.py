@@ -133,6 +133,32 @@ def test_client_and_server_capture_the_same_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("identity")
+@pytest.mark.parametrize("first", ["arrays", "control"])
+def test_control_variates_are_not_taken_for_the_parameters(
+    tmp_path: Path, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have the parameters' names, and the last record won: SCAFFOLD's were captured as weights and update."""
+    before, after = net(), net()
+    step(after)
+
+    def message(module: nn.Module) -> RecordDict:
+        zeros = {k: torch.zeros_like(v) for k, v in module.state_dict().items()}
+        both = {"arrays": ArrayRecord(module.state_dict()), "control": ArrayRecord(zeros)}
+        return RecordDict({first: both.pop(first), **both})
+
+    received = Message(message(before), dst_node_id=1, message_type="train")
+    CaptureMod(tmp_path)(
+        received, LocalGrid(ClientApp(), 1)._context(1), lambda msg, _: Message(message(after), reply_to=msg)
+    )
+    (folder,) = tmp_path.iterdir()
+    weights = read_model(folder / "weights.safetensors", "weights")
+    update = Update.load(folder / "update.safetensors")
+    assert all(torch.equal(weights[k], v) for k, v in before.state_dict().items())
+    assert all(torch.equal(update.tensors[k], v - weights[k]) for k, v in after.named_parameters())
+    assert "arrays 'control' have the parameters' names" in caplog.text
+
+
+@pytest.mark.usefixtures("identity")
 def test_captures_are_for_their_owner_alone(tmp_path: Path) -> None:
     rounds(client_app(CaptureMod(tmp_path / "new")), plain())
     for path in (tmp_path / "new").rglob("*"):

@@ -16,16 +16,31 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from leakgauge.capture import Recorder, named, seen, unbroken, watching
+from leakgauge.capture.listening import log
 from leakgauge.update import UpdateKind
 
 __all__ = ["CaptureMod", "CaptureNumPyClient", "CaptureStrategy", "seen"]
+
+ARRAYS = "arrays"
+"""The record that holds the parameters in Flower's strategies, if they are not told otherwise."""
 
 COUNT = "num-examples"
 """The metric under which Flower's strategies expect the number of examples."""
 
 
 def _state(records: RecordDict) -> dict[str, Tensor]:
-    return {k: v for record in records.array_records.values() for k, v in record.to_torch_state_dict().items()}
+    """The arrays of all records by name. Of records that share names the one that strategies call "arrays" counts, or
+    the first: others, such as control variates, are no parameters."""
+    found: dict[str, Tensor] = {}
+    for key in sorted(records.array_records, key=lambda key: key != ARRAYS):
+        state = records.array_records[key].to_torch_state_dict()
+        if found.keys() & state.keys():
+            log.warning(
+                "arrays '%s' have the parameters' names: they travel, and no capture and no audit has them", key
+            )
+        else:
+            found |= state
+    return found
 
 
 def _count(records: RecordDict) -> int | None:

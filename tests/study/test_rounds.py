@@ -82,6 +82,16 @@ def test_five_rounds_of_one_client_are_one_audit_and_one_client(tmp_path: Path) 
     assert report["decision"]["origin"]["words"].startswith("Captured: 5 real updates of 1 client, round-1-node-7, ")
 
 
+def test_examples_of_other_rounds_do_not_stand_for_those_that_were_not_kept(tmp_path: Path) -> None:
+    """A loop that drops its last minibatch reports more examples than it trains on: other rounds' took their places,
+    and counted as this client's that were not recovered."""
+    mine, _ = record(tmp_path, [("7", [0]), ("8", [4])])
+    update = Update.load(mine / UPDATE)
+    replace(update, header=replace(update.header, example_count=2)).save(mine / UPDATE)
+    with pytest.raises(InputError, match="2 examples, and 1 of them were kept"):
+        planned([mine])
+
+
 def test_the_command_says_that_the_network_saw_raw_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakgauge.study.session.run_audit", lambda *_, **__: None)
     (folder,) = record(tmp_path, [("7", [0])])

@@ -90,6 +90,8 @@ def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data
 
 
 def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | None) -> dict[str, Any]:
+    from leakgauge.data.captured import FILE, HINT
+    from leakgauge.data.npz import read_archive
     from leakgauge.resolve import split
     from leakgauge.update import UPDATE, WEIGHTS, Update
 
@@ -106,6 +108,11 @@ def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | No
     count = update.header.example_count
     if count is None:
         raise InputError("folder", "the update does not say how many examples made it", "write a plan with data.batch")
+    if data is None and kept is not None:
+        own = len(read_archive(kept / FILE, (("x",), ("y",)), HINT)[0])
+        problem = f"is missing: the update is of {count} examples, and {own} of them were kept"
+        hint = "give a source with all of them first, in their order: some did not train (drop_last) or were not heard"
+        require(own >= count, "--data", problem, hint)
     name, arguments = split(model, "--model")
     return {
         "name": folder.name,

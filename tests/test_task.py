@@ -138,3 +138,30 @@ def test_a_task_holds_its_weights_once() -> None:
         assert {k: p.data_ptr() for k, p in held.items()} == {k: t.data_ptr() for k, t in one.parameters.items()}
     assert task.to(torch.empty(())).parameters["1.weight"].data_ptr() == task.parameters["1.weight"].data_ptr()
     assert task.module_copy()[2].running_mean is not task.module[2].running_mean
+
+
+class Dropping(nn.Module):
+    """Dropout as a function, which no module of torch's shows."""
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.always, self.first, self.last = always, nn.Linear(192, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.sigmoid(self.first(x.flatten(1)))
+        out: Tensor = self.last(F.dropout(hidden, 0.3, self.always or self.training))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("always", "mode", "draws"), [(False, "train", True), (False, "eval", False), (True, "eval", True)]
+)
+def test_a_model_that_draws_is_known_by_what_it_does(always: bool, mode: str, draws: bool) -> None:
+    """Dropout called as a function drew from torch's own numbers: the same client sent another update each time."""
+    task = Task.of(Dropping(always=always), SPEC, mode=mode)
+    assert task.stochastic == draws
+    batch = Batch(torch.rand(2, *SPEC.shape), torch.tensor([0, 1]))
+    before = torch.get_rng_state()
+    one, two = (client_update(task, FedSGD(), batch, Draws(0)).tensors for _ in range(2))
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert torch.equal(before, torch.get_rng_state())

@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
 
 
@@ -84,10 +83,12 @@ class Task:
     """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
-    a gradient travel with the buffers. `module` is a private copy and never changes. See `twice_differentiable`.
+    a gradient travel with the buffers. `module` is a private copy and never changes.
+    See `leakgauge.tensors.twice_differentiable`.
 
     Attributes:
-        stochastic: the model draws at random (dropout in train mode, a variational bottleneck).
+        stochastic: the model draws at random (dropout in train mode, a variational bottleneck), by its layers or by what
+            it answers.
         penalties: added to the loss.
     """
 
@@ -146,7 +147,7 @@ class Task:
             name=name or type(module).__name__,
             stochastic=drops and mode is Mode.TRAIN,
         )
-        return replace(task, outputs=task._check())
+        return replace(task, outputs=task._check(), stochastic=task.stochastic or task._draws())
 
     def _check(self) -> int:
         try:
@@ -168,6 +169,16 @@ class Task:
         )
         self._check_loss(logits)
         return int(logits.shape[1])
+
+    def _draws(self) -> bool:
+        """Whether two calls on the same inputs differ, as where dropout is called as a function."""
+        inputs = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
+        if not self.data.is_text:
+            inputs += self.data.range * (torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5)
+        inputs = inputs.to(next(iter(self.parameters.values())))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))
+        return not torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
 
     def _check_loss(self, logits: Tensor) -> None:
         try:
@@ -243,22 +254,6 @@ class Task:
         for penalty in self.penalties:
             loss = loss + penalty(seen[penalty.part])
         return loss, fresh
-
-
-@contextmanager
-def twice_differentiable() -> Iterator[None]:
-    """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
-
-    The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
-    derivative and no forward one.
-    """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager

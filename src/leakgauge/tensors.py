@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Tensors = dict[str, Tensor]
 """Parameter name to tensor, in the order of ``module.named_parameters()``."""
@@ -25,6 +26,22 @@ def forward_mode() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
         yield
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
+
+    The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
+    derivative and no forward one.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:

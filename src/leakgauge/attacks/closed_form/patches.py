@@ -13,8 +13,8 @@ from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch, Task, twice_differentiable
-from leakgauge.tensors import Tensors
+from leakgauge.task import Batch, Task
+from leakgauge.tensors import Tensors, twice_differentiable
 
 PROBES = 2
 """Examples that are sent through the model: BatchNorm in train mode refuses one."""

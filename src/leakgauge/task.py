@@ -87,8 +87,8 @@ class Task:
     See `leakgauge.tensors.twice_differentiable`.
 
     Attributes:
-        stochastic: the model draws at random (dropout in train mode, a variational bottleneck), by its layers or by what
-            it answers.
+        stochastic: the model draws at random (dropout in train mode, a variational bottleneck), by its layers or as
+            its answers show.
         penalties: added to the loss.
     """
 

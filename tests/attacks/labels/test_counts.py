@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels import IDLG, CountsFromLastLayer, KnownLabels, LabelGuess, Unknown
+from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder, neighbours
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
+from leakgauge.defenses import Compose, Defense, RandomK, noise
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -312,3 +314,28 @@ def test_one_label_is_not_read_where_the_loss_raises_another_logit() -> None:
     found = IDLG().infer(Observation(task, update, Knowledge()), torch.Generator())
     assert isinstance(found, Unknown)
     assert "under this loss" in found.message
+
+
+OMITTED = [
+    (RandomK(keep=0.1), FedSGD(), 1, 8),
+    (RandomK(keep=0.1), FedAvg(lr=0.01, epochs=2), 1, 8),
+    (Compose((noise(relative=0.3), RandomK(keep=0.3, unbiased=True))), FedSGD(), 1, 8),
+    (RandomK(keep=0.3, unbiased=True), FedSGD(), 4, 3),
+]
+
+
+@pytest.mark.parametrize(("defense", "client", "count", "clients"), OMITTED)
+def test_entries_left_out_at_random_hide_no_label(defense: Defense, client: Protocol, count: int, clients: int) -> None:
+    """A random-k sends the label's own entry of the bias as seldom as any other, and the bias alone was read: three of
+    four labels were wrong at a tenth, and the search under a wrong label found nothing."""
+    task, right = Task.of(lenet(0), CIFAR), 0
+    for seed in range(clients):
+        g = torch.Generator().manual_seed(seed)
+        batch = Batch(made_up(CIFAR, count, g), torch.randint(10, (count,), generator=g))
+        update = client_update(task, client, batch, Draws(seed), defense=defense)
+        seen = Observation(task, update, Knowledge(example_count=count, local_training=client, defense=defense))
+        guess = CountsFromLastLayer().infer(seen, g)
+        assert isinstance(guess, LabelGuess)
+        both = [torch.bincount(labels, minlength=10) for labels in (guess.labels, batch.labels)]
+        right += int(torch.minimum(*both).sum())
+    assert right >= 0.7 * clients * count

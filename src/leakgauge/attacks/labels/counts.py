@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
+from leakgauge.attacks.labels.omitted import completed
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, labels_of, mean_field
 from leakgauge.attacks.labels.strategy import IDLG, Classifier, LabelGuess, Unknown, find_classifier
 from leakgauge.clients.local_training import FedSGD
@@ -54,8 +55,10 @@ class CountsFromLastLayer:
     Edge cases: a loss that cannot be simulated for many clients at once (it looks into its tensors): `Unknown`, label
     counts are not estimated; unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only
     ratios could be read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
-    Known failure: several examples behind clipping or sparsification are read as if there were none, with
-    confidence 0 where the defence is known. Local steps that overshoot: the order of the examples is unknown and
+    Classifier entries that a known defence left out whatever their size (random-k, Soteria) are filled in first
+    (`completed`).
+    Known failure: several examples behind clipping or top-k are read as if there were none, with confidence 0 where
+    the defence is known. Local steps that overshoot: the order of the examples is unknown and
     decides what each step does. Features that depend on the class, which unlabelled stand-ins do not show.
 
     Attributes:
@@ -82,6 +85,7 @@ class CountsFromLastLayer:
             return protocol
         if count is None or count < 1:
             return Unknown("the example count is unknown, so only ratios of the labels can be read; add example_count")
+        observation = completed(observation, layer, count, generator.clone_state())
         if count == 1:  # sharper than any regression, and it survives clipping, noise and sparsity
             single = IDLG().infer(observation, generator)
             if isinstance(single, LabelGuess):

@@ -12,7 +12,7 @@ from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import TopK
+from leakgauge.defenses import DPSGD, TopK
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -99,6 +99,12 @@ def test_other_clients_stay_what_they_are(client: Protocol) -> None:
 def test_minibatches_are_not_joined_where_batch_norm_sees_them_apart() -> None:
     where = task(Mode.TRAIN.value, nn.BatchNorm1d(200))
     observation = seen(LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, accumulate=2), where)
+    assert plain_round(observation) is observation
+
+
+def test_minibatches_are_not_joined_that_were_noised_apart() -> None:
+    known = {"defense": DPSGD(norm=1.0, noise_multiplier=1.0)}
+    observation = seen(LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, accumulate=2), **known)
     assert plain_round(observation) is observation
 
 

@@ -28,7 +28,8 @@ def plain_round(observation: Observation) -> Observation:
     client = knowledge.local_training
     if client is None or observation.update.header.kind is not UpdateKind.DELTA:
         return observation
-    plain = _plain(client, count, mixes=_mixes(task))
+    apart = knowledge.defense is not None and knowledge.defense.acts_on_examples  # with noise of its own each
+    plain = _plain(client, count, mixes=apart or _mixes(task))
     if plain is not client:
         observation = replace(observation, knowledge=replace(knowledge, local_training=plain))
     bare, defended = _without_decay(plain), knowledge.defense is not None and parts_of(knowledge.defense)

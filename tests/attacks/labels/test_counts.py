@@ -17,7 +17,7 @@ from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder, neighbours
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
-from leakgauge.defenses import Compose, Defense, RandomK, noise
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, RandomK, noise
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -339,3 +339,21 @@ def test_entries_left_out_at_random_hide_no_label(defense: Defense, client: Prot
         both = [torch.bincount(labels, minlength=10) for labels in (guess.labels, batch.labels)]
         right += int(torch.minimum(*both).sum())
     assert right >= 0.7 * clients * count
+
+
+@pytest.mark.parametrize(("defense", "least"), [(Clip(norm=0.1), 13), (ClipExamples(norm=0.1), 9)])
+def test_a_clip_hides_no_counts(defense: Defense, least: int) -> None:
+    """Counts were read as if the clipped length were the client's: a third of the labels was right, and a search under
+    the others found nothing behind a defence that leaves the direction as it is."""
+    task, right = Task.of(lenet(0), CIFAR), 0
+    for seed in range(2):
+        g = torch.Generator().manual_seed(seed)
+        batch = Batch(made_up(CIFAR, 8, g), torch.randint(10, (8,), generator=g))
+        update = client_update(task, FedSGD(), batch, Draws(seed), defense=defense)
+        seen = Observation(task, update, Knowledge(example_count=8, defense=defense))
+        guess = CountsFromLastLayer().infer(seen, g)
+        assert isinstance(guess, LabelGuess)
+        assert guess.confidence > 0
+        both = [torch.bincount(labels, minlength=10) for labels in (guess.labels, batch.labels)]
+        right += int(torch.minimum(*both).sum())
+    assert right >= least

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.labels.clipped import clips, unclipped
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
 from leakgauge.attacks.labels.omitted import completed
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, labels_of, mean_field
@@ -56,10 +57,11 @@ class CountsFromLastLayer:
     counts are not estimated; unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only
     ratios could be read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
     Classifier entries that a known defence left out whatever their size (random-k, Soteria) are filled in first
-    (`completed`).
-    Known failure: several examples behind clipping or top-k are read as if there were none, with confidence 0 where
-    the defence is known. Local steps that overshoot: the order of the examples is unknown and
-    decides what each step does. Features that depend on the class, which unlabelled stand-ins do not show.
+    (`completed`), of several examples also what top-k left out; the length that a known clip took off is found first
+    (`unclipped`). Other defences are read as if there were none, of several examples, with confidence 0 where they
+    reshape the update.
+    Known failure: local steps that overshoot: the order of the examples is unknown and decides what each step does.
+    Features that depend on the class, which unlabelled stand-ins do not show.
 
     Attributes:
         stand_ins: inputs that features are drawn from; `Knowledge.public_data` where there is enough of it.
@@ -99,7 +101,10 @@ class CountsFromLastLayer:
             features = layer.features(observation.task, inputs)[0].detach().cpu().double()
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
+        fitted = None
         try:
+            if clips(observation):
+                observation, fitted = unclipped(observation, layer, protocol, features, count)
             start, confidence = mean_field(observation, layer, protocol, features, count)
         except RuntimeError as error:  # a loss of the user's own that looks into its tensors
             return Unknown(
@@ -110,19 +115,20 @@ class CountsFromLastLayer:
         work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
         work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
         if outputs > self.most_outputs or work > self.most_work:
-            return _doubted(observation, LabelGuess(labels_of(start), confidence))
+            return _doubted(observation, LabelGuess(labels_of(start), confidence), fitted)
         head, observed = _head(observation, layer, protocol, features, inputs, self.most_outputs)
-        return _doubted(observation, _regress(head, observed, start, count, self.clients, generator))
+        return _doubted(observation, _regress(head, observed, start, count, self.clients, generator), fitted)
 
 
-def _doubted(observation: Observation, guess: LabelGuess) -> LabelGuess:
-    """Without confidence where a known defence reshapes the update (clips, sparsifies): this reading ignores it."""
+def _doubted(observation: Observation, guess: LabelGuess, fitted: float | None) -> LabelGuess:
+    """Without confidence where a known defence reshapes the update in a way that this reading ignores; behind a clip no
+    surer than the length that was `fitted`."""
     knowledge = observation.knowledge
     if knowledge.defense is None:
         return guess
     view = view_of(knowledge.defense, observation.update, None)
     reshaped = knowledge.defense.acts_on_examples or view.simulate is not None or view.support is not None
-    return replace(guess, confidence=0.0) if reshaped else guess
+    return replace(guess, confidence=min(guess.confidence, fitted or 0.0)) if reshaped else guess
 
 
 def protocol_of(observation: Observation) -> Protocol | Unknown:

@@ -27,15 +27,15 @@ def completed(observation: Observation, layer: Classifier, count: int, generator
     A random-k drops the label's own entry of the bias more often than not, and the others say too little; its row of
     the weight tells the label all the same. Of one example the product is exact, and c and h follow by alternating
     least squares over what was sent, from the mean feature of `STAND_INS`; of several h stays that feature. Factors of
-    an unbiased random-k are taken off. Unchanged where all was sent, where what was left out is known to be small
-    (top-k), and where the defence is not known.
+    an unbiased random-k are taken off. Unchanged where all was sent, of one example behind top-k, which sends the
+    label's entry of the bias, and where the defence is not known.
 
     Args:
         count: examples in the update.
     """
     known = observation.knowledge
     view = None if known.defense is None else view_of(known.defense, observation.update, known.draws)
-    if view is None or view.support is None or view.unsent_small:
+    if view is None or view.support is None or (view.unsent_small and count == 1):
         return observation
     sent = torch.cat([view.support[layer.weight].cpu(), _column(view.support, layer)], 1).bool()
     weight, bias = layer.of(_unscaled(observation, layer))

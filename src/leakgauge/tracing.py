@@ -58,17 +58,18 @@ def linear_inputs(task: Task, parameters: Tensors, inputs: Float[Tensor, "n *sha
 def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
     """Linear layers that receive the flattened model input itself.
 
-    A random probe is sent through the model: a layer qualifies when what reaches it is the probe.
+    A random probe is sent through the model: a layer qualifies when what reaches it is the probe, to rounding.
     """
     like = next(iter(task.parameters.values()))
     probe = torch.rand((2, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
     raw = task.data.low + task.data.range * probe
     flat = task.data.normalise(raw).flatten(1)
+    rounding = 1e-5 * float(flat.abs().max())
     reached = linear_inputs(task, task.parameters, raw)
 
     def is_input(name: str) -> bool:
         got = reached.get(name)
-        return got is not None and got.shape == flat.shape and bool(torch.allclose(got, flat))
+        return got is not None and got.shape == flat.shape and bool(torch.allclose(got, flat, atol=rounding))
 
     return [layer for layer in linear_layers(task) if is_input(layer.name)]
 

@@ -23,12 +23,13 @@ from leakgauge.attacks.matching import (
     Prior,
     Scheduled,
     SmearedMasks,
+    Start,
     TotalVariation,
     Uniform,
     falling,
     proportional,
 )
-from leakgauge.attacks.matching.parts import Start
+from leakgauge.attacks.plain_model import plain_model
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
 from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from
 from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
@@ -61,16 +62,15 @@ keeps it in force where the slope of the data term, of which a `Balanced` prior 
 class Auto:
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
-    First the exact reads, in the order of `leakgauge.attacks.recipes.exact_reads.EXACT`. Examples that are certified
-    are taken out of the update, and what is left is attacked in the same way. Then, on smooth networks that took two
-    steps of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and budget, from
-    what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from
-    a uniform start, with a smoothed total variation that falls over the run (`falling_variation`); its steps grow with
-    the batch. Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth
-    of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start
-    that was read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance,
-    labels counted from the last layer. Of texts the tokens are read (`TokenRead`), no more. How it compares with the
-    recipes is in docs/minimisers.md.
+    First the exact reads of the `plain_model`, in the order of `exact_reads.EXACT`. Examples that are certified are
+    taken out of the update, and what is left is attacked in the same way. Then, on smooth networks that took two steps
+    of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and budget, from what
+    was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from a uniform
+    start, with a smoothed total variation that falls over the run (`falling_variation`); its steps grow with the batch.
+    Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth of the pull
+    (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was read in closed form with lr
+    0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels counted from the last layer.
+    Of texts the tokens are read (`TokenRead`), no more. How it compares with the recipes is in docs/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 
@@ -140,7 +140,7 @@ class Auto:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """What proves itself, and the search for the rest; `tried` says what was tried and why it stopped."""
-        portfolio = Portfolio(budget, compute, on_step)
+        portfolio, observation = Portfolio(budget, compute, on_step), plain_model(observation)
         if observation.task.data.is_text:
             return portfolio.answer(portfolio.run("tokens", TokenRead(), observation, generator))
         defense = observation.knowledge.defense

@@ -1,0 +1,166 @@
+"""One model in several spellings is attacked as one model; what each said before is in the docstrings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakgauge.attacks.plain_model import plain_model
+from leakgauge.attacks.recipes import Auto
+from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
+from leakgauge.clients.optimisers import Adam
+from leakgauge.compute import Budget
+from leakgauge.defenses import Defense
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation, Status
+from leakgauge.task import Batch, DataSpec, Mode, Task
+from leakgauge.tensors import map_tensors, squared_norm
+
+SPEC = DataSpec((3, 6, 6), 4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+WIDE = 96
+
+
+class Held(nn.Module):
+    """Holds a first layer's parameters and a linear head."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(*(shape or (WIDE, 108))) / 10)
+        self.b = nn.Parameter(torch.randn(WIDE) / 10)
+        self.head = nn.Linear(WIDE, 4)
+
+    def first(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.w, self.b)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.first(x.flatten(1)).relu())
+        return out
+
+
+class Multiplied(Held):
+    def first(self, x: Tensor) -> Tensor:
+        return x @ self.w.T + self.b
+
+
+class Transposed(Held):
+    def __init__(self) -> None:
+        super().__init__(108, WIDE)
+
+    def first(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.b, x, self.w)
+
+
+class Summed(Held):
+    def first(self, x: Tensor) -> Tensor:
+        return self.b + torch.einsum("ni,oi->no", x, self.w)
+
+
+class Own(nn.Module):
+    """A linear module of one's own."""
+
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(o, i) / i**0.5), nn.Parameter(torch.randn(o) / 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, weight=self.weight, bias=self.bias)
+
+
+class Shifted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x - 1
+
+
+class Permuted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 3, 2, 1).flatten(1)
+
+
+def tail(first: nn.Module) -> tuple[nn.Module, ...]:
+    return first, nn.ReLU(), nn.Linear(WIDE, 4)
+
+
+def normed() -> nn.Module:
+    norm = nn.BatchNorm2d(3)
+    norm.running_mean, norm.running_var = torch.tensor([0.1, -0.3, 0.2]), torch.tensor([1.5, 0.6, 2.0])
+    return nn.Sequential(norm, nn.Flatten(), *tail(nn.Linear(108, WIDE)))
+
+
+MODELS = {
+    "a function": Held,
+    "a product": Multiplied,
+    "a transposed weight": Transposed,
+    "einsum": Summed,
+    "modules of one's own": lambda: nn.Sequential(nn.Flatten(), Own(108, WIDE), nn.ReLU(), Own(WIDE, 4)),
+    "a convolution over all": lambda: nn.Sequential(nn.Conv2d(3, WIDE, 6), nn.Flatten(), nn.ReLU(), nn.Linear(WIDE, 4)),
+    "a shifted input": lambda: nn.Sequential(Shifted(), nn.Flatten(), *tail(nn.Linear(108, WIDE))),
+    "channels last": lambda: nn.Sequential(Permuted(), *tail(nn.Linear(108, WIDE))),
+    "channels last, of one's own": lambda: nn.Sequential(Shifted(), Permuted(), *tail(Own(108, WIDE))),
+    "a normalised input": normed,
+}
+
+
+def task(name: str, mode: Mode = Mode.EVAL) -> Task:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Task.of(MODELS[name](), SPEC, mode=mode)
+
+
+def seen(where: Task, client: Protocol = FedSGD(), defense: Defense | None = None) -> Observation:
+    g = torch.Generator().manual_seed(1)
+    batch = Batch(torch.rand((4, 3, 6, 6), generator=g), torch.arange(4))
+    sent = client_update(where, client, batch, Draws(3), **({} if defense is None else {"defense": defense}))
+    return Observation(where, sent, Knowledge(example_count=4, local_training=client, defense=defense))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_is_read_exactly_however_its_model_is_written(name: str) -> None:
+    """Nothing but an `nn.Linear` that is given the input itself was read: each of these batches came back blurred, and
+    where the classifier is no `nn.Linear` either, not at all."""
+    found = Auto().reconstruct(seen(task(name)), torch.Generator().manual_seed(0), budget=Budget(100))
+    assert found.status is Status.EXACT
+    assert found.inputs is not None
+    truth = torch.rand((4, 3, 6, 6), generator=torch.Generator().manual_seed(1))
+    assert all(float((found.inputs - x).abs().amax((1, 2, 3)).min()) < 1e-3 for x in truth)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "client", [FedAvg(lr=0.1, epochs=2, batch_size=2), LocalTraining(optimiser=Adam(lr=1e-3), epochs=2)], ids=repr
+)
+def test_the_plain_model_trains_as_the_other(name: str, client: Protocol) -> None:
+    observation = seen(task(name), client)
+    plain = plain_model(observation)
+    assert plain.task is not observation.task
+    g = torch.Generator().manual_seed(1)
+    batch = Batch(torch.rand((4, 3, 6, 6), generator=g), torch.arange(4))
+    again = client_update(plain.task, client, batch, Draws(3)).tensors
+    gap = map_tensors(lambda a, b: a - b, again, plain.update.tensors)
+    assert float(squared_norm(gap)) < 1e-4 * float(squared_norm(again))
+
+
+class Tied(Held):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1)).relu()
+        out: Tensor = self.head(h) + F.linear(h, self.w.T)[:, :4]
+        return out
+
+
+class Mixed(nn.Module):
+    """A layer that sees more than the input's numbers one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(108, WIDE), nn.Linear(WIDE, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.one(F.layer_norm(x.flatten(1), (108,))).relu())
+        return out
+
+
+@pytest.mark.parametrize("make", [Tied, Mixed, lambda: nn.Sequential(nn.Flatten(), *tail(nn.Linear(108, WIDE)))])
+def test_where_nothing_is_the_same_in_plainer_words_nothing_changes(make: type[nn.Module]) -> None:
+    observation = seen(Task.of(make(), SPEC))
+    assert plain_model(observation) is observation

@@ -12,7 +12,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.clients.optimisers import Adam
 from leakgauge.compute import Budget
-from leakgauge.defenses import Defense
+from leakgauge.defenses import Clip, Compose, Defense, Prune, Soteria
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -163,4 +163,21 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize("make", [Tied, Mixed, lambda: nn.Sequential(nn.Flatten(), *tail(nn.Linear(108, WIDE)))])
 def test_where_nothing_is_the_same_in_plainer_words_nothing_changes(make: type[nn.Module]) -> None:
     observation = seen(Task.of(make(), SPEC))
+    assert plain_model(observation) is observation
+
+
+@pytest.mark.parametrize(
+    "defense", [Clip(norm=0.1), Prune(rate=0.5), Compose((Prune(rate=0.3), Clip(norm=0.1)))], ids=repr
+)
+def test_behind_a_defence_that_goes_by_no_names_too(defense: Defense) -> None:
+    where = task("a transposed weight")
+    batch = Batch(torch.rand((1, 3, 6, 6), generator=torch.Generator().manual_seed(1)), torch.tensor([2]))
+    sent = client_update(where, FedSGD(), batch, Draws(3), defense=defense)
+    known = Knowledge(example_count=1, local_training=FedSGD(), defense=defense)
+    found = Auto().reconstruct(Observation(where, sent, known), torch.Generator().manual_seed(0), budget=Budget(100))
+    assert found.status is Status.EXACT
+
+
+def test_a_defence_that_goes_by_layers_is_attacked_as_it_is() -> None:
+    observation = seen(task("a function"), defense=Soteria())
     assert plain_model(observation) is observation

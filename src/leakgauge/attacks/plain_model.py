@@ -14,7 +14,18 @@ from torch.func import grad
 from torch.overrides import TorchFunctionMode
 
 from leakgauge.attacks.products import PRODUCTS, SUMS, Product, Trace, alike, products_of, tensors_of
-from leakgauge.defenses import parts_of
+from leakgauge.defenses import (
+    Clip,
+    ClipExamples,
+    GaussianNoise,
+    LaplaceNoise,
+    Prune,
+    Quantise,
+    RandomK,
+    Sign,
+    TopK,
+    parts_of,
+)
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -22,6 +33,9 @@ from leakgauge.tensors import Tensors
 from leakgauge.update import Update
 
 __all__ = ["plain_model"]
+
+BLIND = (Clip, ClipExamples, TopK, RandomK, Prune, GaussianNoise, LaplaceNoise, Sign, Quantise)
+"""Defences that do the same to an entry whatever its tensor is called and wherever in it the entry stands."""
 
 CLOSE = 1e-3
 """Gradients of both models agree to so much of their largest entry."""
@@ -35,11 +49,12 @@ def plain_model(observation: Observation) -> Observation:
     another order, the data format takes that over, so that the layer reads the input itself. Names and shapes of the
     update follow. Inputs and labels that are read mean the same.
 
-    Proved by gradients of both models on random examples: where they differ, and where a known defence acts on the
-    update's tensors, the observation is returned as it is.
+    Proved by gradients of both models on random examples: where they differ, and behind a known defence that may go by
+    names, places or layers of the update (any but `BLIND` ones of unknown draws), the observation is returned as it is.
     """
-    task, defense = observation.task, observation.knowledge.defense
-    if task.stochastic or task.penalties or (defense is not None and parts_of(defense)):
+    task, known = observation.task, observation.knowledge
+    parts = () if known.defense is None else parts_of(known.defense)
+    if task.stochastic or task.penalties or any(type(part) not in BLIND or known.draws is not None for part in parts):
         return observation
     try:
         found = _rewritten(task)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import DPSGD, TopK
+from leakgauge.defenses import DPSGD, RandomK, TopK
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -49,6 +50,7 @@ ONE_STEP = (
     FedAvg(**DECAYS),
     FedAvg(lr=0.1, weight_decay=0.1, momentum=0.9, nesterov=True),
     SecureAggregation(cohort=2, client=FedAvg(**DECAYS)),
+    SecureAggregation(cohort=1, client=LocalTraining(optimiser=SGD(lr=0.1))),
 )
 
 
@@ -58,6 +60,22 @@ def test_a_batch_is_read_exactly_however_its_step_is_written(client: Protocol) -
     is read exactly from `fedavg` came back blurred, or not at all."""
     found = Auto().reconstruct(plain_round(seen(client)), torch.Generator().manual_seed(0), budget=Budget(100))
     assert found.status is Status.EXACT
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["draws known", "draws unknown"])
+@pytest.mark.parametrize("client", [FedSGD(), FedAvg(lr=0.1)], ids=repr)
+def test_a_cohort_of_one_is_its_client(client: Protocol, known: bool) -> None:
+    """What knowing a defence gives, the entries that top-k sent, was withheld from who attacks it."""
+    cohort = SecureAggregation(cohort=1, client=SecureAggregation(cohort=1, client=client))
+    where, defense, draws = task(), RandomK(keep=0.5), Draws(3)
+    sent = client_update(where, cohort, batch(), draws, defense=defense)
+    knowledge = Knowledge(local_training=cohort, defense=defense, draws=draws if known else None)
+    alone = plain_round(Observation(where, sent, knowledge))
+    assert alone.knowledge.local_training == client
+    simulator = Simulator.of(alone, torch.empty(()), torch.Generator())
+    assert simulator.view.support is not None
+    again = simulator.exact(batch())
+    assert all(torch.allclose(again[k], v, atol=1e-6) for k, v in sent.tensors.items())
 
 
 SEVERAL = (

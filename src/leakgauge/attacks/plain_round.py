@@ -20,10 +20,11 @@ __all__ = ["plain_round"]
 def plain_round(observation: Observation) -> Observation:
     """An observation of which every simulation gives the same, by a client that more attacks can read.
 
-    Local training of `SGD` becomes `FedAvg` where it is that. Of one local step the weight decay, which moves the
-    broadcast parameters by a known share, is taken off; not of texts, whose reader does so itself, nor where a defence
-    has changed the update.
+    A cohort of one is its client. Local training of `SGD` becomes `FedAvg` where it is that. Of one local step the
+    weight decay, which moves the broadcast parameters by a known share, is taken off; not of texts, whose reader does
+    so itself, nor where a defence has changed the update.
     """
+    observation = _alone(observation)
     knowledge, task, count = observation.knowledge, observation.task, observation.examples
     client = knowledge.local_training
     if client is None or observation.update.header.kind is not UpdateKind.DELTA:
@@ -40,6 +41,17 @@ def plain_round(observation: Observation) -> Observation:
         observation,
         update=replace(observation.update, tensors=left),
         knowledge=replace(observation.knowledge, local_training=bare),
+    )
+
+
+def _alone(observation: Observation) -> Observation:
+    """The client, and its draws, in the place of secure aggregation over it alone."""
+    client, draws = observation.knowledge.local_training, observation.knowledge.draws
+    if not isinstance(client, SecureAggregation) or client.cohort > 1:
+        return observation
+    own = None if draws is None else client.draws_of(draws, 0)
+    return _alone(
+        replace(observation, knowledge=replace(observation.knowledge, local_training=client.client, draws=own))
     )
 
 

@@ -92,6 +92,7 @@ class Compose(Defense):
             views.insert(0, view)
             seen = _before(part, view, seen)
         supports = [v.support for v in views if v.support is not None]
+        rounded = [v.rounding for v in views if v.rounding is not None]
 
         def simulate(raw: Tensors) -> Tensors:
             for view in views:
@@ -117,6 +118,7 @@ class Compose(Defense):
             noise_scale=None if untold else _noise_scale(in_turn),
             log_likelihood=_log_likelihood(in_turn, update) if told else None,
             gaussian=all(v.gaussian for v in views if v.noise_scale is not None),
+            rounding=map_tensors(lambda *one: torch.stack(one).sum(0), *rounded) if rounded else None,
         )
 
 

@@ -33,6 +33,7 @@ class AttackerView:
             guess of them; otherwise nothing is known of them (pruned columns).
         noise_scale: standard deviation of the noise on each tensor, name → scalar.
         gaussian: whether that noise is Gaussian, so that several add up to one.
+        rounding: largest error of an entry by rounding to a grid, name → scalar.
         log_likelihood: raw update → log p(observed | raw), up to a constant: it holds whatever `simulate` and
             `support` do, so what they return is not its argument.
         beside_noise: scale of Gaussian noise before or after a rounding → the log-likelihood under both.
@@ -45,6 +46,7 @@ class AttackerView:
     noise_scale: Tensors | None = None
     log_likelihood: Callable[[Tensors], Tensor] | None = None
     gaussian: bool = False
+    rounding: Tensors | None = None
     beside_noise: Callable[[Tensors], Callable[[Tensors], Tensor]] | None = None
 
     @property

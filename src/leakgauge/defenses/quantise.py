@@ -52,8 +52,9 @@ class MaxNorm:
 class PNorm:
     """(Σ|g|^p)^(1/p); p = 2 in the QSGD paper.
 
-    QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for one step,
-    which it is unless no entry was rounded to it. A tensor that was rounded to zeros says nothing.
+    QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for as many steps as
+    the length of what was sent has it: of many levels that length is the norm, of few the smallest value is one step. A
+    tensor that was rounded to zeros says nothing.
     """
 
     p: float
@@ -66,10 +67,11 @@ class PNorm:
         return length
 
     def step(self, sent: Tensor, levels: int) -> Tensor:
-        del levels
         if not bool((sent != 0).any()):
             return sent.new_tensor(torch.inf)
-        return sent[sent != 0].abs().min()
+        least = sent[sent != 0].abs().min()
+        steps: Tensor = (least / self(sent) * levels).round().clamp_min(1)
+        return least / steps
 
 
 def largest(t: Tensor) -> Tensor:
@@ -151,6 +153,7 @@ class Quantise(Defense):
             relaxed=unchanged,
             log_likelihood=beside_noise({}),
             beside_noise=beside_noise,
+            rounding=map_tensors(lambda t: t / (2 * self.levels), top),
         )
 
 
@@ -190,7 +193,9 @@ class QSGD(Defense):
 
             return AttackerView(simulate=lambda raw: map_tensors(rounded, raw, drawn), relaxed=unchanged)
         step = map_tensors(lambda t: self.norm.step(t, self.levels), update.tensors)
-        return AttackerView(log_likelihood=lambda raw: stochastic_log_likelihood(raw, update.tensors, step))
+        return AttackerView(
+            log_likelihood=lambda raw: stochastic_log_likelihood(raw, update.tensors, step), rounding=step
+        )
 
 
 def _uniform(tensors: Tensors, generator: torch.Generator) -> Tensors:

@@ -10,7 +10,7 @@ from leakgauge.attacks.exact import Peeling
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import Clip, NoDefense, TopK, noise
+from leakgauge.defenses import DPSGD, QSGD, Clip, Compose, NoDefense, PNorm, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models.small import mlp
@@ -92,11 +92,39 @@ def test_known_noise_counts_as_rounding() -> None:
     assert float(psnr(found, b).min()) > 45
 
 
+@pytest.mark.parametrize(
+    ("defense", "protocol", "least"),
+    [
+        (Quantise(levels=4095), FedSGD(), 60),
+        (QSGD(levels=2**16), FedSGD(), 60),
+        (QSGD(levels=2**20, norm=PNorm(2.0)), FedSGD(), 60),
+        (Compose((Quantise(levels=2**20), noise(sigma=1e-9), Clip(norm=0.1))), FedSGD(), 100),
+        (noise(sigma=1e-7), SecureAggregation(cohort=2), 80),
+        (DPSGD(noise_multiplier=1e-8, norm=10.0), SecureAggregation(cohort=2), 80),
+        (Quantise(levels=2**20), SecureAggregation(cohort=2), 80),
+    ],
+    ids=str,
+)
+def test_steps_of_a_quantiser_and_noise_of_a_cohort_count_as_rounding(defense, protocol, least: float) -> None:
+    """They were unknown: of values rounded to 16 bits, or of a mean with so little noise, nothing was read."""
+    b = examples(8, FLOAT32)
+    found = peeled(task(dtype=FLOAT32), b, defense=defense, protocol=protocol)
+    assert found.status is Status.EXACT, found.message
+    assert float(psnr(found, b).min()) > least
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("defense", "wire"),
-    [(NoDefense(), BFLOAT16), (noise(relative=1e-3), FLOAT32), (TopK(keep=0.5), FLOAT32), (NoDefense(), FLOAT32)],
-    ids=["bfloat16", "noise", "topk", "float32"],
+    [
+        (NoDefense(), BFLOAT16),
+        (noise(relative=1e-3), FLOAT32),
+        (TopK(keep=0.5), FLOAT32),
+        (Quantise(levels=1023), FLOAT32),
+        (QSGD(levels=4095), FLOAT32),
+        (NoDefense(), FLOAT32),
+    ],
+    ids=["bfloat16", "noise", "topk", "quantise", "qsgd", "float32"],
 )
 def test_no_certificate_is_wrong(defense, wire: torch.dtype, seed: int) -> None:
     # More examples than so few units can tell apart: the peeling stalls in the middle of mixtures.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,11 +11,11 @@ from torch import nn
 from leakgauge.attacks.closed_form.whole_batch import paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
-from leakgauge.attacks.recipes.portfolio import remaining
+from leakgauge.attacks.recipes.portfolio import others, remaining
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples
-from leakgauge.defenses import Defense, TopK, noise
+from leakgauge.defenses import Defense, MixUp, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR, assign
 from leakgauge.models import lenet, mlp
@@ -112,6 +114,52 @@ def test_behind_a_defence_nothing_is_taken_out_and_nothing_proved() -> None:
         found = run(Auto(), observation, 40)
         assert found.status is not Status.EXACT
         assert found.certified is None or not bool(found.certified.any())
+
+
+def test_one_example_that_mixup_had_nothing_to_mix_with_is_read() -> None:
+    """It was searched for, as if it were a mixture."""
+    observation, batch = observe(dense(256), 1, defense=MixUp())
+    found = run(Auto(), observation)
+    assert found.status is Status.EXACT
+    assert float(scores(found, batch).min()) > 80
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["labels known", "labels read"])
+def test_who_was_mixed_with_itself_is_read_and_the_others_are_searched_for(labels: bool) -> None:
+    """About one example of every batch. Behind any defence the examples beside a proved one were not looked for."""
+    observation, batch = observe(dense(256), 3, labels=labels, defense=MixUp())
+    assert bool((torch.randperm(3, generator=Draws(0).generator("batch")) == torch.arange(3)).any())
+    found = run(Auto(rough_steps=60), observation, 120)
+    assert found.certified is not None
+    assert found.certified.tolist() == [True, False, False]
+    values = scores(found, batch).sort().values
+    assert float(values[-1]) > 80
+    assert float(values[0]) > float(PSNR()(torch.full_like(batch.inputs, 0.5), batch.inputs).min()) + 1
+
+
+def test_mixtures_of_one_class_are_not_taken_for_examples() -> None:
+    observation, batch = observe(dense(256), 4, defense=MixUp())
+    same = Batch(batch.inputs, torch.ones_like(batch.labels))
+    update = client_update(observation.task, FedSGD(), same, Draws(1), defense=MixUp())
+    known = replace(observation.knowledge, labels=same.labels)
+    for knowledge in (known, replace(known, labels=None)):
+        found = run(Auto(rough_steps=5), Observation(observation.task, update, knowledge), 100)
+        assert found.certified is None
+
+
+def test_of_a_search_of_all_the_nearest_to_each_proved_example_is_left_out() -> None:
+    x, labels = torch.arange(4.0).view(4, 1, 1, 1), torch.tensor([0, 1, 1, 2])
+    proved = Reconstruction(x[1:3] + 0.1, torch.tensor([1, 2]), Status.CONVERGED)
+    left = others(Reconstruction(x, labels, Status.CONVERGED), proved)
+    assert left.inputs is not None
+    assert left.inputs.flatten().tolist() == [0.0, 2.0]
+    assert left.labels is not None
+    assert left.labels.tolist() == [0, 1]
+    unpaired = others(Reconstruction(x, labels.flip(0), Status.CONVERGED, paired=False), proved)
+    assert unpaired.inputs is not None
+    assert unpaired.inputs.flatten().tolist() == [0.0, 3.0]
+    assert unpaired.labels is not None
+    assert unpaired.labels.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("evaluations", [1, 3, 20, 60])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation
-from leakgauge.defenses import view_of
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
@@ -27,8 +27,8 @@ class Sums:
         weight, bias: the sums.
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
         wire: the format that the sums came in.
-        floor: absolute rounding of any entry, however small it is, and noise whose strength is known.
-        noisy: whether that holds noise.
+        floor: absolute rounding of any entry, however small it is, and noise or a quantiser whose strength is known.
+        noisy: whether that holds noise or a quantiser.
         low, high: the range of what enters the layer; `None` where it is not known.
         labels: those that an example may have.
         examples: in the batch, B.
@@ -65,7 +65,8 @@ def sums_of(
 ) -> Sums:
     """The sums of a layer in float64, on `device`.
 
-    Parameters that a delta was taken of were rounded as large as they are. Known noise counts as rounding.
+    Parameters that a delta was taken of were rounded as large as they are. Known noise counts as rounding, and so do a
+    quantiser's steps.
     """
     task, tensors, data = observation.task, observation.update.tensors, observation.task.data
     assert layer.bias is not None
@@ -76,12 +77,13 @@ def sums_of(
         largest = max(float(task.parameters[name].abs().max()) for name in (layer.weight, layer.bias))
         floor += largest * torch.finfo(task.parameters[layer.weight].dtype).eps
     known, noisy = observation.knowledge, False
-    # What noise a single client's update shows is not what the mean of several holds.
-    if known.defense is not None and not isinstance(known.local_training, SecureAggregation):
-        noise = view_of(known.defense, observation.update, None).noise_scale
-        noisy = noise is not None
-        if noise is not None:  # a bound counts as two standard errors (`residual.HARD`)
-            floor += 2.0 * max(float(noise[name]) for name in (layer.weight, layer.bias))
+    if known.defense is not None:
+        counted = replace(observation.update, header=replace(observation.update.header, example_count=examples))
+        view = cohort_view(known.local_training or FedSGD(), known.defense, counted, None)
+        noisy = view.noise_scale is not None or view.rounding is not None
+        # A bound counts as two standard errors (`residual.HARD`).
+        for size, bounds in ((2.0, view.noise_scale), (1.0, view.rounding)):
+            floor += 0.0 if bounds is None else size * max(float(bounds[name]) for name in (layer.weight, layer.bias))
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
     own = known.labels

@@ -33,7 +33,8 @@ def views_of(defense: Defense, update: Update, *, draws_known: bool) -> Views:
 
 
 def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
-    """What objectives may use of a mechanism. Behind secure aggregation that is the scale of the mean's noise alone.
+    """What objectives may use of a mechanism. Behind secure aggregation that is the scale of the mean's noise and
+    of its rounding alone, as if the largest entry of the mean were each client's own part of it.
 
     Where the noise follows each update's size it is estimated from the mean as if the clients' updates stood at right
     angles; too large, by up to the root of their number, where they agree.
@@ -43,7 +44,11 @@ def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Dra
     count = update.header.example_count
     if draws is not None or count is None:
         return AttackerView()
-    return AttackerView(noise_scale=_noise_of(protocol, defense, update, count))
+    grid, clients, inside = view_of(defense, update, None).rounding, 1, protocol.client
+    while isinstance(inside, SecureAggregation):
+        clients, inside = clients * inside.cohort, inside.client
+    rounding = None if grid is None else map_tensors(lambda t: clients * protocol.cohort * t, grid)
+    return AttackerView(noise_scale=_noise_of(protocol, defense, update, count), rounding=rounding)
 
 
 def _noise_of(protocol: Protocol, defense: Defense, update: Update, examples: int) -> Tensors | None:

@@ -31,12 +31,11 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.plain_model import plain_model
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
-from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from
+from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
-from leakgauge.attacks.recipes.portfolio import Portfolio, joined, remaining
+from leakgauge.attacks.recipes.portfolio import Portfolio, joined, others, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import MixUp, parts_of
 from leakgauge.errors import require
 from leakgauge.observation import Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -143,10 +142,7 @@ class Auto:
         portfolio, observation = Portfolio(budget, compute, on_step), plain_model(observation)
         if observation.task.data.is_text:
             return portfolio.answer(portfolio.run("tokens", TokenRead(), observation, generator))
-        defense = observation.knowledge.defense
-        # A closed form would read the mixtures, which are not the client's examples.
-        mixed = defense is not None and any(isinstance(part, MixUp) for part in parts_of(defense))
-        read = ExactReads() if mixed else read_exactly(portfolio, observation, generator)
+        read = unmixed(read_exactly(portfolio, observation, generator), observation)
         if read.proved is not None and read.proved.status is Status.EXACT:
             return portfolio.answer(read.proved)
         if read.proved is not None:
@@ -163,8 +159,11 @@ class Auto:
         assert proved.labels is not None
         count = observation.examples or 0
         left = remaining(observation, Batch(proved.inputs, proved.labels))
-        rest = Reconstruction(None, None, Status.FAILED, "the others cannot be told from them")
-        if left is not None and not portfolio.ended:
+        if portfolio.ended:
+            rest = Reconstruction(None, None, portfolio.ended)
+        elif left is None:  # they cannot be taken out: all are searched for
+            rest = others(self._search(portfolio, observation, ExactReads(), generator), proved)
+        else:
             rest = portfolio.run("auto, of the rest", self, left, generator, note=False)
             portfolio.tried += [replace(one, name=f"{one.name}, of the rest") for one in rest.tried]
         return joined(proved, rest, count)

@@ -13,7 +13,7 @@ from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
-from leakgauge.defenses import view_of
+from leakgauge.defenses import MixUp, parts_of, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -96,6 +96,30 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if portfolio.ended:
             break
     return _nearest(portfolio, observation, starts, draws)
+
+
+def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
+    """A read without what may be mixtures of the client's examples, behind `MixUp`.
+
+    A mixture of two classes is certified for no label, but one of two examples of a class is. So proved are examples
+    whose label no other has: who was mixed with itself, about one example of every batch.
+    """
+    knowledge, proved = observation.knowledge, read.proved
+    defense = knowledge.defense
+    mixes = defense is not None and any(isinstance(part, MixUp) for part in parts_of(defense))
+    if not mixes or observation.examples == 1:
+        return read
+    if proved is None or proved.inputs is None or proved.labels is None:
+        return ExactReads()
+    holders = (proved.labels if knowledge.labels is None else knowledge.labels).tolist()
+    alone = torch.tensor([holders.count(label) == 1 for label in proved.labels.tolist()])
+    if not bool(alone.any()):
+        return ExactReads()
+    status = proved.status if bool(alone.all()) else Status.CONVERGED
+    sure = torch.ones(int(alone.sum()), dtype=torch.bool)
+    return ExactReads(
+        replace(proved, inputs=proved.inputs[alone], labels=proved.labels[alone], certified=sure, status=status)
+    )
 
 
 def _proved(found: Reconstruction) -> Reconstruction | None:

@@ -132,6 +132,27 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
     return Observation(task, Update(left, UpdateHeader(UpdateKind.GRADIENT, n - k)), known)
 
 
+def others(found: Reconstruction, proved: Reconstruction) -> Reconstruction:
+    """What a search of the whole batch found, without the nearest to each proved example, of its label if there is one
+    of that."""
+    if found.inputs is None or proved.inputs is None or proved.labels is None:
+        return found
+    gaps = torch.cdist(proved.inputs.flatten(1).double(), found.inputs.flatten(1).to(proved.inputs).double())
+    paired = found.paired and found.labels is not None and len(found.labels) == len(found.inputs)
+    classes = [] if found.labels is None else found.labels.tolist()
+    left, unread = list(range(len(found.inputs))), list(classes)
+    for gap, label in zip(gaps.tolist(), proved.labels.tolist(), strict=True):
+        alike = [i for i in left if paired and classes[i] == label]
+        if left:
+            left.remove(min(alike or left, key=gap.__getitem__))
+        if label in unread:
+            unread.remove(label)
+    labels = found.labels
+    if labels is not None:
+        labels = labels[left] if paired else labels.new_tensor(unread[: len(left)])
+    return replace(found, inputs=found.inputs[left], labels=labels, certified=None)
+
+
 def joined(proved: Reconstruction, rest: Reconstruction, count: int) -> Reconstruction:
     """Proved examples first, then what was found of the others."""
     assert proved.inputs is not None

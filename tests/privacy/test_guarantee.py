@@ -10,12 +10,14 @@ from torch import nn
 
 from leakgauge.defenses import (
     DPSGD,
+    Absolute,
     ClientDP,
     Clip,
     ClipExamples,
     ClipLayers,
     Compose,
     Defense,
+    GaussianNoise,
     NoDefense,
     Soteria,
     TopK,
@@ -198,6 +200,31 @@ class Doubled(Clip):
         return map_tensors(lambda t: 2 * t, super().on_update(tensors, generator))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Silent(DPSGD):
+    norm: float = 1.0
+
+    def noise_on_mean(self, examples: int) -> float:
+        return 0.0
+
+
+class Loose(ClientDP):
+    def _clipped(self, tensors: Tensors) -> Tensors:
+        return tensors
+
+
+class Nothing(Absolute):
+    def of(self, raw: Tensors) -> Tensors:
+        return map_tensors(lambda t: t.new_zeros(()), raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(DPSGD):
+    """Another name and another default."""
+
+    norm: float = 1.0
+
+
 class Named(Clip):
     """Another name and nothing else."""
 
@@ -208,4 +235,12 @@ def test_a_class_that_writes_a_stage_anew_inherits_no_guarantee() -> None:
         found = guarantee(defense, sample_rate=1.0, steps=1, delta=1e-5)
         assert isinstance(found, NoGuarantee)
         assert "changes what the defence that it derives from does" in found.reason
-    assert isinstance(guarantee(Compose((Named(norm=1.0), noisy)), sample_rate=1.0, steps=1, delta=1e-5), Guarantee)
+    for same in (Compose((Named(norm=1.0), noisy)), Preset(noise_multiplier=2.0)):
+        assert isinstance(guarantee(same, sample_rate=1.0, steps=1, delta=1e-5), Guarantee)
+
+
+def test_a_class_that_writes_anew_what_a_stage_calls_inherits_no_guarantee() -> None:
+    """Only the stages were compared: a DP-SGD whose `noise_on_mean` is zero had an ε."""
+    silent = Compose((Clip(norm=1.0), GaussianNoise(scale=Nothing(2.0))))
+    for defense in (Silent(noise_multiplier=2.0), Loose(norm=1.0, noise_multiplier=2.0), silent):
+        assert isinstance(guarantee(defense, sample_rate=1.0, steps=1, delta=1e-5), NoGuarantee)

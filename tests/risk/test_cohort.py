@@ -137,6 +137,20 @@ def test_entries_that_one_client_alone_sends_are_in_clear() -> None:
     assert read_cohort(log).alone == {("1", "a"): 2, ("1", "b"): 1}  # c sends all of its update in round 2
 
 
+def test_entries_that_follow_from_several_sums() -> None:
+    """Every round has all three clients, so that no whole update follows, but entry 0 is sent by two of them each."""
+    ones = {client: Fraction(1) for client in "abc"}
+    senders = {"1": "ab", "2": "bc", "3": "ac"}
+    coordinates = {(r, c): frozenset({0, 7} if c in two else {7}) for r, two in senders.items() for c in "abc"}
+    found = read_cohort(Log(dict.fromkeys(senders, ones), coordinates))
+    assert (found.determined, found.alone, found.unread) == ((), {}, 0)
+    assert found.combined == {"a": 1, "b": 1, "c": 1}
+    weighted = {"1": ones, "2": {**ones, "b": Fraction(2)}}  # a + b and a + 2b, where c sends nothing
+    pair = {(r, c): frozenset({4} if c != "c" else ()) for r in weighted for c in "abc"}
+    assert read_cohort(Log(weighted, pair)).combined == {"a": 1}  # b follows as a whole: the sums differ by it alone
+    assert read_cohort(Log({"1": ones, "2": ones}, pair)).combined == {}
+
+
 def test_a_thousand_clients_in_two_hundred_rounds() -> None:
     rng = random.Random(5)
     rounds = {str(r): {str(c): Fraction(rng.randint(1, 900)) for c in rng.sample(range(1000), 100)} for r in range(199)}
@@ -166,6 +180,13 @@ def test_the_command_reads_both_formats(tmp_path: Path) -> None:
     )
     code, text = run(lines)
     assert (code, "1 update sent entries that nobody else sent" in text) == (1, True)
+    pairs = (("a", "b"), ("b", "c"), ("a", "c"))
+    sent = [
+        json.dumps({"round": r, "client": c, "coordinates": [5] * (c in p)}) for r, p in enumerate(pairs) for c in "abc"
+    ]
+    lines.write_text("\n".join(sent))
+    code, text = run(lines)
+    assert (code, "entries of 3 updates do, from several rounds" in text) == (1, True)
 
 
 BAD = [

@@ -28,7 +28,7 @@ def cohort_command(path: Path, *, json_file: Path | None, console: Console) -> i
     if json_file is not None:
         write_whole(json_file, json.dumps(record(found), indent=1, ensure_ascii=False) + "\n")
     _show(console, found)
-    return 1 if found.determined or found.alone else 0
+    return 1 if found.determined or found.alone or found.combined else 0
 
 
 def record(found: Cohort) -> dict[str, object]:
@@ -55,6 +55,9 @@ def verdict(found: Cohort) -> str:
     if found.alone:
         count = _number(len(found.alone), "update")
         return f"No whole update follows from the sums of {size}, but {count} sent entries that nobody else sent."
+    if found.combined:
+        count = _number(len(found.combined), "update")
+        return f"No whole update follows from the sums of {size}, but entries of {count} do, from several rounds."
     least = len(found.group.clients)
     bound = f"exactly {least}" if found.group.smallest else f"at least 3, {least} found"
     return f"No single update follows from the sums of {size}. Smallest group whose combination is known: {bound}."
@@ -84,6 +87,13 @@ def _show(console: Console, found: Cohort) -> None:
         for (name, client), count in list(found.alone.items())[:SHOWN]:
             console.print(Text(f"  round {name}, client {client}: {count}"))
         _rest(console, len(found.alone))
+    if found.combined:
+        console.print(Text("entries that follow from several rounds, as not all clients sent them in all:"))
+        for client, count in list(found.combined.items())[:SHOWN]:
+            console.print(Text(f"  client {client}: {count}"))
+        _rest(console, len(found.combined))
+    if found.unread:
+        console.print(Text(f"entries that were not combined over rounds, being too unlike: {found.unread}"))
     if not found.determined and not found.pairs:
         console.print(Text(f"smallest group found: {', '.join(found.group.clients[:SHOWN])}"))
     console.print(

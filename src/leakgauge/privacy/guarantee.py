@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from leakgauge.defenses import (
     DPSGD,
     Absolute,
-    AtSNR,
     ClientDP,
     Clip,
     ClipExamples,
@@ -158,7 +157,7 @@ def _client_mechanism(parts: Sequence[Defense]) -> Mechanism | NoGuarantee:
         elif isinstance(part, ClientDP):
             z, bound = part.noise_multiplier, None
         elif isinstance(part, GaussianNoise):
-            z = part.scale.sigma / bound if bound is not None and isinstance(part.scale, Absolute) else None
+            z = part.scale.sigma / bound if bound is not None and type(part.scale) is Absolute else None
             bound = None
         elif part.acts_on_update and not isinstance(part, TopK):
             bound = None
@@ -194,7 +193,7 @@ def _example_mechanism(
 
 def _fed_cdp(defense: FedCDP, examples: int | None, layers: int | None) -> Mechanism | NoGuarantee:
     """An example moves the sum by C·√layers; noise on the sum is σC·√n (each example) or σC·n (on the mean)."""
-    if isinstance(defense.level, AtSNR) or not isinstance(defense.level, Multiplier):
+    if type(defense.level) is not Multiplier:
         return NoGuarantee("fed-cdp at a signal-to-noise ratio scales its noise with the data")
     if examples is None or layers is None:
         return NoGuarantee(
@@ -209,7 +208,7 @@ def _noise_on_gradient(
 ) -> Mechanism | NoGuarantee:
     """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it."""
     first = next((p for p in parts if p.acts_on_update), None)
-    if not stage or not isinstance(first, GaussianNoise) or not isinstance(first.scale, Absolute):
+    if not stage or not isinstance(first, GaussianNoise) or type(first.scale) is not Absolute:
         return NoGuarantee(_why_not(parts))
     last = stage[-1]
     if not isinstance(last, ClipExamples):
@@ -229,18 +228,21 @@ def _noise_on_gradient(
 
 
 BOUNDED = (Clip, ClientDP, GaussianNoise, TopK, ClipExamples, ClipLayers, DPSGD, FedCDP, Soteria, Transform)
-"""What is known of these is known of their own stages alone."""
+"""What is known of these is known of their own members alone."""
+
+SAID = ("attacker_view", "tells_nothing")
+"""Members that change nothing that is sent."""
 
 
 def _changed(part: Defense) -> bool:
-    """Whether it derives from one of `BOUNDED`, and writes one of its stages anew."""
-    kind = type(part)
-    base = next((known for known in kind.__mro__ if known in BOUNDED), kind)
-    return (kind.on_update, kind.on_example_gradients, kind.on_batch) != (
-        base.on_update,
-        base.on_example_gradients,
-        base.on_batch,
-    )
+    """Whether it derives from one of `BOUNDED`, and writes one of its members anew: stages call the others."""
+    kinds = type(part).__mro__
+    base = next((known for known in kinds if known in BOUNDED), None)
+    if base is None:
+        return False
+    fixed = set(dir(base)) - {field.name for field in fields(base)} - set(SAID)
+    own = {name for kind in kinds[: kinds.index(base)] for name in vars(kind) if not name.startswith("__")}
+    return bool(own & fixed)
 
 
 def _looks_again(part: Defense) -> bool:
@@ -250,7 +252,7 @@ def _looks_again(part: Defense) -> bool:
 
 def _why_not(parts: Sequence[Defense]) -> str:
     noises = [p for p in parts if isinstance(p, GaussianNoise)]
-    relative = [p for p in noises if not isinstance(p.scale, Absolute)]
+    relative = [p for p in noises if type(p.scale) is not Absolute]
     if relative:
         return "the noise is scaled with the update itself, so its size depends on the data"
     if noises:

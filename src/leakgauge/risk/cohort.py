@@ -73,6 +73,9 @@ class Cohort:
         pairs: two clients, neither determined, of whom one combination with both follows.
         group: the smallest combination of updates that is known.
         alone: (round, client) → entries that this client alone sent in that round: in clear in the sum.
+        combined: client → entries of its update, neither sent alone nor of a determined one, that follow from several
+            sums, as not all clients sent them in all rounds.
+        unread: entries that were not looked at for `combined`, beyond `MOST_PATTERNS`.
     """
 
     clients: int
@@ -82,6 +85,12 @@ class Cohort:
     pairs: tuple[tuple[str, str], ...]
     group: ClientGroup
     alone: Mapping[tuple[str, str], int]
+    combined: Mapping[str, int] = field(default_factory=dict)
+    unread: int = 0
+
+
+MOST_PATTERNS = 2000
+"""Ways in which an entry may have been sent, by whom in which rounds, that are looked at; the commonest first."""
 
 
 def read_cohort(log: Log) -> Cohort:
@@ -95,7 +104,9 @@ def read_cohort(log: Log) -> Cohort:
     names = tuple((clients[i], clients[j]) for i, j in pairs)
     determined = _determined(log, clients, space, np.flatnonzero(inside))
     group = _group(clients, space, matrix, inside, pairs)
-    return Cohort(len(clients), len(log.rounds), len(space.pivots), determined, names, group, _alone(log))
+    combined, unread = _combined(log, {d.client for d in determined})
+    alone = _alone(log)
+    return Cohort(len(clients), len(log.rounds), len(space.pivots), determined, names, group, alone, combined, unread)
 
 
 def _integers(log: Log, clients: list[str]) -> Integers:
@@ -201,3 +212,31 @@ def _alone(log: Log) -> dict[tuple[str, str], int]:
             if count:
                 found[(name, client)] = count
     return found
+
+
+def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
+    """Entries that follow from several sums, by client, and how many were not looked at.
+
+    Each entry has a participation matrix of its own: the rounds' rows, with the clients that sent it.
+    """
+    sent: dict[int, list[tuple[str, str]]] = {}
+    for key, entries in log.coordinates.items():
+        for entry in entries:
+            sent.setdefault(entry, []).append(key)
+    dense = [(r, c) for r, weights in log.rounds.items() for c in weights if (r, c) not in log.coordinates]
+    patterns = Counter(frozenset(keys) for keys in sent.values()).most_common()
+    found: Counter[str] = Counter()
+    for keys, count in patterns[:MOST_PATTERNS]:
+        rounds: dict[str, dict[str, Fraction]] = {}
+        for name, client in [*sorted(keys), *dense]:
+            rounds.setdefault(name, {})[client] = log.rounds[name][client]
+        lonely = {next(iter(weights)) for weights in rounds.values() if len(weights) == 1}
+        if len({tuple(sorted(weights.items())) for weights in rounds.values()}) < 2:
+            continue
+        one = Log(rounds)
+        clients = one.clients
+        space = RationalSpan.of(_integers(one, clients))
+        for client in {clients[j] for j in space.lone.tolist()} - lonely - determined:
+            found[client] += count
+    order = [client for client in log.clients if found[client]]
+    return {client: found[client] for client in order}, sum(count for _, count in patterns[MOST_PATTERNS:])

@@ -12,7 +12,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.clients.optimisers import Adam
 from leakgauge.compute import Budget
-from leakgauge.defenses import Clip, Compose, Defense, Prune, Soteria
+from leakgauge.defenses import Clip, Compose, Defense, NoDefense, Prune, Soteria
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -181,3 +181,92 @@ def test_behind_a_defence_that_goes_by_no_names_too(defense: Defense) -> None:
 def test_a_defence_that_goes_by_layers_is_attacked_as_it_is() -> None:
     observation = seen(task("a function"), defense=Soteria())
     assert plain_model(observation) is observation
+
+
+TEXT = DataSpec((12,), 4, vocabulary=200)
+
+
+class Reader(nn.Module):
+    """Attention over looked-up rows."""
+
+    def __init__(self, rows: int = 200) -> None:
+        super().__init__()
+        self.words = nn.Embedding(rows, 16)
+        self.body, self.head = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True), nn.Linear(16, 4)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.words.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(self.rows(ids)).mean(1))
+        return out
+
+
+class Indexed(Reader):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.words.weight[ids]
+
+
+class Selected(Reader):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.words.weight.index_select(0, ids.flatten()).view(*ids.shape, -1)
+
+
+class OneHot(Reader):
+    def rows(self, ids: Tensor) -> Tensor:
+        return F.one_hot(ids, 200).to(self.words.weight) @ self.words.weight
+
+
+class Reserved(Reader):
+    def __init__(self) -> None:
+        super().__init__(204)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.words(ids + 4)
+        return out
+
+
+class PlacesFirst(Reader):
+    def rows(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.words(ids.t()).transpose(0, 1)
+        return out
+
+
+class Begun(Reader):
+    """Adds a first token of its own, in a row of its own or in one that texts may hold too."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(201)
+        self.begin = first
+
+    def rows(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.words(torch.cat([torch.full_like(ids[:, :1], self.begin), ids], 1))
+        return out
+
+
+READERS = {
+    "a function": Reader,
+    "an index": Indexed,
+    "a selection": Selected,
+    "one-hot": OneHot,
+    "rows kept for others": Reserved,
+    "places first": PlacesFirst,
+    "a row that every text moves": lambda: Begun(200),
+    "a word that every text moves": lambda: Begun(7),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_tokens_are_read_however_their_rows_are_looked_up(name: str) -> None:
+    """Of several texts nothing was read of any of these, although the rows that moved name their tokens."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        where = Task.of(READERS[name](), TEXT)
+    ids = torch.randint(8, 200, (3, 12), generator=torch.Generator().manual_seed(1))
+    sent = client_update(where, FedSGD(), Batch(ids.float(), torch.arange(3)), Draws(3))
+    known = Knowledge(example_count=3, local_training=FedSGD(), defense=NoDefense())
+    found = Auto().reconstruct(Observation(where, sent, known), torch.Generator().manual_seed(0), budget=Budget(100))
+    assert found.status is Status.EXACT
+    assert found.tokens is not None
+    assert set(found.tokens.counts.sum(0).nonzero().flatten().tolist()) == set(ids.flatten().tolist())
+    assert found.tokens.whole is (name != "a word that every text moves")  # there nothing tells whether texts hold it

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.overrides import TorchFunctionMode
 
-from leakgauge.attacks.products import PRODUCTS, SUMS, Product, Trace, alike, products_of, tensors_of
+from leakgauge.attacks.products import LOOKUPS, PRODUCTS, SUMS, Product, Trace, alike, products_of, tensors_of
 from leakgauge.defenses import (
     Clip,
     ClipExamples,
@@ -30,6 +30,7 @@ from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
+from leakgauge.tracing import tokens_given
 from leakgauge.update import Update
 
 __all__ = ["plain_model"]
@@ -42,7 +43,8 @@ CLOSE = 1e-3
 
 
 def plain_model(observation: Observation) -> Observation:
-    """An observation of the same client, whose model calls an `nn.Linear` wherever it multiplies by a parameter.
+    """An observation of the same client, whose model calls an `nn.Linear` wherever it multiplies by a parameter, and an
+    `nn.Embedding` wherever it looks rows of one up.
 
     ``F.linear``, matrix products, ``einsum``, a linear module of one's own and a convolution over all of its input
     become `nn.Linear`. Where what the first such layer reads is the input shifted and scaled, channel by channel, or in
@@ -87,7 +89,7 @@ def _followed(tensors: Tensors, products: tuple[Product, ...]) -> Tensors:
 
 
 class PlainModel(nn.Module):
-    """A model that calls an `nn.Linear` of its own in the place of some products.
+    """A model that calls an `nn.Linear` or `nn.Embedding` of its own in the place of some products.
 
     Args:
         rest: the model.
@@ -104,7 +106,8 @@ class PlainModel(nn.Module):
         self.layers = nn.ModuleList()
         for k, p in enumerate(products):
             weight = held[f"layers.{k}.weight"]
-            layer = nn.Linear(weight.shape[1], weight.shape[0], p.bias is not None, weight.device, weight.dtype)
+            rows, width = weight.shape
+            layer = nn.Embedding(rows, width, p.padding) if p.table else nn.Linear(width, rows, p.bias is not None)
             for name, parameter in layer.named_parameters():
                 parameter.data = held[f"layers.{k}.{name}"].clone()
             self.layers.append(layer)
@@ -136,15 +139,18 @@ class _Replayed(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in SUMS and (done := [a for a in args if any(a is b for b in self.biased)]):
             return done[0]
-        if func not in PRODUCTS:
+        if func not in PRODUCTS and func not in LOOKUPS:
             return func(*args, **kwargs)
         place, self.count = self.places.get(self.count), self.count + 1
         if place is None:
             return func(*args, **kwargs)
         p, layer = self.model.products[place], self.model.layers[place]
         given = tensors_of(args, kwargs)[p.given]
-        given = given.flatten(1) if p.flat else given
-        out: Tensor = layer(given if p.order is None else given[:, p.order.argsort().to(given.device)])
+        given = given.argmax(-1) if p.hot else given.flatten(1) if p.flat else given
+        if p.order is not None:
+            order = p.order.argsort().to(given.device)
+            given = order[given] if p.table else given[:, order]
+        out: Tensor = layer(given)
         out = out.reshape(-1, *p.answer) if p.flat else out
         if p.added:
             self.biased.append(out)
@@ -169,7 +175,11 @@ def _chosen(task: Task, raw: Tensor, trace: Trace) -> tuple[tuple[Product, ...],
     """Products to replace, and the format in which the first one that reads the input does."""
     found = [p for p in trace.products if not p.plain]
     norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in task.module.modules())
-    if task.data.is_text or (norms and task.mode is Mode.TRAIN):  # by the batch's own statistics, in no format
+    if task.data.is_text:
+        pairs = zip(trace.products, trace.reached, strict=True)
+        orders = {p: order for p, ids in pairs if (order := _reserved(task, raw, p, ids)) is not None}
+        return tuple(replace(p, order=orders.get(p)) for p in trace.products if p in orders or not p.plain), task.data
+    if norms and task.mode is Mode.TRAIN:  # by the batch's own statistics, in no format
         return tuple(found), task.data
     for p, z in zip(trace.products, trace.reached, strict=True):
         read = None if z.ndim != 2 else _format(task.data, raw, z)
@@ -180,6 +190,18 @@ def _chosen(task: Task, raw: Tensor, trace: Trace) -> tuple[tuple[Product, ...],
             found = [o for o in found if o is not p] + [replace(p, order=order)]
         return tuple(found), data
     return tuple(found), task.data
+
+
+def _reserved(task: Task, texts: Tensor, p: Product, ids: Tensor) -> Tensor | None:
+    """The rows of an embedding in the order of the tokens, where the first ones are kept for others; else `None`."""
+    count = len(task.parameters[p.weight])
+    if not p.table or p.hot or p.padding is not None:
+        return None
+    for given in tokens_given(ids, texts.long()):
+        off = int(given[0, 0] - texts[0, 0])
+        if 0 < off <= count - task.data.vocabulary and torch.equal(given - off, texts.long()):
+            return torch.arange(count).roll(-off)
+    return None
 
 
 def _probe(task: Task) -> Tensor:

@@ -17,7 +17,7 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import linear_layers
 
-__all__ = ["PRODUCTS", "SUMS", "Product", "Trace", "alike", "products_of", "tensors_of"]
+__all__ = ["LOOKUPS", "PRODUCTS", "SUMS", "Product", "Trace", "alike", "products_of", "tensors_of"]
 
 Function = Callable[..., Any]
 _PRODUCTS: tuple[Function, ...] = (
@@ -25,6 +25,8 @@ _PRODUCTS: tuple[Function, ...] = (
     *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.addmm),
 )
 _SUMS: tuple[Function, ...] = (torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
+_LOOKUPS: tuple[Function, ...] = (F.embedding, torch.embedding, torch.index_select, Tensor.index_select)
+LOOKUPS = frozenset((*_LOOKUPS, Tensor.__getitem__))
 PRODUCTS, SUMS = frozenset(_PRODUCTS), frozenset(_SUMS)
 ALIKE = 1e-4
 """What a layer is given or answers agrees to so much of its largest entry."""
@@ -32,18 +34,22 @@ ALIKE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A call that multiplies by one parameter.
+    """A call that multiplies by one parameter, or looks rows of one up.
 
     Attributes:
-        index: among all products of a forward pass.
+        index: among all products and lookups of a forward pass.
         given: which of its tensors is not the parameter.
         weight, bias: the parameters' names; `bias` is `None` where none is added.
         transposed: the parameter is the transpose of an `nn.Linear`'s weight.
         flat: it takes all numbers of an example together, else those along the last axis.
         answer: shape of what it answers to one example.
-        plain: an `nn.Linear` called it.
+        plain: an `nn.Linear` or `nn.Embedding` called it.
         added: a later call adds the bias.
-        order: where the example has each number that the layer is given; `None` where they are in order.
+        order: where the example has each number that the layer is given, or the rows of a table in the order of its
+            tokens; `None` where they are in order.
+        table: it looks rows up.
+        hot: it does so by a product with vectors of zeros and one 1.
+        padding: the row that has no gradient; `None` where each has.
     """
 
     index: int
@@ -56,11 +62,16 @@ class Product:
     plain: bool
     added: bool = False
     order: Tensor | None = None
+    table: bool = False
+    hot: bool = False
+    padding: int | None = None
 
     def matrix(self, tensor: Tensor) -> Float[Tensor, "o i"]:
-        """The weight of an `nn.Linear` that does the same."""
+        """The weight of an `nn.Linear` or `nn.Embedding` that does the same."""
         found = tensor.t() if self.transposed else tensor.flatten(1)
-        return found if self.order is None else found[:, self.order.argsort().to(tensor.device)]
+        if self.order is None:
+            return found
+        return found[self.order.to(tensor.device)] if self.table else found[:, self.order.argsort().to(tensor.device)]
 
 
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, object]) -> list[Tensor]:
@@ -97,12 +108,12 @@ class Products(TorchFunctionMode):
         if func in SUMS and len(tensors) == 2 and any(t is trace.waits for t in tensors):
             self._add(next((t for t in tensors if t is not trace.waits), tensors[0]))
         out = func(*args, **kwargs)
-        if func in PRODUCTS:
-            found = self._product(tensors, out)
+        if func in PRODUCTS or func in LOOKUPS:
+            found = self._product(tensors, out) if func in PRODUCTS else self._lookup(tensors, out, args, kwargs)
             if found is not None:
                 trace.products.append(found[0])
                 trace.reached.append(found[1])
-                trace.waits = out if found[0].bias is None else None
+                trace.waits = out if found[0].bias is None and not found[0].table else None
             trace.count += 1
         return out
 
@@ -135,8 +146,24 @@ class Products(TorchFunctionMode):
             answer = F.linear(z, p.matrix(weight), bias)
             same = answer.numel() == out.numel() if flat else answer.shape == out.shape
             if same and alike(answer.flatten(), out.flatten()):
-                return p, z
+                hot = name is None and z.ndim > 2 and bool(((z == 0) | (z == 1)).all() and (z.sum(-1) == 1).all())
+                return replace(p, transposed=not transposed, table=True, hot=True) if hot else p, z
         return None
+
+    def _lookup(
+        self, tensors: list[Tensor], out: Tensor, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[Product, Tensor] | None:
+        names = [self._name(t) for t in tensors]
+        if len(names) != 2 or names.count(None) != 1 or kwargs.get("max_norm") is not None:
+            return None
+        given, name = names.index(None), names[0] or names[1] or ""
+        weight, ids = self.parameters[name], tensors[given]
+        if weight.ndim != 2 or ids.dtype not in (torch.int64, torch.int32) or not torch.equal(weight[ids], out):
+            return None
+        padding = kwargs.get("padding_idx", args[2] if given == 0 and len(args) > 2 else None)
+        held = padding if isinstance(padding, int) and padding >= 0 else None
+        plain = self.trace.inside > 0
+        return Product(self.trace.count, given, name, None, False, False, (), plain, table=True, padding=held), ids
 
 
 def alike(a: Tensor, b: Tensor, share: float = ALIKE) -> bool:
@@ -145,7 +172,7 @@ def alike(a: Tensor, b: Tensor, share: float = ALIKE) -> bool:
 
 @contextmanager
 def _counted(task: Task, trace: Trace) -> Iterator[None]:
-    """Notes while an `nn.Linear` that trains is running."""
+    """Notes while an `nn.Linear` or `nn.Embedding` is running."""
 
     def enter(_module: nn.Module, _given: object) -> None:
         trace.inside += 1
@@ -154,6 +181,7 @@ def _counted(task: Task, trace: Trace) -> Iterator[None]:
         trace.inside -= 1
 
     layers = [task.module.get_submodule(layer.name) for layer in linear_layers(task)]
+    layers += [m for m in task.module.modules() if isinstance(m, nn.Embedding)]
     handles = [h for m in layers for h in (m.register_forward_pre_hook(enter), m.register_forward_hook(leave))]
     try:
         yield

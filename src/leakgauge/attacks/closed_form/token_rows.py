@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +19,7 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, Wire, map_tensors
+from leakgauge.tracing import tokens_given
 from leakgauge.update import Update, UpdateKind
 
 PROBES = 4
@@ -43,9 +45,7 @@ def token_table(task: Task, generator: torch.Generator) -> str | None:
             continue
 
         def look(_: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
-            given = args[0].reshape(len(sent), -1) if args and args[0].numel() % len(sent) == 0 else sent[:, :0]
-            ends = given[:, : sent.shape[1]], given[:, -sent.shape[1] :]
-            if any(torch.equal(end, sent) for end in ends):
+            if args and any(torch.equal(given, sent.to(given)) for given in tokens_given(args[0], sent)):
                 found.append(f"{name}.weight" if name else "weight")
 
         handles.append(module.register_forward_pre_hook(look))
@@ -65,14 +65,16 @@ class Moved:
     Attributes:
         rows: which.
         noisy: whether there is noise, so that chance moved one of them with probability `CHANCE`.
+        always: others that move whatever the text is.
     """
 
     rows: Bool[Tensor, " v"]
     noisy: bool
+    always: Bool[Tensor, " v"]
 
 
-def moved_rows(observation: Observation, table: str) -> Moved | str:
-    """The rows that moved, or why they cannot be told.
+def moved_rows(observation: Observation, table: str, always: Bool[Tensor, " v"]) -> Moved | str:
+    """The rows that moved, but for those that `always` do, or why they cannot be told.
 
     Behind Gaussian noise of known σ, rows whose squared length Σ(row/σ)² a χ² variable of as many degrees of freedom as
     the row has entries exceeds by `CHANCE`, shared among all rows.
@@ -84,7 +86,7 @@ def moved_rows(observation: Observation, table: str) -> Moved | str:
     sigma = _noise(observation, table)
     if sigma is None:
         return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
-    if shares_rows(observation.task, table):
+    if shares_rows(observation.task, table, always):
         return SHARED
     idle = _idle(observation, table)
     values, bound = sent.double(), torch.zeros_like(sent, dtype=torch.float64)
@@ -98,11 +100,12 @@ def moved_rows(observation: Observation, table: str) -> Moved | str:
     moved = (surplus > 0).any(1)
     if sigma > 0:
         moved = (surplus / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
-    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0)
+    moved = moved & ~always
+    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0, always)
 
 
-def shares_rows(task: Task, table: str) -> bool:
-    """Whether a text of one token depends on the rows of others: the output layer is the embedding.
+def shares_rows(task: Task, table: str, always: Bool[Tensor, " v"]) -> bool:
+    """Whether a text of one token depends on the rows of others than `always`: the output layer is the embedding.
 
     Of the outputs, not of the loss: where the network is sure its soft-max leaves most rows without a gradient.
     """
@@ -111,7 +114,7 @@ def shares_rows(task: Task, table: str) -> bool:
     text = torch.full((1, *task.data.shape), float(token)).to(own)
     logits, _ = task.logits({**task.parameters, table: own}, task.buffers, text)
     (slope,) = torch.autograd.grad(logits.sum(), own)
-    moved = (slope != 0).any(1)
+    moved = (slope != 0).any(1) & ~always
     moved[token] = False
     return bool(moved.any())
 
@@ -180,18 +183,38 @@ def _idle(observation: Observation, table: str) -> Float[Tensor, "v d"] | None:
     return still[table].detach().cpu()
 
 
-def rows_of_texts(task: Task, table: str, generator: torch.Generator) -> tuple[bool, bool]:
-    """Whether every token of random texts moves its row, but for one that never does (``padding_idx``), and whether
-    other rows stand still."""
+@dataclass(frozen=True, eq=False)
+class ProbedRows:
+    """What random texts showed of the rows that tokens move.
+
+    Attributes:
+        every: every token moves its row, but for one that never does (``padding_idx``).
+        alone: other rows stand still, but for those of `always`.
+        always: rows that move whatever the text is, as a token's that the model itself adds to it; few of them.
+    """
+
+    every: bool
+    alone: bool
+    always: Bool[Tensor, " v"]
+
+
+def rows_of_texts(task: Task, table: str, generator: torch.Generator) -> ProbedRows:
+    """Sends random texts."""
     data = task.data
     module = task.module.get_submodule(table.rpartition(".")[0])
     fixed = module.padding_idx if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
-    every, alone = True, True
+    moved: list[set[int | None]] = []
+    held: list[set[int | None]] = []
     for probe in range(PROBES):
         inputs = torch.randint(data.vocabulary, (2, *data.shape), generator=generator)
         labels = torch.randint(data.classes, (2,), generator=generator)
         raw, _ = raw_update(task, FedSGD(), Batch(inputs.float(), labels), Draws(probe), NoDefense())
-        moved, held = set((raw[table] != 0).any(1).nonzero().flatten().tolist()), set(inputs.flatten().tolist())
-        every &= not held - {fixed, data.padding} - moved
-        alone &= moved <= held | {data.padding}
-    return every, alone
+        moved.append(set((raw[table] != 0).any(1).nonzero().flatten().tolist()))
+        held.append(set(inputs.flatten().tolist()))
+    added = moved[0].intersection(*moved) - held[0].intersection(*held) - {data.padding}
+    added = added if len(added) <= min(math.prod(data.shape), data.vocabulary // 4) else set()
+    always = torch.zeros(len(task.parameters[table]), dtype=torch.bool)
+    always[[row for row in added if row is not None]] = True
+    probes = list(zip(moved, held, strict=True))
+    every = all(there - {fixed, data.padding} <= rows for rows, there in probes)
+    return ProbedRows(every, all(rows <= there | added | {data.padding} for rows, there in probes), always)

@@ -64,13 +64,17 @@ class TokenRead(ReadingAttack):
             if not isinstance(guess, Unknown):
                 labels, confidence = guess.labels, guess.confidence
         table = token_table(task, generator)
-        moved, every = f"needs {NEEDS}" if table is None else moved_rows(observation, table), False
+        moved: Moved | str = f"needs {NEEDS}"
+        every = False
+        if table is not None:
+            probed = rows_of_texts(task, table, generator)
+            moved = moved_rows(observation, table, probed.always)
         if table is not None and isinstance(moved, Moved):
             if not bool(moved.rows.any()):
                 beyond = " by more than the noise" if moved.noisy else ""
                 return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
-            every, alone = rows_of_texts(task, table, generator)
-            moved = moved if alone else SHARED
+            every = probed.every
+            moved = moved if probed.alone else SHARED
         noisy = isinstance(moved, Moved) and moved.noisy
         if table is None or isinstance(moved, str):
             found, spent, message = (None, 0, "")
@@ -107,6 +111,7 @@ def _counted(
     """
     known, rows = observation.knowledge, moved.rows
     whole = known.defense is not None and _keeps(observation) and not covers(observation, table) and every
+    whole = whole and not bool(moved.always[: observation.task.data.vocabulary].any())
     once = TokenCounts(rows.long()[None], False, whole)
     named = f"{int(rows.sum())} of {len(rows)} rows moved{' beyond the noise' * moved.noisy}: these tokens occur"
     named += ", and no others" if whole else ", others may"
@@ -116,7 +121,7 @@ def _counted(
             return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
     if not every:
         return once, 0, f"{named}; how often is not read"
-    found, spent, why = _ordered(observation, rows, labels, generator)
+    found, spent, why = _ordered(observation, rows | moved.always, labels, generator)
     return (once, spent, f"{named}; how often is not read{why}") if found is None else (found, spent, f"{named}; {why}")
 
 

@@ -10,7 +10,19 @@ from leakgauge.attacks.exact import Peeling
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import DPSGD, QSGD, Clip, Compose, NoDefense, PNorm, Quantise, TopK, noise
+from leakgauge.defenses import (
+    DPSGD,
+    QSGD,
+    Clip,
+    ClipExamples,
+    Compose,
+    NoDefense,
+    PNorm,
+    Quantise,
+    TopK,
+    fed_cdp,
+    noise,
+)
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models.small import mlp
@@ -113,6 +125,26 @@ def test_steps_of_a_quantiser_and_noise_of_a_cohort_count_as_rounding(defense, p
     assert float(psnr(found, b).min()) > least
 
 
+@pytest.mark.parametrize(
+    ("defense", "protocol", "least"),
+    [
+        (ClipExamples(norm=0.1), FedSGD(), 100),
+        (ClipExamples(norm=0.1), SecureAggregation(cohort=2, client=FedAvg(lr=0.1)), 60),
+        (Compose((ClipExamples(norm=0.1), Clip(norm=0.01))), FedSGD(), 100),
+        (fed_cdp(noise_multiplier=1e-8, norm=0.1), FedSGD(), 80),
+        (DPSGD(noise_multiplier=1e-7, norm=0.1), FedSGD(), 80),
+    ],
+    ids=str,
+)
+def test_an_example_tells_by_how_much_it_was_clipped(defense, protocol, least: float) -> None:
+    """Each has a length of its own, and one of eight was read at the length of most rows."""
+    b = examples(8, FLOAT32)
+    b.inputs[:4] *= torch.arange(1, 5).view(4, 1, 1, 1) / 5  # of gradients of unlike lengths
+    found = peeled(task(dtype=FLOAT32), b, defense=defense, protocol=protocol)
+    assert found.status is Status.EXACT, found.message
+    assert float(psnr(found, b).min()) > least
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("defense", "wire"),
@@ -122,9 +154,10 @@ def test_steps_of_a_quantiser_and_noise_of_a_cohort_count_as_rounding(defense, p
         (TopK(keep=0.5), FLOAT32),
         (Quantise(levels=1023), FLOAT32),
         (QSGD(levels=4095), FLOAT32),
+        (ClipExamples(norm=0.5), FLOAT32),
         (NoDefense(), FLOAT32),
     ],
-    ids=["bfloat16", "noise", "topk", "quantise", "qsgd", "float32"],
+    ids=["bfloat16", "noise", "topk", "quantise", "qsgd", "clip-examples", "float32"],
 )
 def test_no_certificate_is_wrong(defense, wire: torch.dtype, seed: int) -> None:
     # More examples than so few units can tell apart: the peeling stalls in the middle of mixtures.

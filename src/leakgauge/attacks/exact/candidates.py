@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_in
+from leakgauge.attacks.exact.shortened import shortened_by_label
 from leakgauge.attacks.exact.sums import Sums, Tail
 
 SLACK = 1e-2
@@ -52,7 +53,8 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     if not len(rows):
         return none, 0
     slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)
-    gap = (sums.scale * slopes[:, sums.labels] - state.bias[rows, None]).abs()
+    scale = sums.scale * shortened_by_label(tail, sums, x)
+    gap = (scale * slopes[:, sums.labels] - state.bias[rows, None]).abs()
     least, best = gap.min(1)
     near = least <= (LOOSE * state.bias[rows].abs()).maximum(FACTOR * state.error[rows])
     rows, x, doubt, least, labels = rows[near], x[near], doubt[near], least[near], sums.labels[best[near]]
@@ -126,7 +128,7 @@ def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
     if len(rows) < AGREE:
         return [], 0
     slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]
-    named = state.bias[rows, None] / (sums.scale * slopes)
+    named = state.bias[rows, None] / (sums.scale * shortened_by_label(tail, sums, x) * slopes)
     row = torch.arange(len(rows), device=rows.device)[:, None].expand_as(named)
     width = (ERRORS * doubt)[:, None].expand_as(named)
     valid = torch.isfinite(named) & (named > 0) & (width < 1e-2)

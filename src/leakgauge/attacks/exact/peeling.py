@@ -139,7 +139,8 @@ class Peeling:
     needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.candidates`).
 
     Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length
-    (`leakgauge.attacks.exact.candidates`).
+    (`leakgauge.attacks.exact.candidates`). By how much a known clipping of examples shortened each one's gradient, the
+    example tells (`leakgauge.attacks.exact.shortened`).
 
     Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
     leave no row to one example; so do more examples than the units can tell apart.

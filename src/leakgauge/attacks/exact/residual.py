@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.exact.shortened import shortened_by
 from leakgauge.attacks.exact.sums import Sums, Tail
 
 FACTOR = 8.0
@@ -117,7 +118,8 @@ def shares_in(
     tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]
 ) -> Shares:
     """As `shares_of`, in the format of the sums."""
-    return shares_of(tail, x, labels, doubt, scale=sums.scale, reach=sums.reach, computed=sums.wire.computed)
+    scale = sums.scale * shortened_by(tail, sums, x, labels)[:, None]
+    return shares_of(tail, x, labels, doubt, scale=scale, reach=sums.reach, computed=sums.wire.computed)
 
 
 def shares_of(
@@ -126,14 +128,14 @@ def shares_of(
     labels: Int[Tensor, " k"],
     doubt: Float[Tensor, " k"],
     *,
-    scale: float,
+    scale: float | Float[Tensor, "k 1"],
     reach: float,
     computed: torch.dtype,
 ) -> Shares:
     """s·δ_ki of examples that are known up to a share `doubt` of themselves.
 
     Args:
-        scale: s.
+        scale: s, or that of each example.
         reach: largest number that enters the layer.
         computed: the type that the client computes in.
     """

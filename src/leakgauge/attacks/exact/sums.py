@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation
+from leakgauge.defenses import Defense
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
@@ -32,6 +33,7 @@ class Sums:
         low, high: the range of what enters the layer; `None` where it is not known.
         labels: those that an example may have.
         examples: in the batch, B.
+        clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
     """
 
     weight: Float[Tensor, "units d"]
@@ -44,6 +46,7 @@ class Sums:
     high: Float[Tensor, " d"] | None
     labels: Int[Tensor, " classes"]
     examples: int
+    clip: Defense | None = None
 
     @property
     def reach(self) -> float:
@@ -99,6 +102,7 @@ def sums_of(
         high if reads_input else None,
         labels.to(device),
         examples,
+        known.defense.without_noise() if known.defense and known.defense.acts_on_examples and reads_input else None,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.closed_form import PatchRead, RankOneRead
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples, spec
-from leakgauge.defenses import Defense, noise
+from leakgauge.defenses import Defense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
@@ -93,3 +93,17 @@ def test_behind_noise_nothing_is_certified(
     assert float(scores) > least
     assert found.status is not Status.EXACT
     assert found.certified is None or not bool(found.certified.any())
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_entries_that_random_k_left_out_follow_from_the_others(unbiased: bool) -> None:
+    """They were taken for zeros: 24 dB at a half of the entries."""
+    found, scores = read(RankOneRead(), dense, defense=RandomK(keep=0.5, unbiased=unbiased))
+    assert found.status is Status.EXACT
+    assert float(scores) > 100
+
+
+def test_columns_of_which_no_entry_was_sent_are_not_proved() -> None:
+    found, _ = read(RankOneRead(), dense, defense=TopK(keep=0.02))
+    assert found.status is Status.CONVERGED
+    assert not bool(found.certified.any())

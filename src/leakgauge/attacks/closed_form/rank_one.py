@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.attacks.matching.simulator import Explainer, cohort_view
+from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -27,8 +28,9 @@ class RankOneRead:
 
     ∂L/∂W = δxᵀ has rank one: its right singular vector is ±x/‖x‖. The length and the sign are found by simulating the
     update: a grid of lengths inside the data's range, then Brent's method in its best cell. Certified where the
-    simulated update explains the observed one. Noise, rounding and entries left out disturb the first singular vector
-    far less than single entries, so the read is a start for a search there, without proof.
+    simulated update explains the observed one. Entries that a known defence left out follow from the others, as long as
+    each column has one that was sent. Noise and rounding disturb the first singular vector far less than single
+    entries, so the read is a start for a search there, without proof.
 
     Source: ours; the direction is that of Geiping et al., 2020, Proposition 3.1 without the bias.
 
@@ -62,6 +64,9 @@ class RankOneRead:
         values, directions = torch.linalg.svd(sent / size, full_matrices=False)[1:]
         if not bool(values[0] > 0):
             return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
+        direction = directions[0]
+        if (seen := _seen(observation, layers[0].weight)) is not None:
+            direction = _completed(sent / size, seen, direction)
         labels, confidence = observation.knowledge.labels, None
         if labels is None:
             guess = CountsFromLastLayer().infer(observation, generator)
@@ -77,12 +82,12 @@ class RankOneRead:
         data = observation.task.data
 
         def raw(length: float) -> Tensor:
-            return data.denormalise((length * directions[0]).view(1, *data.shape))
+            return data.denormalise((length * direction).view(1, *data.shape))
 
         def misfit(length: float) -> float:
             return explainer.left(Batch(raw(length), labels))
 
-        length = self._length(misfit, directions[0], data, min(left, self.refinements))
+        length = self._length(misfit, direction, data, min(left, self.refinements))
         inputs = raw(length)
         certified = explainer.certified(Batch(inputs, labels), generator)
         status = Status.EXACT if bool(certified.all()) else Status.CONVERGED
@@ -120,3 +125,35 @@ class RankOneRead:
             options={"maxiter": refinements, "xatol": 1e-12 * abs(best)},
         )
         return float(found.x)
+
+
+SWEEPS = 1000
+"""Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
+
+
+def _seen(observation: Observation, weight: str) -> Bool[Tensor, "m d"] | None:
+    """Which entries of a layer's gradient were sent, as far as the defence is known to have left some out."""
+    known = observation.knowledge
+    if known.defense is None:
+        return None
+    view = cohort_view(known.local_training or FedSGD(), known.defense, observation.update, known.draws)
+    seen = None if view.support is None else view.support[weight].bool().cpu()
+    return None if seen is None or bool(seen.all()) else seen
+
+
+def _completed(
+    sent: Float[Tensor, "m d"], seen: Bool[Tensor, "m d"], direction: Float[Tensor, " d"]
+) -> Float[Tensor, " d"]:
+    """The right factor of the matrix of rank one that has the entries which were seen, of length 1; zero in columns of
+    which none was. Least squares for one factor given the other, in turn, from `direction` on."""
+    mask, tiny = seen.double(), torch.finfo(torch.float64).tiny
+    known = sent * mask
+    for _ in range(SWEEPS):
+        left = (known @ direction) / (mask @ direction.square()).clamp_min(tiny)
+        moved = (known.T @ left) / (mask.T @ left.square()).clamp_min(tiny)
+        moved = moved / moved.norm().clamp_min(tiny)
+        still = bool((moved - direction).norm() <= 1e-15)
+        direction = moved
+        if still:
+            break
+    return direction

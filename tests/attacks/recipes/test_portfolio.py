@@ -12,7 +12,7 @@ from leakgauge.attacks.closed_form.whole_batch import paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import others, remaining
-from leakgauge.clients import FedSGD, client_update
+from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples
 from leakgauge.defenses import Defense, MixUp, TopK, noise
@@ -105,6 +105,31 @@ def test_taking_proved_examples_out_leaves_the_update_of_the_others() -> None:
         assert torch.allclose(left.update.tensors[name], value, atol=1e-6 * float(value.abs().max()) + 1e-9)
     assert left.knowledge.labels is not None
     assert left.knowledge.labels.sort().values.tolist() == others.labels.sort().values.tolist()
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        FedAvg(lr=0.1),
+        FedAvg(lr=0.1, momentum=0.9, nesterov=True),
+        SecureAggregation(cohort=2, client=FedAvg(lr=0.1, momentum=0.5, nesterov=True)),
+    ],
+    ids=str,
+)
+def test_a_step_of_any_length_is_left_without_the_proved_examples(client: Protocol) -> None:
+    """Nesterov's momentum lengthens the first step, which was not counted; a cohort's step was not taken apart."""
+    observation, batch = observe(dense(64, "sigmoid"), 4)
+    sent = client_update(observation.task, client, batch, Draws(0))
+    left = remaining(
+        Observation(observation.task, sent, replace(observation.knowledge, local_training=client)),
+        batch.take(torch.tensor([0, 2])),
+    )
+    assert left is not None
+    others = batch.take(torch.tensor([1, 3]))
+    own = client_update(left.task, FedSGD(), Batch(others.inputs.double(), others.labels), Draws(0))
+    assert all(torch.allclose(left.update.tensors[k], v, atol=1e-5) for k, v in own.tensors.items())
+    clipped = replace(observation.knowledge, local_training=LocalTraining(clip=0.1))
+    assert remaining(Observation(observation.task, sent, clipped), batch.take(torch.tensor([0]))) is None
 
 
 def test_behind_a_defence_nothing_is_taken_out_and_nothing_proved() -> None:

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.func import jacfwd
 
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
+from leakgauge.attacks.exact.sums import scale_of
 from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.parts import Hidden
-from leakgauge.clients import FedAvg
+from leakgauge.clients import LocalTraining, SecureAggregation
 from leakgauge.defenses import InstaHide, MixUp, Transform
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
@@ -71,14 +72,16 @@ class MixingRead:
 
 
 def single_gradient(observation: Observation) -> Tensors | None:
-    """The client's one gradient: as sent, or −delta/lr where its local training was one step."""
+    """The clients' one gradient: as sent, or of a delta what one step of SGD, not clipped, made it from."""
     if observation.update.header.kind is UpdateKind.GRADIENT:
         return map_tensors(torch.Tensor.double, observation.update.tensors)
     client, examples = observation.knowledge.local_training, observation.examples
-    if not isinstance(client, FedAvg) or examples is None or client.steps(examples) > 1 or client.weight_decay:
+    scale = "unknown" if examples is None else scale_of(observation, examples)
+    while isinstance(client, SecureAggregation):
+        client = client.client
+    if examples is None or isinstance(scale, str) or (isinstance(client, LocalTraining) and client.clip is not None):
         return None
-    lr = client.lr
-    return map_tensors(lambda t: -t.double() / lr, observation.update.tensors)
+    return map_tensors(lambda t: t.double() / (scale * examples), observation.update.tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakgauge.attacks.plain_model import plain_model
+from leakgauge.attacks.plain_model import plain_model, plain_task
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.clients.optimisers import Adam
@@ -73,6 +73,13 @@ class Shifted(nn.Module):
         return 2 * x - 1
 
 
+class Shifts(nn.Linear):
+    """A linear layer that shifts what it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(2 * x - 1)
+
+
 class Permuted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 3, 2, 1).flatten(1)
@@ -96,6 +103,7 @@ MODELS = {
     "modules of one's own": lambda: nn.Sequential(nn.Flatten(), Own(108, WIDE), nn.ReLU(), Own(WIDE, 4)),
     "a convolution over all": lambda: nn.Sequential(nn.Conv2d(3, WIDE, 6), nn.Flatten(), nn.ReLU(), nn.Linear(WIDE, 4)),
     "a shifted input": lambda: nn.Sequential(Shifted(), nn.Flatten(), *tail(nn.Linear(108, WIDE))),
+    "a layer that shifts": lambda: nn.Sequential(nn.Flatten(), *tail(Shifts(108, WIDE))),
     "channels last": lambda: nn.Sequential(Permuted(), *tail(nn.Linear(108, WIDE))),
     "channels last, of one's own": lambda: nn.Sequential(Shifted(), Permuted(), *tail(Own(108, WIDE))),
     "a normalised input": normed,
@@ -164,6 +172,25 @@ class Mixed(nn.Module):
 def test_where_nothing_is_the_same_in_plainer_words_nothing_changes(make: type[nn.Module]) -> None:
     observation = seen(Task.of(make(), SPEC))
     assert plain_model(observation) is observation
+
+
+class Skipping(nn.Module):
+    """Runs one of its layers at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = Own(108, WIDE), Own(108, WIDE), nn.Linear(WIDE, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.one if bool(torch.rand(()) < 0.5) else self.two
+        out: Tensor = self.head(first(x.flatten(1)).relu())
+        return out
+
+
+def test_of_models_that_draw_those_are_rewritten_that_call_the_same_layers_each_time() -> None:
+    net = nn.Sequential(nn.Flatten(), Own(108, WIDE), nn.ReLU(), nn.Dropout(0.3), nn.Linear(WIDE, 4))
+    assert plain_task(Task.of(net, SPEC, mode=Mode.TRAIN)) is not None
+    assert plain_task(Task.of(Skipping(), SPEC, mode=Mode.TRAIN)) is None
 
 
 @pytest.mark.parametrize(

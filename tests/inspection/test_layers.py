@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cases import SPEC
 from leakgauge.inspection.layers import LAYER_RULES, LayerPlaces, copied, layer_rule, rule_of, sites
-from leakgauge.inspection.rule import Measurement, Received
+from leakgauge.inspection.rule import Measurement, Received, measure
 from leakgauge.task import DataSpec, Mode, Task
 
 D = 192
@@ -83,6 +83,50 @@ def test_a_perceptron_in_front_of_convolutions_is_odd() -> None:
     found = measured(InFront())
     assert found.statistic == 1
     assert found.where == ("first",)
+
+
+class Called(nn.Module):
+    """A layer that no one calls as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(D, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.linear.weight, self.linear.bias)
+
+
+class Own(nn.Module):
+    """A linear module of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(D, 16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class Shift(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x - 1
+
+
+@pytest.mark.parametrize(
+    ("first", "name"),
+    [(Called(), "first.linear"), (Own(), "first"), (nn.Sequential(Shift(), nn.Linear(D, 16)), "first.1")],
+    ids=["called", "own", "shifted"],
+)
+def test_however_a_perceptron_in_front_of_convolutions_is_written(first: nn.Module, name: str) -> None:
+    """Only a module of torch's own that is given the pixels themselves was odd; of these nothing was found."""
+    module = InFront()
+    module.first = first
+    found = measure(Received(module.state_dict(), task=Task.of(module, SPEC)))
+    assert found["layers"].statistic == 1.0
+    assert found["layers"].where == (name,)
+    assert f"{name} reads the input itself" in found["layers"].evidence
+    assert not [o for o in found["layers"].unjudged if o.name.startswith(("first", "layers", "rest"))]
+    assert not [o for o in found["couplings"].unjudged if "traced" in o.reason]
 
 
 @pytest.mark.parametrize("pixels", [D, 96, 48])

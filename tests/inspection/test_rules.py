@@ -175,6 +175,16 @@ def test_copies_counts_like_brute_force() -> None:
     assert rules()["copies"].measure(Received({"a.weight": weight})).statistic == pytest.approx(rows / (1 + 60 / 50))
 
 
+@pytest.mark.parametrize("name", ["input_embedding", "time_embed", "token_proj_embedding.0"])
+def test_a_layer_with_a_bias_is_no_table_whatever_its_name(name: str) -> None:
+    """Every rule left a first layer called so out, and a crafted one passed."""
+    weight, steps = torch.randn(64).repeat(32, 1), torch.linspace(-1, 1, 32)
+    state = {f"{name}.weight": weight, f"{name}.bias": steps, "head.weight": torch.randn(5, 32)}
+    found = measure(Received(state))
+    assert found["copies"].where == (f"{name}.weight",)
+    assert found["bias-ladder"].where == (f"{name}.bias",)
+
+
 def test_copies_leave_the_last_layer_out() -> None:
     state = base()
     state["12.weight"] = (

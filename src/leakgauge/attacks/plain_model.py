@@ -33,13 +33,16 @@ from leakgauge.tensors import Tensors
 from leakgauge.tracing import tokens_given
 from leakgauge.update import Update
 
-__all__ = ["plain_model"]
+__all__ = ["PlainModel", "plain_model", "plain_task"]
 
 BLIND = (Clip, ClipExamples, TopK, RandomK, Prune, GaussianNoise, LaplaceNoise, Sign, Quantise)
 """Defences that do the same to an entry whatever its tensor is called and wherever in it the entry stands."""
 
 CLOSE = 1e-3
 """Gradients of both models agree to so much of their largest entry."""
+
+DRAWN = 4
+"""Forward passes of a model that draws at random, which must call the same layers in the same order."""
 
 
 def plain_model(observation: Observation) -> Observation:
@@ -56,12 +59,9 @@ def plain_model(observation: Observation) -> Observation:
     """
     task, known = observation.task, observation.knowledge
     parts = () if known.defense is None else parts_of(known.defense)
-    if task.stochastic or task.penalties or any(type(part) not in BLIND or known.draws is not None for part in parts):
+    if any(type(part) not in BLIND or known.draws is not None for part in parts):
         return observation
-    try:
-        found = _rewritten(task)
-    except FOREIGN:
-        return observation
+    found = plain_task(task)
     if found is None:
         return observation
     plain, products = found
@@ -71,6 +71,14 @@ def plain_model(observation: Observation) -> Observation:
         Update(_followed(update.tensors, products), update.header, _renamed(update.buffers)),
         replace(knowledge, buffers=_renamed(knowledge.buffers)),
     )
+
+
+def plain_task(task: Task) -> tuple[Task, tuple[Product, ...]] | None:
+    """The plain task and the products that it replaces; `None` where there are none, or it is not the same."""
+    try:
+        return None if task.penalties else _rewritten(task)
+    except FOREIGN:
+        return None
 
 
 def _renamed(buffers: Tensors | None) -> Tensors | None:
@@ -158,10 +166,12 @@ class _Replayed(TorchFunctionMode):
 
 
 def _rewritten(task: Task) -> tuple[Task, tuple[Product, ...]] | None:
-    """The plain task and the products that it replaces; `None` where there are none, or it is not the same."""
     raw = _probe(task)
-    products, data = _chosen(task, raw, products_of(task, raw))
-    if not products:
+    with torch.random.fork_rng(devices=[]):
+        traces = [products_of(task, raw) for _ in range(DRAWN if task.stochastic else 1)]
+    products, data = _chosen(task, raw, traces[0])
+    # What is drawn may decide which layers run: then no order of calls tells them.
+    if not products or len({tuple((p.index, p.weight) for p in t.products) for t in traces}) > 1:
         return None
     rest = task.module_copy()
     for name, buffer in rest.named_buffers():
@@ -247,7 +257,8 @@ def _same(task: Task, plain: Task, raw: Tensor, products: tuple[Product, ...]) -
     batch = Batch(raw[-2:], torch.arange(2, device=raw.device) % task.data.classes)
 
     def gradient(of: Task) -> Tensors:
-        found: Tensors = grad(lambda p: of(p, of.buffers, batch)[0])(of.parameters)
+        draws = torch.Generator().manual_seed(0)  # the same for both
+        found: Tensors = grad(lambda p: of(p, of.buffers, batch, draws)[0])(of.parameters)
         return found
 
     one, other = _followed(gradient(task), products), gradient(plain)

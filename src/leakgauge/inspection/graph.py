@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from leakgauge.attacks.plain_model import PlainModel
 from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
@@ -47,8 +48,9 @@ class AdditiveCoupling:
 
 def traced(task: Task) -> fx.Graph | str:
     """The model's graph, or why there is none."""
+    module = task.module.rest if isinstance(task.module, PlainModel) else task.module
     try:
-        return fx.symbolic_trace(task.module).graph
+        return fx.symbolic_trace(module).graph
     except UNTRACEABLE as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
 

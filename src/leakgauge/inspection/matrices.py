@@ -99,7 +99,7 @@ def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omissi
             continue
         if not tensor.is_floating_point() and not tensor.is_quantized:
             unjudged.append(Omission(name, f"integers ({_dtype(tensor)}) without their scale"))
-        elif is_table(name, tensor):
+        elif is_table(name, tensor) and _bias(name, tensor, state)[0] is None:  # what has a bias is multiplied by
             unjudged.append(Omission(name, "a table of rows to look up, not a layer"))
         elif not finite(tensor):
             unjudged.append(Omission(name, "has entries that are not finite"))

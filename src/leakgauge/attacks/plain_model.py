@@ -121,7 +121,10 @@ class PlainModel(nn.Module):
             self.layers.append(layer)
         self.rest = rest
         for name in {n for p in products for n in (p.weight, p.bias) if n is not None}:
-            rest.get_parameter(name).requires_grad_(False)
+            owner, _, own = name.rpartition(".")
+            value, part = rest.get_parameter(name).detach(), rest.get_submodule(owner)
+            delattr(part, own)
+            part.__dict__[own] = value  # its code may look at it, but it is no parameter
         self.products, self.before, self.now = products, before, now
 
     def forward(self, x: Tensor) -> Any:

@@ -92,6 +92,11 @@ def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
     return (rows > (1 - ALONE) * total) & live
 
 
+def holds_weights(layer: nn.Module) -> bool:
+    """Whether it has parameters: a layer that `PlainModel` calls another one for has none."""
+    return any(True for _ in layer.parameters())
+
+
 def in_eval(task: Task) -> Task:
     """The same task in eval mode: there, examples do not mix and nothing is drawn."""
     if task.mode is Mode.EVAL:
@@ -140,7 +145,7 @@ def _remarks(task: Task, measured: set[str]) -> tuple[Omission, ...]:
         if name in measured or isinstance(module, nn.Embedding):
             continue
         own = [p for p in module.parameters(recurse=False) if p.ndim > 1]
-        if isinstance(module, nn.Linear | Convolution):
+        if isinstance(module, nn.Linear | Convolution) and holds_weights(module):
             found.append(Omission(name, "is not called as a module in the forward pass, so that it cannot be watched"))
         elif own:
             kind = type(module).__name__
@@ -217,7 +222,7 @@ def _watched(module: nn.Module) -> Iterator[dict[str, _Watch]]:
         handles.append(layer.register_forward_hook(after))
 
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.Linear | Convolution):
+        if isinstance(layer, nn.Linear | Convolution) and holds_weights(layer):
             watch(layer, name)
     try:
         yield watches

@@ -134,7 +134,9 @@ def sites(task: Task) -> list[Site]:
     drawn = torch.rand((2, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
     inputs = task.data.low + task.data.range * drawn
     reached: dict[str, _Reached] = {}
-    holders = [(n, m) for n, m in quiet.module.named_modules() if any(True for _ in m.parameters(recurse=False))]
+    holders = [
+        (n, m) for n, m in quiet.module.named_modules() if any(p.requires_grad for p in m.parameters(recurse=False))
+    ]
     handles = []
     for name, module in holders:
 

@@ -119,20 +119,14 @@ def measure(received: Received) -> dict[str, Measurement]:
     found = None if received.task is None else plain_task(received.task)
     plain = received if found is None else replace(received, task=found[0])
     measured = {name: rule.measure(plain) for name, rule in rules().items() if received.has(rule.needs)}
-    if found is not None and received.task is not None:
+    if found is not None:
         behaviour = {name for name in measured if Part.TASK in rules()[name].needs}
-        measured = {n: _renamed(m, received.task, found[1]) if n in behaviour else m for n, m in measured.items()}
+        measured = {n: _renamed(m, found[1]) if n in behaviour else m for n, m in measured.items()}
     return {name: _sound(name, measurement) for name, measurement in measured.items()}
 
 
-def _renamed(measured: Measurement, task: Task, products: tuple[Product, ...]) -> Measurement:
+def _renamed(measured: Measurement, products: tuple[Product, ...]) -> Measurement:
     """A measurement of the plain task in the names of the received one."""
-    gone = {name for p in products for name in (p.weight, p.bias)}
-    own = {
-        n: [f"{n}.{k}".lstrip(".") for k, _ in m.named_parameters(recurse=False)]
-        for n, m in task.module.named_modules()
-    }
-    done = gone | {name for name, parameters in own.items() if parameters and gone.issuperset(parameters)}
 
     def name_of(match: re.Match[str]) -> str:
         return "" if match[1] is None else products[int(match[1])].weight.rpartition(".")[0] or "model"
@@ -140,8 +134,7 @@ def _renamed(measured: Measurement, task: Task, products: tuple[Product, ...]) -
     def words(text: str) -> str:
         return re.sub(r"(?<![\w.])(?:rest\.(?=\w)|layers\.(\d+)\b)", name_of, "model" if text == "rest" else text)
 
-    kept = [o for o in measured.unjudged if o.name.removeprefix("rest").removeprefix(".") not in done]
-    unjudged = tuple(Omission(words(o.name), words(o.reason)) for o in kept)
+    unjudged = tuple(Omission(words(o.name), words(o.reason)) for o in measured.unjudged)
     return replace(
         measured, where=tuple(map(words, measured.where)), evidence=words(measured.evidence), unjudged=unjudged
     )

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.inspection.drives import VALUES_AT_ONCE, Convolution, in_eval
+from leakgauge.inspection.drives import VALUES_AT_ONCE, Convolution, holds_weights, in_eval
 from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
@@ -106,7 +106,7 @@ def _inputs_of(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Iterato
     seen: dict[str, Tensor] = {}
     handles = []
     for name, layer in module.named_modules():
-        if isinstance(layer, types):
+        if isinstance(layer, types) and holds_weights(layer):
 
             def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
                 # A copy of the reference only: an in-place layer later would change a flattened view's values.

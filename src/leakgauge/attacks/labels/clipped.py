@@ -20,8 +20,8 @@ FACTORS, RATIO = 64, 1.1
 
 def unclipped(
     observation: Observation, layer: Classifier, protocol: Protocol, features: Float[Tensor, "m f"], count: int
-) -> tuple[Observation, float]:
-    """The update at the length at which `mean_field` makes the wholest counts of it, and its confidence there.
+) -> Observation:
+    """The update at the length at which `mean_field` makes the wholest counts of it.
 
     A clip multiplies what is read by an unknown factor of at most one, and counts that are read without it are those
     of nobody: of an absent class the bias moves by that factor times the class's probability, of one more example by
@@ -35,8 +35,8 @@ def unclipped(
         return replace(observation, update=replace(observation.update, tensors=moved))
 
     tried = (mean_field(longer(k, *names), layer, protocol, features, count)[1] for k in range(FACTORS))
-    confidence, power = max(((found, -k) for k, found in enumerate(tried)))
-    return longer(-power), confidence
+    _, power = max((found, -k) for k, found in enumerate(tried))
+    return longer(-power)
 
 
 def clips(observation: Observation) -> bool:

@@ -5,26 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.labels.clipped import clips, unclipped
+from leakgauge.attacks.labels.clipped import CLIPS, clips, unclipped
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
 from leakgauge.attacks.labels.omitted import completed
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, labels_of, mean_field
+from leakgauge.attacks.labels.regression import Regression
 from leakgauge.attacks.labels.strategy import IDLG, Classifier, LabelGuess, Unknown, find_classifier
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
-from leakgauge.defenses import view_of
+from leakgauge.defenses import parts_of, view_of
 from leakgauge.errors import InputError, require, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.update import UpdateKind
 
-DIRECTIONS, PRINCIPAL, RIDGE = 3, 64, 0.1
-"""Feature directions read one by one, those whose energy is read, and the share added to each variance."""
-BELIEVED = 4.0
-"""Deviations up to which an energy that contradicts the other statistics keeps its weight."""
+DIRECTIONS, PRINCIPAL = 3, 64
+"""Feature directions read one by one, and those whose energy is read."""
 WIDER = 3.0
 """Times by which the posterior is widened for the confidence: the client's features differ from the stand-ins'."""
 RELABELLED = (0.5, 0.3, 0.2, 0.15)
@@ -57,9 +56,9 @@ class CountsFromLastLayer:
     counts are not estimated; unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only
     ratios could be read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
     Classifier entries that a known defence left out whatever their size (random-k, Soteria) are filled in first
-    (`completed`), of several examples also what top-k left out; the length that a known clip took off is found first
-    (`unclipped`). Other defences are read as if there were none, of several examples, with confidence 0 where they
-    reshape the update.
+    (`completed`), of several examples also what top-k left out; the length that a known clip took off is found with
+    the counts (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if there were
+    none, of several examples, with confidence 0 where they reshape the update.
     Known failure: local steps that overshoot: the order of the examples is unknown and decides what each step does.
     Features that depend on the class, which unlabelled stand-ins do not show.
 
@@ -101,34 +100,34 @@ class CountsFromLastLayer:
             features = layer.features(observation.task, inputs)[0].detach().cpu().double()
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
-        fitted = None
+        outputs, clipped = len(observation.task.parameters[layer.weight]), clips(observation)
+        width = outputs + PRINCIPAL + 1
+        work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
+        work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
+        coarse = outputs > self.most_outputs or work > self.most_work
         try:
-            if clips(observation):
-                observation, fitted = unclipped(observation, layer, protocol, features, count)
+            if clipped and coarse:
+                observation = unclipped(observation, layer, protocol, features, count)
             start, confidence = mean_field(observation, layer, protocol, features, count)
         except RuntimeError as error:  # a loss of the user's own that looks into its tensors
             return Unknown(
                 f"label counts are not estimated: the loss cannot be simulated for many clients ({said(error)})"
             )
-        outputs = len(observation.task.parameters[layer.weight])
-        width = outputs + PRINCIPAL + 1
-        work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
-        work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
-        if outputs > self.most_outputs or work > self.most_work:
-            return _doubted(observation, LabelGuess(labels_of(start), confidence), fitted)
+        if coarse:
+            return _doubted(observation, LabelGuess(labels_of(start), confidence))
         head, observed = _head(observation, layer, protocol, features, inputs, self.most_outputs)
-        return _doubted(observation, _regress(head, observed, start, count, self.clients, generator), fitted)
+        guess = _regress(head, observed, start, count, self.clients, generator, clipped=clipped)
+        return _doubted(observation, guess)
 
 
-def _doubted(observation: Observation, guess: LabelGuess, fitted: float | None) -> LabelGuess:
-    """Without confidence where a known defence reshapes the update in a way that this reading ignores; behind a clip no
-    surer than the length that was `fitted`."""
-    knowledge = observation.knowledge
-    if knowledge.defense is None:
-        return guess
-    view = view_of(knowledge.defense, observation.update, None)
-    reshaped = knowledge.defense.acts_on_examples or view.simulate is not None or view.support is not None
-    return replace(guess, confidence=min(guess.confidence, fitted or 0.0)) if reshaped else guess
+def _doubted(observation: Observation, guess: LabelGuess) -> LabelGuess:
+    """Without confidence where a known defence reshapes the update in a way that this reading ignores."""
+    known = observation.knowledge.defense
+    for part in () if known is None else parts_of(known):
+        view = view_of(part, observation.update, None)
+        if view.support is not None or (not isinstance(part, CLIPS) and (part.acts_on_examples or view.simulate)):
+            return replace(guess, confidence=0.0)
+    return guess
 
 
 def protocol_of(observation: Observation) -> Protocol | Unknown:
@@ -191,8 +190,14 @@ def _regress(
     count: int,
     clients: int,
     generator: torch.Generator,
+    *,
+    clipped: bool,
 ) -> LabelGuess:
-    """Rounds of simulate, regress, solve; then the labels of the largest expected F1."""
+    """Rounds of simulate, regress, solve; then the labels of the largest expected F1.
+
+    Args:
+        clipped: whether the length of the update is another one than the client's.
+    """
     classes, counts, energies = len(start), start, len(head.task.parameters["weight"])
     posterior = CountPosterior(torch.eye(classes).double(), start)
     for share in RELABELLED:
@@ -201,7 +206,10 @@ def _regress(
         labels = torch.where(change, torch.randint(classes, labels.shape, generator=generator), labels)
         labels = labels.gather(1, torch.rand(labels.shape, generator=generator).argsort(1))
         index = torch.randint(len(head.features), labels.shape, generator=generator)
-        posterior = _fit(head(index, labels), labels, observed, counts, energies)
+        fitted = Regression.of(head(index, labels), labels, energies, classes)
+        if clipped:
+            observed, counts = fitted.lengthened(observed, counts)
+        posterior = fitted.posterior(observed, counts)
         counts = posterior.mode(counts)
     draws = posterior.sample(counts, generator)
     weights = torch.full((len(draws),), 1 / len(draws), dtype=draws.dtype)
@@ -209,42 +217,3 @@ def _regress(
     wide = replace(posterior, temperature=WIDER * posterior.temperature).sample(counts, generator)
     chosen = torch.bincount(labels, minlength=classes)
     return LabelGuess(labels, float((torch.minimum(wide, chosen).sum(1) / count).mean()))
-
-
-def _fit(
-    simulated: Float[Tensor, "r p"],
-    labels: Int[Tensor, "r n"],
-    observed: Float[Tensor, " p"],
-    near: Float[Tensor, " c"],
-    energies: int,
-) -> CountPosterior:
-    """s ≈ A·n + ε over simulated clients, then p(n | observed). Counts sum to B: the intercept is in A."""
-    classes = len(near)
-    n = torch.zeros(len(labels), classes, dtype=simulated.dtype)
-    n.scatter_add_(1, labels, torch.ones_like(labels, dtype=n.dtype))
-    slope = torch.linalg.solve(n.T @ n + 1e-6 * len(n) * torch.eye(classes, dtype=n.dtype), n.T @ simulated)
-    residual = simulated - n @ slope
-    unit = residual.std(0).clamp_min(1e-9 * simulated.abs().amax(0) + 1e-30)
-    residual, slope, target = residual / unit, slope / unit, observed / unit
-    covariance = residual.T @ residual / max(len(n) - classes, 1) + RIDGE * torch.eye(len(unit), dtype=n.dtype)
-    # The energies come last, one an output. What the rest says decides how far each of them is trusted.
-    means = len(unit) - energies
-    plain = _solve(slope[:, :means], covariance[:means, :means], target[:means], near)
-    apart = (target - plain.mode(near) @ slope)[means:].abs() / covariance.diagonal()[means:].sqrt()
-    doubt = torch.cat([torch.ones(means, dtype=n.dtype), (apart / BELIEVED).clamp_min(1.0)])
-    return _solve(slope, covariance * doubt[:, None] * doubt, target, near)
-
-
-def _solve(
-    slope: Float[Tensor, "c p"],
-    covariance: Float[Tensor, "p p"],
-    target: Float[Tensor, " p"],
-    near: Float[Tensor, " c"],
-) -> CountPosterior:
-    """Generalised least squares; the misfit at the mode is the temperature."""
-    factor = torch.linalg.cholesky(covariance)
-    a = torch.linalg.solve_triangular(factor, slope.T, upper=False)
-    s = torch.linalg.solve_triangular(factor, target[:, None], upper=False)[:, 0]
-    posterior = CountPosterior(a.T @ a, a.T @ s)
-    misfit = (s - a @ posterior.mode(near)).square().mean()
-    return CountPosterior(posterior.quadratic, posterior.linear, float(misfit.clamp_min(1.0)))

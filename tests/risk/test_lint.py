@@ -199,6 +199,22 @@ class Ends:
         return Reconstruction(None, None, self.status)
 
 
+class ReadsOne:
+    """A read that certifies one example of two."""
+
+    def reconstruct(self, observation: object, generator: object, **options: object) -> Reconstruction:
+        labels, sure = torch.zeros(2, dtype=torch.long), torch.tensor([True, False])
+        return Reconstruction(torch.zeros(2, 3, 8, 8), labels, Status.CONVERGED, certified=sure)
+
+
+def test_some_examples_of_a_batch_are_an_exact_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven of eight that were certified were no finding."""
+    monkeypatch.setattr(lint, "READS", {"peeling": ReadsOne()})
+    found = list(lint_plan(plan(data={"source": "samples", "size": 8, "batch": 2, "batches": 1})))
+    (read,) = [f for f in found if f.rule == "exact-read"]
+    assert "peeling reads 1 of 2 examples exactly" in read.evidence
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [

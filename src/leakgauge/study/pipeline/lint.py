@@ -113,8 +113,9 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             continue
         if found.status is Status.TIME_LIMIT:
             yield _not_read(where, f"{name} had not ended after {READ_SECONDS:g} s")
-        if found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None):
-            count = len(batch) if found.inputs is None else min(len(found.inputs), len(batch))
+        proved = 0 if found.certified is None else int(found.certified.sum())
+        if proved or (found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None)):
+            count = len(batch) if found.inputs is None else min(proved or len(found.inputs), len(batch))
             what = f"{count} of {len(batch)} examples exactly"
             if found.inputs is None:
                 whole = found.tokens is not None and found.tokens.whole

@@ -46,6 +46,14 @@ def test_a_dense_first_layer_is_read_until_noise_hides_it(tmp_path: Path, monkey
     assert all("noise of 1e-" in line for line in said)
 
 
+def test_a_dense_first_layer_is_read_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "LADDERS", ())
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 12), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    found = records(tmp_path, model=net, client="fedsgd", defenses={"larger batch": [{"batch": 3}]})
+    assert {("closed form of one example", 1), ("peeling", 3)} <= {(r["read"], r["exact"]) for r in found}
+
+
 def test_the_tokens_of_texts_are_read_until_noise_hides_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "LADDERS", reads.LADDERS[:1])
     torch.manual_seed(0)

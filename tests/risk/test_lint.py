@@ -187,6 +187,13 @@ def test_a_plan_is_read_by_the_reads_that_certify_themselves() -> None:
     assert rules(found)["batch-of-one"] is LintSeverity.MEDIUM
 
 
+def test_the_reads_of_a_plan_do_not_depend_on_how_its_model_is_written() -> None:
+    """The same layer as a convolution over all of its input was read by none of them."""
+    net = nn.Sequential(nn.Conv2d(3, 16, 8), nn.ReLU(), nn.Flatten(), nn.Linear(16, 10))
+    (read,) = [f for f in lint_plan(plan(model=net)) if f.rule == "exact-read"]
+    assert "reads 1 of 1 examples exactly" in read.evidence
+
+
 @dataclass(frozen=True)
 class Ends:
     """A read that raises, or is not done in time."""

@@ -107,6 +107,20 @@ def test_measures_do_what_is_said_of_them() -> None:
     assert "a batch of" not in " ".join(m.words for m in measures(task, batch, more.take(torch.arange(0)), g))
 
 
+def test_how_the_first_layer_is_written_does_not_matter() -> None:
+    data = DataSpec((1, 10, 10), 10)
+    torch.manual_seed(0)
+    plain = mlp(hidden=(80,), shape=data.shape).double()
+    linear = [m for m in plain.modules() if isinstance(m, torch.nn.Linear)]
+    wide = torch.nn.Conv2d(1, 80, 10).double()
+    wide.load_state_dict({"weight": linear[0].weight.view(80, 1, 10, 10), "bias": linear[0].bias})
+    other = torch.nn.Sequential(wide, torch.nn.ReLU(), torch.nn.Flatten(), linear[1])
+    batch = Batch(torch.rand(8, *data.shape).double(), torch.arange(8))
+    told = [replay(Task.of(net, data), batch, torch.Generator()) for net in (plain, other)]
+    assert isinstance(told[1], Replay)
+    assert told[1] == told[0]
+
+
 def test_it_says_why_it_does_not_apply() -> None:
     data = DataSpec((1, 10, 10), 10)
     batch = Batch(torch.rand(2, *data.shape), torch.tensor([0, 1]))

@@ -12,6 +12,7 @@ import torch
 from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
+from leakgauge.attacks.plain_model import plain_model
 from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes.exact_reads import EXACT
 from leakgauge.attacks.recipes.order_search import orders_of, several_steps
@@ -139,7 +140,7 @@ def _of_setting(plan: FrontierPlan, row: FrontierRow) -> list[ReadRow]:
             local_training=row.client.value if Known.LOCAL_TRAINING in known else None,
             defense=defense if Known.DEFENSE in known else None,
         )
-        return plain_round(Observation(task, update, knowledge))
+        return plain_model(plain_round(Observation(task, update, knowledge)))
 
     def tried(name: str, defense: Defense | None) -> tuple[int, int]:
         seen = observed(defense)

@@ -11,6 +11,7 @@ import torch
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
+from leakgauge.attacks.plain_model import plain_model
 from leakgauge.attacks.plain_round import plain_round
 from leakgauge.clients import FedAvg, LocalTraining, client_update
 from leakgauge.clients.protocol import Protocol
@@ -105,6 +106,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     thinned = any(isinstance(stage, TopK | RandomK | Prune) for stage in stages)
     kept = replace(update, buffers=None)
     yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
+    observation = plain_model(observation)
     for name, read in READS.items():
         try:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))

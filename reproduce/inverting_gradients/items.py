@@ -23,7 +23,7 @@ TABLE2_NOTE = (
     "two of one image, 250 of 4 800 steps. At a local learning rate of 1e-4 several steps are one gradient: see "
     "local-lr. But for pictures alone in their batch, the quick run's means lie below those of grey ones (see grey), "
     "with intervals that overlap: E 5, n 1 is ahead in the mean of its two images, and nothing more is shown. With all "
-    "steps, eight images end where grey ones do, after one epoch and after five. "
+    "steps, eight images end where grey ones do, after one epoch and after five, with a rate of 1 as with 0.1. "
 )
 MORE_IMAGES = (
     "The attacks that the claim compares have twenty more images, added as ten left it open: its interval does not "

@@ -142,7 +142,7 @@ ITEMS = (
         "figure2", State.REDUCED,
         PHOTOS + POST + "the full run adds 128 px, batch 16, with one and five steps, the latter being the paper's, "
         "and three more clients of the next photos, added as one left the claim open (its interval does not allow for "
-        "that). No nearer than ROG is what the post-processor makes of the true photos at a quarter of their resolution.",
+        "that). What the post-processor makes of the true photos at a quarter of their resolution is no nearer.",
         figure2, "one and a half hours on one core (2 s a step of the attack at 128 px, 10 s with five local steps)",
         {
             "128 px, batch 16, τ 5, none | Inverting Gradients": (

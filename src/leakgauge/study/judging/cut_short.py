@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakgauge.study.judging.groups import TrialGroup
@@ -55,10 +54,6 @@ def cut_short(group: TrialGroup, control: TrialGroup | None) -> list[CutShort]:
         least = LEAST[0] * min(group.scenario.data.batch, LEAST[1])
         return [CutShort(len(late), len(group.trials), None, clock)] if spent < least else []
     return [CutShort(len(late), len(group.trials), spent / usual, clock)] if spent < SHORT * usual else []
-
-
-def _evaluations(trials: Sequence[Trial]) -> float:
-    return statistics.median(t.gradient_evaluations for t in trials)
 
 
 def _certified(trial: Trial) -> int:

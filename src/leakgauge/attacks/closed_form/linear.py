@@ -47,10 +47,12 @@ class LinearRead(ReadingAttack):
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
         slack: how far outside the range, in shares of its width, a ratio may lie.
+        rows: fewest rows that must agree on one of several examples.
     """
 
     agreement: float = 1e-3
     slack: float = 1e-2
+    rows: int = 1
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Costs no gradient evaluation. `EXACT` when certified, `CONVERGED` for an uncertain read."""
@@ -107,7 +109,7 @@ class LinearRead(ReadingAttack):
                     break
             else:
                 groups.append([row])
-        groups.sort(key=len, reverse=True)
+        groups = sorted((g for g in groups if len(g) >= self.rows), key=len, reverse=True)
         if not groups:
             return (
                 None,

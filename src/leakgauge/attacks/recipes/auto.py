@@ -143,7 +143,7 @@ class Auto:
         if observation.task.data.is_text:
             return portfolio.answer(portfolio.run("tokens", TokenRead(), observation, generator))
         read = unmixed(read_exactly(portfolio, observation, generator), observation)
-        if read.proved is not None and read.proved.status is Status.EXACT:
+        if read.proved is not None and (read.whole or read.proved.status is Status.EXACT):
             return portfolio.answer(read.proved)
         if read.proved is not None:
             return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))

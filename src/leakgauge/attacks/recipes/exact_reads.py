@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
-from leakgauge.defenses import MixUp, parts_of, view_of
+from leakgauge.defenses import Clip, ClipExamples, MixUp, parts_of, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -54,6 +55,9 @@ EXACT = (
 )
 """After the closed form of one example, cheapest first."""
 
+AGREEING = LinearRead(agreement=1e-5, rows=3)
+"""Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
+
 NEARER = 0.5
 """A read is a start where it leaves less than this share of what a grey batch leaves unexplained."""
 
@@ -63,8 +67,11 @@ class ExactReads:
     """What the exact methods came to.
 
     Attributes:
-        proved: examples that are certified, with labels; with status `EXACT` all of them.
+        proved: examples that are certified, with labels; with status `EXACT` all of them. Of a model that draws at
+            random, or takes steps of unknown
+            order, those that `AGREEING` rows show, which no simulation can certify.
         start: all examples, paired with labels, but not certified.
+        whole: `proved` holds all examples, so that nothing is left to search for.
         doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
             layer that was read says it better.
     """
@@ -72,6 +79,7 @@ class ExactReads:
     proved: Reconstruction | None = None
     start: Reconstruction | None = None
     doubt: float | None = None
+    whole: bool = False
 
 
 def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads:
@@ -95,7 +103,31 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             starts.append(found)
         if portfolio.ended:
             break
+    agreed = None if portfolio.ended else _agreed(portfolio, observation, draws)
+    if agreed is not None:
+        return agreed
     return _nearest(portfolio, observation, starts, draws)
+
+
+def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads | None:
+    """Examples of a batch that rows agree on, not certified; `None` where there are none, or others may be in them.
+
+    Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update.
+    With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
+    """
+    defense, count = observation.knowledge.defense, observation.examples
+    kept = defense is None or all(isinstance(part, Clip | ClipExamples) for part in parts_of(defense))
+    if not kept or count == 1 or observation.task.outputs <= 2:
+        return None
+    found = AGREEING.reconstruct(observation, generator)
+    if found.inputs is None or found.labels is None:
+        return None
+    size = len(found.inputs)
+    if size != count and not observation.task.stochastic and single_gradient(observation) is not None:
+        return None
+    portfolio.note("rows that agree", Status.CONVERGED, found.message)
+    one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))
+    return ExactReads(one, whole=size == count)
 
 
 def unmixed(read: ExactReads, observation: Observation) -> ExactReads:

@@ -154,12 +154,12 @@ def others(found: Reconstruction, proved: Reconstruction) -> Reconstruction:
 
 
 def joined(proved: Reconstruction, rest: Reconstruction, count: int) -> Reconstruction:
-    """Proved examples first, then what was found of the others."""
+    """Proved examples first (those of `certified`, else all of them), then what was found of the others."""
     assert proved.inputs is not None
     assert proved.labels is not None
-    sure = torch.ones(len(proved.inputs), dtype=torch.bool)
+    sure = torch.ones(len(proved.inputs), dtype=torch.bool) if proved.certified is None else proved.certified
     if rest.inputs is None:
-        message = f"{len(proved.inputs)} of {count} examples certified; {rest.message or rest.status.value}"
+        message = f"{int(sure.sum())} of {count} examples certified; {rest.message or rest.status.value}"
         return replace(proved, status=Status.CONVERGED, message=message, certified=sure)
     paired = rest.paired and rest.labels is not None and len(rest.labels) == len(rest.inputs)
     own = torch.zeros(len(rest.inputs), dtype=torch.bool) if rest.certified is None else rest.certified

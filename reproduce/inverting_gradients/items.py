@@ -79,8 +79,9 @@ ITEMS = (
     _item(
         "table2-width",
         "The paper's ConvNet, D = 64, two batches of eight images with distinct labels (the second with another weight "
-        "seed, added as one run left the claim open), 1 000 of 4 800 steps with a learning rate of 0.1 for 1. The update is read as one gradient: at a local learning rate of 1e-4 five steps "
-        "are parallel to one but for 1e-6 of their cosine, see local-lr. Quick: D = 16, 250 steps.",
+        "seed, added as one run left the claim open), 1 000 of 4 800 steps with a learning rate of 0.1 for 1. The "
+        "update is read as one gradient: at a local learning rate of 1e-4 five steps are parallel to one but for 1e-6 "
+        "of their cosine, see local-lr. Quick: D = 16, 250 steps.",
         tables.table2_width,
         "1.5 hours on one core",
     ),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leakgauge.attacks.labels.strategy import Classifier, find_classifier
 from leakgauge.attacks.plain_model import plain_model, plain_task
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
@@ -147,6 +148,15 @@ def test_the_plain_model_trains_as_the_other(name: str, client: Protocol) -> Non
     again = client_update(plain.task, client, batch, Draws(3)).tensors
     gap = map_tensors(lambda a, b: a - b, again, plain.update.tensors)
     assert float(squared_norm(gap)) < 1e-4 * float(squared_norm(again))
+
+
+def test_a_classifier_that_is_given_a_shifted_input_is_found_and_searched_behind() -> None:
+    """The layer that calls another one in its place was taken for the classifier, and nothing was searched for."""
+    net = nn.Sequential(Shifted(), nn.Flatten(), nn.Linear(108, 4))
+    plain = plain_model(seen(Task.of(net, SPEC)))
+    found = find_classifier(plain)
+    assert isinstance(found, Classifier)
+    assert (found.weight, found.bias) == ("layers.0.weight", "layers.0.bias")
 
 
 class Tied(Held):

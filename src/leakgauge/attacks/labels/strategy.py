@@ -120,7 +120,8 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
         return lambda _module, _args, out: outputs.append((name, out))
 
     for name, part in calm.module.named_modules():
-        if isinstance(part, nn.Linear):
+        # One without parameters calls another in its place (`PlainModel`), and so makes the same output.
+        if isinstance(part, nn.Linear) and any(True for _ in part.parameters()):
             part.register_forward_hook(record(name))
     low, high = task.data.low, task.data.high
     probe = torch.linspace(low, high, 2 * max(1, torch.Size(task.data.shape).numel())).view(2, *task.data.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import subprocess
 import sys
@@ -105,6 +106,7 @@ DIFFERENT: dict[str, tuple[object, object]] = {
     "types of numbers": (torch.float32, torch.float16),
     "devices": (torch.device("cpu"), torch.device("meta")),
     "builtin functions": (torch.sigmoid, torch.relu),
+    "functions behind a cache": (functools.cache(lambda x: x), functools.cache(lambda x: x + 1)),
     "activations": (nn.Sequential(nn.ReLU()), nn.Sequential(nn.Sigmoid())),
     "dropouts": (nn.Dropout(0.1), nn.Dropout(0.5)),
     "hooks": (hooked(1.0), hooked(2.0)),
@@ -150,6 +152,27 @@ def test_a_path_that_was_used_is_the_same_path() -> None:
     assert hash(used)
     assert str(used)
     assert described(used) == described(Path("a/b"))
+
+
+class Logs:
+    def __init__(self) -> None:
+        self.log = logging.getLogger("tests.of.one")
+
+
+def test_what_logs_is_the_same_after_it_logged_and_others_did() -> None:
+    """A logger holds its caches and all loggers of the process: the same object was refused as another's."""
+    one = Logs()
+    before = described(one)
+    one.log.debug("used")
+    logging.getLogger("tests.of.another")
+    assert described(one) == before
+
+
+def test_a_table_by_functions_and_classes_is_the_same_in_every_process() -> None:
+    """Their text holds an address."""
+    by_key = described({Logs: 1, weighted: 2})
+    assert " at 0x" not in str(by_key)
+    assert by_key != described({Logs: 2, weighted: 2})
 
 
 def test_descriptions_hold_in_another_process() -> None:

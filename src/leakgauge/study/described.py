@@ -30,6 +30,8 @@ INSTALLED = tuple({Path(sysconfig.get_paths()[key]) for key in ("stdlib", "plats
 """Where code lies that is not the user's own: its version tells it, not its instructions."""
 BOOKKEEPING = frozenset(vars(nn.Module()))
 """Of a module; its tensors are in the state dict, its hooks are described apart."""
+NAMED = (str, int, float, tuple, Enum, type(None))
+"""Keys whose text is the same in every process."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -67,7 +69,11 @@ class _Described:
 
     def _of(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {str(key): self.of(inside) for key, inside in value.items()}
+            if all(isinstance(key, NAMED) for key in value):
+                return {str(key): self.of(inside) for key, inside in value.items()}
+            return [
+                [self.of(key), self.of(inside)] for key, inside in value.items()
+            ]  # an object's text has its address
         if isinstance(value, list | tuple):
             return [self.of(inside) for inside in value]
         if isinstance(value, set | frozenset):
@@ -96,8 +102,8 @@ class _Described:
         held: Any = _members(value)
         if isinstance(value, Source) or _is_ours(type(value)):
             held = {name: inside for name, inside in held.items() if not name.startswith("_")}
-        elif not _dictionary(value) and not _is_own(type(value).__module__):
-            held = _pickled(value)  # what others keep in slots, a path's hash for one, is not the same twice
+        elif not _is_own(type(value).__module__) and _pickles_itself(value):
+            held = _pickled(value)  # what others keep besides, a path's hash or a logger's cache, is not the same twice
         return {kind: self.of(held)} if held else kind
 
     def _callable(self, value: Any) -> Any:
@@ -210,6 +216,13 @@ def _dictionary(value: object) -> dict[str, object]:
 
 def _listed(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
+
+
+def _pickles_itself(value: object) -> bool:
+    """Whether it has no members, or says itself what it is made of anew; a function behind a cache says its name."""
+    held = _dictionary(value)
+    own = any({"__reduce__", "__reduce_ex__"} & vars(kind).keys() for kind in type(value).__mro__[:-1])
+    return not held or (own and "__wrapped__" not in held)
 
 
 def _pickled(value: object) -> Any:

@@ -117,6 +117,11 @@ def _short(part: Tensor) -> Tensor:
     return digits == digits.round()
 
 
+def fits_every_type(tensor: Tensor) -> bool:
+    """Whether no entry tells the type that it came in."""
+    return _every(tensor, _short)
+
+
 @dataclass(frozen=True)
 class Wire:
     """A bound on what rounding did to a tensor: ``|sent − meant| ≤ unit · |sent| + least``, entry by entry.
@@ -156,7 +161,7 @@ class Wire:
         for sent in tensors:
             fits = [torch.finfo(kind) for kind in COARSE if _every(sent, _held_by(kind))]
             leasts += [info.smallest_normal * info.eps / 2 for info in fits]
-            if not _every(sent, _short):
+            if not fits_every_type(sent):
                 units += [info.eps / 2 for info in fits or [torch.finfo(torch.float64)]]
                 exact.append(not fits)
         return Wire(

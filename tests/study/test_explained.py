@@ -256,6 +256,31 @@ def test_what_rounding_leaves_is_not_held_against_the_plan() -> None:
         assert words in found.sentence
 
 
+def test_weights_of_one_that_half_precision_did_not_move_are_not_held_against_the_plan() -> None:
+    """A short step of BatchNorm's weights is less than the distance from 1 to the next number: they came back as ones,
+    which fit every type, and were called frozen."""
+    account = setting(made(normed_cnn), FedAvg(lr=0.001))
+    own = account.task.parameters
+    fine = client_update(account.task, account.protocol, account.batch, Draws(0)).tensors
+    halved = {k: (own[k] + v).half().float() - own[k] for k, v in fine.items()}
+    still = [k for k, v in halved.items() if bool((own[k] == 1).all()) and not bool(v.any())]
+    assert still
+    rounded = account.rounded(Update(halved, UpdateHeader(UpdateKind.DELTA, 4)))
+    assert all(float((fine[k] - halved[k]).norm()) <= rounded[k] for k in still)
+
+
+def test_the_rounding_of_weights_is_seen_where_their_difference_was_rounded_again() -> None:
+    """after − before is exact but for weights that are smaller than their own move: a few in every large layer."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(768, 32))
+    account = setting(made(lambda: net), FedAvg(lr=0.1), mode="eval")
+    own, g = account.task.parameters, torch.Generator().manual_seed(0)
+    moved = {k: (v + 1e-3 * torch.randn(v.shape, generator=g)).half().float() for k, v in own.items()}
+    delta = {k: moved[k] - own[k] for k in own}
+    assert any(bool((own[k] + delta[k] != moved[k]).any()) for k in own)
+    rounded = account.rounded(Update(delta, UpdateHeader(UpdateKind.DELTA, 4)))
+    assert all(rounded[k] > 2**-12 * float(moved[k].norm()) for k in own)
+
+
 def test_the_rounds_own_pictures_are_found_elsewhere_in_the_source() -> None:
     found = look(*other_pictures(normed_cnn), elsewhere=True)
     assert found.causes[0].change == "start: 0"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from leakgauge.attacks.matching import Simulator
 from leakgauge.clients import Protocol, client_update
@@ -17,11 +18,14 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.fit import Fit
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, Wire
+from leakgauge.tensors import Tensors, Wire, fits_every_type
 from leakgauge.update import Update, UpdateKind
 
 BLOCK = 1 << 16
 """Entries whose rounding is looked at together."""
+
+HALVES = (torch.bfloat16, torch.float16)
+"""Types that weights travel in besides their own."""
 
 GUESSES = 8
 """Draws of order and dropout of which the closest counts: two rounds in different orders may have little in common."""
@@ -75,17 +79,23 @@ class Setting:
         return self.simulated(update, draws.of("guess", guess) if guess else draws)
 
     def rounded(self, update: Update) -> dict[str, float]:
-        """Norm of what rounding makes of each tensor that is sent, a delta by the weights that it was taken of."""
+        """Norm of what rounding makes of each tensor that is sent, a delta by the weights that it was taken of. What
+        fits every type, as weights of one that did not move, counts as rounded like the coarsest of the others."""
         steps, delta = max(self.protocol.steps(len(self.batch)), 1), update.header.kind is UpdateKind.DELTA
-        found: dict[str, float] = {}
+        units: list[float] = []
+        norms: dict[str, list[tuple[float | None, float]]] = {name: [] for name in update.tensors}
         for name, tensor in update.tensors.items():
-            sizes: list[float] = []
             blocks = (t.detach().flatten().split(BLOCK) for t in (tensor, self.task.parameters[name]))
             for sent, own in zip(*blocks, strict=True):
-                held = [sent, own.to(sent) + sent] if delta else [sent]
-                sizes += [Wire.of(t).unit * float(t.norm()) for t in held]
-            found[name] = math.hypot(*sizes) * math.sqrt(steps)
-        return found
+                for held in [sent, _after(own.to(sent), sent)] if delta else [sent]:
+                    unit = None if fits_every_type(held) else Wire.of(held).unit
+                    units += [] if unit is None else [unit]
+                    norms[name].append((unit, float(held.norm())))
+        most = max(units, default=Wire.of().unit)
+        return {
+            name: math.hypot(*((most if unit is None else unit) * norm for unit, norm in sizes)) * math.sqrt(steps)
+            for name, sizes in norms.items()
+        }
 
     def own_round(self, update: Update, draws: Draws) -> Update:
         """What this account's client sends, noise included; `draws` are the client's."""
@@ -125,3 +135,15 @@ class Setting:
             new = [compared(target, guess) for target in held]
             found = [max(pair, key=lambda c: c.fit.share) for pair in zip(found, new, strict=True)]
         return found
+
+
+def _after(own: Tensor, sent: Tensor) -> Tensor:
+    """Weights after training, as they were before `own` was taken from them: in half precision where they are that to
+    the rounding of the difference."""
+    after = own + sent
+    rounding = torch.finfo(after.dtype).eps * torch.maximum(own.abs(), sent.abs())
+    for kind in HALVES:
+        near = after.to(kind).to(after.dtype)
+        if bool(((near - after).abs() <= rounding).all()):
+            return near
+    return after

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_in
+from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_of
 from leakgauge.attacks.exact.shortened import shortened_by_label
 from leakgauge.attacks.exact.sums import Sums, Tail
 
@@ -53,14 +53,15 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     if not len(rows):
         return none, 0
     slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)
-    scale = sums.scale * shortened_by_label(tail, sums, x)
+    scale = sums.scale * _shortened(tail, sums, x, doubt, sums.scale * slopes[:, sums.labels] / state.bias[rows, None])
     gap = (scale * slopes[:, sums.labels] - state.bias[rows, None]).abs()
     least, best = gap.min(1)
     near = least <= (LOOSE * state.bias[rows].abs()).maximum(FACTOR * state.error[rows])
     rows, x, doubt, least, labels = rows[near], x[near], doubt[near], least[near], sums.labels[best[near]]
     if not len(rows):
         return none, gap.numel()
-    shares = shares_in(tail, sums, x, labels, doubt)
+    own = scale[near].gather(1, best[near, None])
+    shares = shares_of(tail, x, labels, doubt, scale=own, reach=sums.reach, computed=sums.wire.computed)
     at = torch.arange(len(rows), device=rows.device)
     tolerance = FACTOR * (state.error[rows] + shares.error[at, rows] + shares.open[at, rows])
     relative = tolerance / state.bias[rows].abs()
@@ -72,6 +73,29 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     fresh = _new(fresh, known)
     sure = fresh.relative * gap.numel() <= torch.where(fresh.agreeing > 1, 1.0, LIKELY)
     return fresh.take(sure if bool(sure.any()) else fresh.relative < WEAK), gap.numel()
+
+
+def _shortened(
+    tail: Tail,
+    sums: Sums,
+    x: Float[Tensor, "k d"],
+    doubt: Float[Tensor, " k"],
+    whole: Float[Tensor, "k labels"],
+) -> Float[Tensor, "k labels"]:
+    """`shortened_by_label`, which takes whole gradients: of rows that give the same example once, as the surest has it.
+
+    Args:
+        whole: what the example predicts without a clip over what was sent; a label of the other sign is no candidate,
+            whatever its gradient's length.
+    """
+    if sums.clip is None or not len(x):
+        return shortened_by_label(tail, sums, x)
+    order = doubt.argsort()
+    first, _ = _distinct(x[order], torch.zeros_like(order), doubt[order])
+    one = x[order[first]]
+    nearest = torch.cdist(x, one, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+    asked = whole.new_zeros((len(one), whole.shape[1])).index_add_(0, nearest, (whole > 0).to(whole)) > 0
+    return shortened_by_label(tail, sums, one, asked)[nearest]
 
 
 def _distinct(
@@ -128,7 +152,8 @@ def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
     if len(rows) < AGREE:
         return [], 0
     slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]
-    named = state.bias[rows, None] / (sums.scale * shortened_by_label(tail, sums, x) * slopes)
+    whole = sums.scale * slopes
+    named = state.bias[rows, None] / (_shortened(tail, sums, x, doubt, whole / state.bias[rows, None]) * whole)
     row = torch.arange(len(rows), device=rows.device)[:, None].expand_as(named)
     width = (ERRORS * doubt)[:, None].expand_as(named)
     valid = torch.isfinite(named) & (named > 0) & (width < 1e-2)

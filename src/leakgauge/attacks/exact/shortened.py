@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.exact.sums import Sums, Tail
@@ -33,10 +33,13 @@ def shortened_by(tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Te
     return torch.cat(found)
 
 
-def shortened_by_label(tail: Tail, sums: Sums, x: Float[Tensor, "k d"]) -> Float[Tensor, "k labels"]:
-    """The same of each example under each label that it may have."""
-    k, labels = len(x), len(sums.labels)
+def shortened_by_label(
+    tail: Tail, sums: Sums, x: Float[Tensor, "k d"], asked: Bool[Tensor, "k labels"] | None = None
+) -> Float[Tensor, "k labels"]:
+    """The same of each example under each label that it may have, or under those that are asked for, else 1."""
+    found = x.new_ones((len(x), len(sums.labels)))
     if sums.clip is None:
-        return x.new_ones((k, labels))
-    each = shortened_by(tail, sums, x.repeat_interleave(labels, 0), sums.labels.repeat(k))
-    return each.view(k, labels)
+        return found
+    example, label = (torch.ones_like(found).bool() if asked is None else asked).nonzero(as_tuple=True)
+    found[example, label] = shortened_by(tail, sums, x[example], sums.labels[label])
+    return found

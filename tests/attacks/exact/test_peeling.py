@@ -147,7 +147,7 @@ def test_an_example_tells_by_how_much_it_was_clipped(defense, protocol, least: f
 
 
 def test_of_rows_that_give_one_example_a_single_gradient_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each row one was, under every label: four examples of a wide layer took a hundred times as long as unclipped."""
+    """Of each row one was, under every label: a wide layer took a hundred times as long as unclipped."""
     asked: list[int] = []
 
     def counting(*args):

@@ -277,7 +277,7 @@ def test_an_unfinished_audit_does_not_pass_its_gate(tmp_path: Path) -> None:
         data={"source": "samples", "size": 16, "batch": 1, "batches": 5},
         defenses=[{"noise": {"relative": 100.0}}],
         attacks=["auto"],
-        budget={"gradient_evaluations": 4},
+        budget={"gradient_evaluations": 300},
         gate={"identified": {"max": 0.5}, "label_f1": {"max": 1.0}},
     )
     cli("audit", plan, "-o", tmp_path, "--workers", "1")

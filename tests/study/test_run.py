@@ -275,14 +275,14 @@ def test_an_unfinished_audit_does_not_pass_its_gate(tmp_path: Path) -> None:
     plan = plan_file(
         tmp_path,
         data={"source": "samples", "size": 16, "batch": 1, "batches": 5},
-        defenses=[{"noise": {"relative": 100.0}}],
+        defenses=[{"noise": {"relative": 1e4}}],
         attacks=["auto"],
         budget={"gradient_evaluations": 300},
-        gate={"identified": {"max": 0.5}, "label_f1": {"max": 1.0}},
+        gate={"identified": {"max": 0.9}, "label_f1": {"max": 1.0}},
     )
     cli("audit", plan, "-o", tmp_path, "--workers", "1")
     passed = cli("gate", tmp_path)
-    assert passed.stdout.startswith("gate passed\nNo objection found within 50 % singled out"), passed.stdout
+    assert passed.stdout.startswith("gate passed\nNo objection found within 90 % singled out"), passed.stdout
     assert passed.returncode == 0
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("delete from pictures where trial like '%b001'")

@@ -122,6 +122,12 @@ def test_further_images_are_pooled_and_all_must_be_kept(rows: list) -> None:
     assert both.commits == {"abc", "def"}
 
 
+def test_every_claim_with_a_rule_has_its_rows_kept() -> None:
+    """A setting that nothing has, such as a name that was changed, read as a run that was never made."""
+    missing = [c.words for c in CLAIMS if c.rule is not None and c.decide().verdict is Verdict.NOT_RUN]
+    assert not missing
+
+
 def test_kept_rows_have_a_floor_of_as_many_images_wherever_a_claim_names_floors() -> None:
     """A floor of other images is passed over: a claim must not lose all of them so."""
     for found in CLAIMS:

@@ -67,9 +67,9 @@ class ExactReads:
     """What the exact methods came to.
 
     Attributes:
-        proved: examples that are certified, with labels; with status `EXACT` all of them. Of a model that draws at
-            random, or takes steps of unknown
-            order, those that `AGREEING` rows show, which no simulation can certify.
+        proved: examples that are certified, with labels; with status `EXACT` all of them. Where no simulation can
+            certify any (the model draws at random, or the order of the client's steps is unknown), those that
+            `AGREEING` rows show.
         start: all examples, paired with labels, but not certified.
         whole: `proved` holds all examples, so that nothing is left to search for.
         doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the

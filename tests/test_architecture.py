@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-LINES = 280
-MODULES = 20
+LINES = 400
+MODULES = 25
 
 FLOORS = (
     (
@@ -27,7 +27,7 @@ FLOORS = (
     ),
     ("batch", "task", "update", "checkpoint"),
     ("clients", "defenses"),
-    ("observation", "data", "metrics", "models"),
+    ("observation", "view", "data", "metrics", "models"),
     ("tracing", "attacks"),
     ("servers", "risk", "privacy", "training"),
     ("resolve",),

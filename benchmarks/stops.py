@@ -1,7 +1,7 @@
 """What stops each exact read: `python benchmarks/stops.py --data cifar10-test.parquet --out rows.jsonl [--table]`.
 
 One undefended FedSGD update a row in float32, the defence known: weights by seed, photos 8000 + 40·seed and on, texts
-`examples/texts/fortunes.csv` from 40·seed on. What stops it is found as `leakgauge frontier` does. A row is written
+`examples/texts/fortunes.csv` from 40·seed on. What stops it is found by bisection over `ladders.LADDERS`. A row is written
 after each run; a run whose row is there is not repeated.
 """
 
@@ -10,19 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from exposed import Transformer
+from ladders import reads_of
 from torch import nn
 
 from leakgauge.data import Parquet, Source, open_source
-from leakgauge.frontiers.folder import FrontierFolder
-from leakgauge.frontiers.reads import reads_of
 from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.models import mlp
 
@@ -65,9 +64,7 @@ def run(photos: Source, name: str, seed: int) -> list[dict[str, Any]]:
         "defenses": {"top-k": [{"topk": {"keep": 0.5}}]},
     }
     began = time.process_time()
-    place = Path(tempfile.mkdtemp()) / "out"
-    with FrontierFolder.open(place, digest="", raw={}, contents={}) as folder:
-        found = reads_of(resolve_frontier(plan), folder)
+    found = [asdict(read) for read in reads_of(resolve_frontier(plan))]
     seconds = round(time.process_time() - began, 1)
     return [{"row": name, "seed": seed, "cpu_seconds": seconds, **r} for r in found]
 

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from reproduce.classifier.training import NoAugmentation, Recipe, fit
+from reproduce.classifier.weights import keep_weights
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from leakgauge.checkpoint import keep_weights
 from leakgauge.compute import Compute
 from leakgauge.data import open_source
 from leakgauge.data.source import spec
@@ -36,7 +37,6 @@ from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import FILE
 from leakgauge.study.written import resolve_plan
-from leakgauge.training.fit import NoAugmentation, Recipe, fit
 from study.plans import tiny
 
 GROUP, WORKER, STOPPED = "kill the group", "kill a worker", "stop a worker"

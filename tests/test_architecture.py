@@ -44,7 +44,6 @@ WRITES = {
     "cli.privacy": "the result's JSON",
     "frontiers.document": "report.json",
     "frontiers.folder": "the frontier's folder",
-    "frontiers.reads": "its records in the frontier's folder",
     "frontiers.grammar": "a plan's YAML",
     "frontiers.written": "a plan's YAML",
     "risk.cohort_log": "a log of rounds",

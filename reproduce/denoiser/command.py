@@ -11,15 +11,14 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError, safe_open
 
-from leakgauge.checkpoint import Scores, keep_weights
 from leakgauge.cli import OneLine
-from leakgauge.cli.train import check_output, halved, source_of, without_folder
 from leakgauge.compute import Compute
 from leakgauge.data import Source
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.lpips import LPIPS
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
+from reproduce.classifier.weights import Scores, check_output, halved, keep_weights, source_of, without_folder
 from reproduce.denoiser.degradations import Shrink
 from reproduce.denoiser.discriminator import conditional
 from reproduce.denoiser.training import DenoiserRecipe, Progress, fit_denoiser, restored

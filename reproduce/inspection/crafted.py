@@ -1,6 +1,6 @@
 """Models of dishonest servers, each in a random honest host and of random strength.
 
-A kind of `KINDS` names a registered server and draws its fields. Hosts are trained ones in half of the models. Where
+A kind of `KINDS` draws a server's fields. Hosts are trained ones in half of the models. Where
 a server refuses a host (`InputError`), the next one is drawn.
 """
 
@@ -18,6 +18,7 @@ from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
 from leakgauge.servers import Broadcast, Server
 from leakgauge.servers.mkor import PublishedTaps
 from leakgauge.task import DataSpec, Mode
+from reproduce.inspection.architectures import InputSkip, ReversibleNetwork, SubModelPerExample
 from reproduce.inspection.zoo import FAMILIES, Zoo, ZooModel
 from reproduce.inspection.zoo_dice import Dice
 from reproduce.inspection.zoo_families import vgg_of
@@ -39,23 +40,26 @@ class Kind:
     """A dishonest server to draw.
 
     Attributes:
-        server: its registered name.
         hosts: families of honest networks that it is put into.
         make: the server object for a host family.
         trained: hosts are always trained.
         classes: least number of classes of a host.
     """
 
-    server: str
     hosts: Sequence[str]
     make: Callable[[Dice, str, DataSpec], Server]
     trained: bool = False
     classes: int = 2
 
 
-def _plain(server: str, **fields: Callable[[Dice, DataSpec], Any]) -> Callable[[Dice, str, DataSpec], Server]:
+def _plain(
+    server: str | Callable[..., Server], **fields: Callable[[Dice, DataSpec], Any]
+) -> Callable[[Dice, str, DataSpec], Server]:
+    """A server of the package by its name, or another one's class."""
+    build = SERVERS[server].build if isinstance(server, str) else server
+
     def make(dice: Dice, _: str, data: DataSpec) -> Server:
-        made: Server = SERVERS[server].build(**{name: draw(dice, data) for name, draw in fields.items()})
+        made: Server = build(**{name: draw(dice, data) for name, draw in fields.items()})
         return made
 
     return make
@@ -93,22 +97,15 @@ def _decoyed(dice: Dice, _: str, __: DataSpec) -> Server:
 
 
 KINDS: Mapping[str, Kind] = {
-    "mkor-published": Kind(server="mkor", hosts=("vgg", "vgg", "plain", "lenet5", "modified"), make=_published),
-    **{
-        f"mkor-quiet-{s:g}": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_quiet(s), classes=8)
-        for s in STEALTH
-    },
-    "mkor-quiet-decoy": Kind(server="mkor", hosts=("vgg", "vgg", "plain"), make=_decoyed, classes=8),
-    "imprint": Kind(
-        server="imprint", hosts=("mlp",), make=_plain("imprint", gain=lambda dice, _: dice.scale(0.03, 3.0))
-    ),
+    "mkor-published": Kind(hosts=("vgg", "vgg", "plain", "lenet5", "modified"), make=_published),
+    **{f"mkor-quiet-{s:g}": Kind(hosts=("vgg", "vgg", "plain"), make=_quiet(s), classes=8) for s in STEALTH},
+    "mkor-quiet-decoy": Kind(hosts=("vgg", "vgg", "plain"), make=_decoyed, classes=8),
+    "imprint": Kind(hosts=("mlp",), make=_plain("imprint", gain=lambda dice, _: dice.scale(0.03, 3.0))),
     "trap-weights": Kind(
-        server="trap-weights",
         hosts=("mlp",),
         make=_plain("trap-weights", factor=lambda dice, _: 1 + dice.scale(0.01, 0.2)),
     ),
     "class-fishing": Kind(
-        server="class-fishing",
         hosts=ANY,
         make=_plain(
             "class-fishing",
@@ -116,11 +113,8 @@ KINDS: Mapping[str, Kind] = {
             saturation=lambda dice, _: dice.scale(30, 1000),
         ),
     ),
-    "identity-convolutions": Kind(
-        server="identity-convolutions", hosts=("plain", "vgg", "lenet5"), make=_plain("identity-convolutions")
-    ),
+    "identity-convolutions": Kind(hosts=("plain", "vgg", "lenet5"), make=_plain("identity-convolutions")),
     "label-flip": Kind(
-        server="label-flip",
         hosts=ANY,
         trained=True,
         make=_plain(
@@ -130,31 +124,22 @@ KINDS: Mapping[str, Kind] = {
         ),
     ),
     "imprint-block": Kind(
-        server="imprint-block",
         hosts=ANY,
         make=_plain("imprint-block", bins=lambda dice, _: dice.pick((16, 64, 256)), gain=lambda d, _: d.scale(0.01, 1)),
     ),
     "linear-first": Kind(
-        server="linear-first",
         hosts=ANY,
         make=_plain(
             "linear-first", rows=lambda dice, _: dice.pick((64, 256)), factor=lambda dice, _: 1 + dice.scale(0.01, 0.2)
         ),
     ),
-    "input-skip": Kind(server="input-skip", hosts=ANY, make=_plain("input-skip")),
-    "reversible": Kind(server="reversible", hosts=ANY, make=_plain("reversible")),
+    "input-skip": Kind(hosts=ANY, make=_plain(InputSkip)),
+    "reversible": Kind(hosts=ANY, make=_plain(ReversibleNetwork)),
     "sub-model-per-example": Kind(
-        server="sub-model-per-example",
         hosts=ANY,
-        make=_plain("sub-model-per-example", copies=lambda dice, _: dice.pick((16, 64, 256))),
+        make=_plain(SubModelPerExample, copies=lambda dice, _: dice.pick((16, 64, 256))),
     ),
 }
-
-
-def available() -> tuple[str, ...]:
-    """Kinds whose server is registered."""
-    names = {entry.name for entry in SERVERS}
-    return tuple(kind for kind, entry in KINDS.items() if entry.server in names)
 
 
 def crafted(zoo: Zoo, kind: str, index: int) -> tuple[ZooModel, ZooModel, Broadcast]:

@@ -17,7 +17,7 @@ from leakgauge.compute import Compute
 from leakgauge.errors import InputError
 from leakgauge.inspection.rule import Limits
 from reproduce.inspection import roc
-from reproduce.inspection.crafted import KINDS, available
+from reproduce.inspection.crafted import KINDS
 from reproduce.inspection.judging import HONEST, LOOKALIKE, Judged, Scenario, judged
 from reproduce.inspection.limits import calibrated
 from reproduce.inspection.zoo import Zoo
@@ -73,13 +73,11 @@ def _crafted(arguments: argparse.Namespace, kind: str, scenario: Scenario) -> in
 def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Judges the evaluation split in one or both scenarios and saves a result for each."""
     own, limits, found = zoo(arguments, Split.EVALUATION), Limits.read(arguments.limits), []
-    for kind in KINDS.keys() - set(available()):
-        print(f"{kind}: its server is not registered; skipped")
     for scenario in SCENARIOS[arguments.scenario]:
         honest = _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
         alike = arguments.crafted if scenario is Scenario.TENSORS else min(arguments.crafted, arguments.again)
         honest += _many(own, LOOKALIKE, alike, scenario, arguments)
-        wanted = [kind for kind in available() if not arguments.kinds or kind in arguments.kinds]
+        wanted = [kind for kind in KINDS if not arguments.kinds or kind in arguments.kinds]
         crafted = {kind: _many(own, kind, _crafted(arguments, kind, scenario), scenario, arguments) for kind in wanted}
         result = roc.record(honest, {k: v for k, v in crafted.items() if v}, limits, scenario)
         print(roc.save(result, arguments.results))

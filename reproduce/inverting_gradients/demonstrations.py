@@ -15,7 +15,7 @@ from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.models import mlp, resnet20
 from leakgauge.task import Batch, Task
-from leakgauge.training.fit import Augmentation, CropFlip, NoAugmentation, Recipe, accuracy, fit
+from reproduce.classifier.training import Augmentation, CropFlip, NoAugmentation, Recipe, accuracy, fit
 from reproduce.inverting_gradients.runs import Network, Sheet, proposed
 from reproduce.item import Inputs
 from reproduce.metrics import PSNRShifted

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import torch
 
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, SquaredL2, Uniform
-from leakgauge.attacks.recipes import Auto, StepSearch
+from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.task import Batch
 from reproduce.inverting_gradients.runs import CONVNET, LENET, Attempt, Sheet, Trial, digits_apart, proposed, trial
+from reproduce.inverting_gradients.step_search import StepSearch
 from reproduce.item import Inputs
 from reproduce.rows import Row
 

@@ -23,7 +23,6 @@ from leakgauge.attacks.recipes import (
     OrderSearch,
     RowSpace,
     SpanRead,
-    StepSearch,
     ci_net,
     dlg,
     gias,
@@ -98,13 +97,11 @@ CASES = (
     Case("naive", Naive(attack=SMOOTH), min_psnr=25),
     Case("adapted", Adapted(attack=SMOOTH), defense=NoDefense(), min_psnr=25),
     Case("server-read", ServerRead()),
-    Case("step-search", StepSearch(attack=SMOOTH, epochs=(1, 2)), min_psnr=25),
     Case("order-search", OrderSearch(attack=SMOOTH, heat=5), n=2, protocol=SHUFFLED, min_psnr=12),
     Case("adam-ratios", AdamRatios(iterations=150), protocol=TWICE, min_psnr=12),
     Case("rog", rog(steps=40, factor=2)),
 )
 ELSEWHERE = {
-    "learned-inversion": "learned/test_learned.py",
     "rogs": "recipes/test_rogs.py",
     "tokens": "closed_form/test_tokens.py",
 }

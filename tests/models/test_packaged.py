@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from reproduce.classifier.training import accuracy
 from safetensors import safe_open
 
 from leakgauge.data import Parquet
@@ -13,7 +14,6 @@ from leakgauge.data.source import spec
 from leakgauge.errors import InputError
 from leakgauge.models import lenet, resnet20
 from leakgauge.models.weights import load_weights, packaged, packaged_names, weights_path
-from leakgauge.training.fit import accuracy
 
 CLASSIFIERS = {"lenet-cifar10": lenet, "resnet20-cifar10": lambda: resnet20(width=16)}
 

@@ -22,11 +22,8 @@ from leakgauge.servers import (
     IdentityConvolutions,
     Imprint,
     ImprintBlock,
-    InputSkip,
     LabelFlip,
     LinearFirst,
-    ReversibleNetwork,
-    SubModelPerExample,
     TrapWeights,
 )
 from leakgauge.servers.mkor import AbsentClass, Inconspicuous, NLLRaw, QuietTaps
@@ -64,10 +61,7 @@ CASES = (
     Case(IdentityConvolutions(), lambda: lenet(classes=6, channels=3, size=16)),
     Case(Imprint(), flat),
     Case(ImprintBlock(bins=16), flat),
-    Case(InputSkip(), flat),
     Case(LinearFirst(rows=64), flat),
-    Case(ReversibleNetwork(), flat),
-    Case(SubModelPerExample(copies=16), flat),
     Case(TrapWeights(), flat),
 )
 

@@ -19,7 +19,7 @@ import click
 from leakgauge import __version__
 from leakgauge.cli.between import between
 from leakgauge.cli.captured import captured
-from leakgauge.cli.commands import cohort, compare, count, estimate, fit, lint, list_, privacy
+from leakgauge.cli.commands import cohort, compare, count, estimate, lint, list_, privacy
 from leakgauge.errors import LONGEST, InputError, printable
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
 
-for command in (between, captured, fit, count, cohort, compare, estimate, lint, list_, privacy):
+for command in (between, captured, count, cohort, compare, estimate, lint, list_, privacy):
     main.add_command(command)
 
 

@@ -14,7 +14,6 @@ from leakgauge.frontiers import costs as spent
 from leakgauge.frontiers.folder import HINT, FrontierFolder, kept
 from leakgauge.frontiers.leakage import counters_of, leakage_of
 from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.reads import reads_of, sentences
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.rows import FrontierRow, row_label
 from leakgauge.observation import Known
@@ -25,8 +24,8 @@ from leakgauge.study.run import environment
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
 
-SCHEMA_VERSION = 2
-"""2: findings as in an audit's report.json of schema 2."""
+SCHEMA_VERSION = 3
+"""3: without `reads`. 2: findings as in an audit's report.json of schema 2."""
 
 NO_DATA = "no data to train with: give utility.train and utility.test in the plan, or --train and --test"
 
@@ -48,8 +47,6 @@ def document(plan: FrontierPlan, folder: FrontierFolder, compute: Compute) -> di
         for row in plan.rows
     ]
     tolerance = asdict(plan.tolerance)
-    reads = reads_of(plan, folder)
-    said = recommendation(rows, tolerance)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": __version__,
@@ -59,8 +56,7 @@ def document(plan: FrontierPlan, folder: FrontierFolder, compute: Compute) -> di
         "tolerance": tolerance,
         "utility": _utility(plan),
         "rows": rows,
-        "recommendation": {**said, "sentences": [*said["sentences"], *sentences(reads)]},
-        "reads": reads,
+        "recommendation": recommendation(rows, tolerance),
         "not_tried": not_tried(plan),
         "sureness": sureness(plan),
     }

@@ -26,7 +26,7 @@ OnProgress = Callable[[int, int, str], None]
 """(finished, all, name of the last)."""
 
 REPORTS = ("report.json", "report.html")
-FILES = (*REPORTS, "frontier.json", "leakage", "utility", "costs", "reads")
+FILES = (*REPORTS, "frontier.json", "leakage", "utility", "costs")
 
 
 def run_frontier(

@@ -1,12 +1,10 @@
 """Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
-from leakgauge.servers.architectures import InputSkip, ReversibleNetwork
 from leakgauge.servers.fishing import ClassFishing, FeatureFishing
 from leakgauge.servers.identity_convolutions import IdentityConvolutions
 from leakgauge.servers.imprint import Imprint, ImprintBlock, LinearFirst, TrapWeights
 from leakgauge.servers.label_flip import LabelFlip
 from leakgauge.servers.mkor import MKOR
-from leakgauge.servers.routed import SubModelPerExample
 from leakgauge.servers.server import Broadcast, Change, Honest, Server
 
 __all__ = [
@@ -19,11 +17,8 @@ __all__ = [
     "IdentityConvolutions",
     "Imprint",
     "ImprintBlock",
-    "InputSkip",
     "LabelFlip",
     "LinearFirst",
-    "ReversibleNetwork",
     "Server",
-    "SubModelPerExample",
     "TrapWeights",
 ]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import read_labels
 from leakgauge.clients.local_training import FedAvg
 from leakgauge.defenses import NoDefense
 from leakgauge.observation import Observation, Reconstruction, Status
-from leakgauge.task import DataSpec, Task
+from leakgauge.task import DataSpec
 from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind
 
@@ -150,82 +150,7 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     )
 
 
-DECOY_BIAS = 50.0
-"""Lead of the decoy's logit. e⁻⁴⁰ would be below the rounding of float64; the rest is room for local steps."""
-
-
-def decoy_of(task: Task) -> int:
-    """An output that no label has, where the model has one; else class 0, whose examples are then not read."""
-    return task.data.classes if task.outputs > task.data.classes else 0
-
-
-@dataclass(frozen=True, eq=False)
-class ClassFeatures:
-    """Mean feature per class that was seen.
-
-    Attributes:
-        features: one row a class, at `classes`.
-        counts: examples of each; `None` where the update's scale is unknown.
-        error: of any feature that rounding can have made, in shares of the largest.
-    """
-
-    classes: Int[Tensor, " k"]
-    features: Float[Tensor, "k f"]
-    counts: Int[Tensor, " k"] | None
-    error: float = 0.0
-
-
-def class_features(
-    observation: Observation, weight: str, bias: str, columns: slice, decoy: int
-) -> ClassFeatures | None:
-    """W_c ÷ b_c for every class but the decoy; `None` where no class was seen.
-
-    The decoy's logit leads by `DECOY_BIAS`, so that softmax gives p ≈ 0 elsewhere and ∂L/∂logit_c is −1/n on the
-    examples of class c and 0 on all others: the ratio is the mean feature of the class, and −n·∂L/∂b_c its count.
-    """
-    factor, sums = gradient_factor(observation), observation.values(bias)
-    sign = 1.0 if observation.update.header.kind is UpdateKind.GRADIENT else -1.0
-    rows, totals = observation.values(weight)[:, columns], sums * sign
-    errors = [row_errors(observation, name, terms=observation.examples or 1) for name in (weight, bias)]
-    seen = totals < -1e-6 * totals.abs().max()
-    seen[decoy] = False
-    seen[observation.task.data.classes :] = False
-    classes = seen.nonzero()[:, 0]
-    if not len(classes):
-        return None
-    counts: Tensor | None = None
-    if factor is not None and observation.examples is not None:
-        exact = -observation.examples * sums[classes] * factor
-        whole = exact.round()
-        # A defence that changed the numbers shows here.
-        allowed = 1e-4 * whole.clamp_min(1) + abs(observation.examples * factor) * errors[1][classes]
-        if bool(((exact - whole).abs() < allowed.clamp_max(0.1)).all()) and bool((whole > 0).all()):
-            counts = whole.long()
-    features = rows[classes] * sign / totals[classes][:, None]
-    largest = float(features.abs().max()) or 1.0
-    moved = errors[0][classes, None] + errors[1][classes, None] * features.abs()
-    off = float((moved / totals[classes].abs()[:, None]).max())
-    return ClassFeatures(classes, features, counts, off / largest)
-
-
 def inside(raw: Float[Tensor, "k *shape"], data: DataSpec) -> bool:
     """Whether all examples lie in the data's range, up to a hundredth of its width."""
     margin = 1e-2 * data.range
     return bool(((raw >= data.low - margin) & (raw <= data.high + margin)).all())
-
-
-def exactly_all(found: ClassFeatures, examples: int | None) -> bool:
-    """Whether every example is the only one of its class, none is of the decoy's, and rounding is small."""
-    if found.counts is None or examples is None or found.error > CERTAIN:
-        return False
-    return bool((found.counts == 1).all()) and int(found.counts.sum()) == examples
-
-
-def summary(found: ClassFeatures, examples: int | None) -> str:
-    """What was read, for the report."""
-    shown = f"{len(found.classes)} classes read"
-    if found.counts is None:
-        return f"{shown}; how many examples each of them has is not known"
-    alone = int((found.counts == 1).sum())
-    missing = "" if examples is None else f", {examples - int(found.counts.sum())} examples of the decoy class unread"
-    return f"{shown}, {alone} of them with one example, the others as means{missing}"

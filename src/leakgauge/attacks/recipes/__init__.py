@@ -5,23 +5,19 @@ from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.ci_net import ci_net, gias
 from leakgauge.attacks.recipes.dlg import dlg, idlg
 from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
-from leakgauge.attacks.recipes.learned import LearnedInversion
 from leakgauge.attacks.recipes.order_search import OrderSearch
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
 from leakgauge.attacks.recipes.rog import ROGS, rog
 from leakgauge.attacks.recipes.row_space import RowSpace
 from leakgauge.attacks.recipes.span_read import SpanRead
-from leakgauge.attacks.recipes.step_search import StepSearch
 
 __all__ = [
     "ROGS",
     "AdamRatios",
     "Auto",
-    "LearnedInversion",
     "OrderSearch",
     "RowSpace",
     "SpanRead",
-    "StepSearch",
     "ci_net",
     "dlg",
     "gias",

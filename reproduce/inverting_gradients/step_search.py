@@ -11,11 +11,9 @@ from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
-from leakgauge.registry import ATTACKS
 from leakgauge.update import UpdateKind
 
 
-@ATTACKS.register("step-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
 class StepSearch:
     """`attack` for every candidate of local training; the lowest data term is the answer.

@@ -1,24 +1,23 @@
-"""`leakgauge fit classifier`: from names on the command line to a weights file."""
+"""`python -m reproduce.classifier.command`: trains a classifier, from names on the command line to a weights file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
-from torch import Tensor
 
-from leakgauge.checkpoint import Scores, keep_weights
+from leakgauge.cli import OneLine
 from leakgauge.compute import Compute
-from leakgauge.data import Source, open_source
 from leakgauge.data.source import spec
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.models.weights import PREFIX, load_weights, weights_path
 from leakgauge.registry import MODELS
 from leakgauge.resolve import read_option, split
 from leakgauge.study.model_spec import ModelSpec, fitted
 from leakgauge.task import DataSpec, Task
-from leakgauge.training.fit import (
+from reproduce.classifier.training import (
     Augmentation,
     CropFlip,
     Drops,
@@ -29,38 +28,7 @@ from leakgauge.training.fit import (
     accuracy,
     fit,
 )
-
-
-def source_of(text: str, field: str, **defaults: Any) -> Source:
-    """``parquet:PATH`` or ``'{source: parquet:PATH, size: 32}'``, as under ``data`` in a plan; `defaults` are
-    parameters where the text gives none."""
-    given = read_option(text, field)
-    options = {"source": given} if isinstance(given, str) else given
-    require(isinstance(options, dict) and "source" in options, field, f"cannot read '{text}'", "write {source: …, …}")
-    try:
-        options = defaults | options
-        return open_source(options.pop("source"), **options)
-    except InputError as error:
-        raise InputError(f"--{field}", f"{error.field} {error.problem}", error.hint) from error
-
-
-def without_folder(name: str) -> str:
-    """``parquet:cifar10-train.parquet``: a file that is passed on does not tell where it was made."""
-    kind, colon, path = name.partition(":")
-    return f"{kind}:{Path(path).name}" if colon else kind
-
-
-def check_output(path: Path) -> None:
-    """Raises `InputError` where no weights file can be written, before hours are spent."""
-    require(path.suffix == ".safetensors", "output", f"is {path}", "name a .safetensors file")
-    require(path.absolute().parent.is_dir(), "output", f"no folder '{path.parent}'", "make it first")
-    require(not path.is_dir(), "output", f"'{path}' is a folder", "name a file")
-
-
-def halved(state: dict[str, Tensor], half: bool) -> dict[str, Tensor]:
-    """The tensors as they are written, floats in half precision if `half`."""
-    kept = {k: v.contiguous() for k, v in state.items()}
-    return {k: v.half() if v.is_floating_point() else v for k, v in kept.items()} if half else kept
+from reproduce.classifier.weights import Scores, check_output, halved, keep_weights, source_of, without_folder
 
 
 def fit_classifier(
@@ -156,3 +124,42 @@ def _augmentation(asked: bool | None, data: DataSpec) -> Augmentation:
     fits = not asked or len(data.shape) == 3
     require(fits, "--augment", f"needs pictures, but examples have shape {data.shape}", "leave it out")
     return CropFlip() if asked or (asked is None and data.is_image) else NoAugmentation()
+
+
+@click.command(cls=OneLine)
+@click.argument("model")
+@click.option(
+    "--data", required=True, help="A source as in a plan: folder:PATH, parquet:PATH, or '{source: …, size: 32}'."
+)
+@click.option(
+    "--test",
+    "held_out",
+    help="Held-out data, for the accuracy that is written into the file; of the shape, classes and range of --data.",
+)
+@click.option("--start", help="Go on from these weights: a file, or packaged:NAME.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
+@click.option("--epochs", type=click.IntRange(min=1), default=120, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True)
+@click.option("--lr", type=float, default=0.1, show_default=True)
+@click.option("--weight-decay", type=float, default=5e-4, show_default=True)
+@click.option(
+    "--augment/--no-augment",
+    default=None,
+    help="Random crops and flips. By default for pictures (one or three channels), not for other data.",
+)
+@click.option("--cosine", is_flag=True, help="Learning rate along half a cosine, better for few epochs.")
+@click.option("--bfloat16", is_flag=True, help="Forward passes in bfloat16, faster where the processor has it.")
+@click.option("--half", is_flag=True, help="Keep the weights in half precision: half the size.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def command(model: str, **options: Any) -> None:
+    """Trains MODEL (a name, or '{name: {parameter: value}}') by SGD with Nesterov momentum, on pictures or other data.
+
+    The learning rate falls to a tenth at 37, 62 and 88 % of the epochs, unless --cosine. Stopped and run again, it
+    goes on after the last whole epoch.
+    """
+    fit_classifier(model, **options, console=Console(soft_wrap=True))
+
+
+if __name__ == "__main__":
+    command()

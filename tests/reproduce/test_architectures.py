@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from leakgauge.servers.architectures import CouplingBlock, InputSkip, ReversibleNetwork
+from leakgauge.servers.routed import RoutedRead, SubModelPerExample, places
 from torch import Tensor, nn
 
 from cases import SPEC, task
@@ -17,10 +19,8 @@ from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change, Server
-from leakgauge.servers.architectures import CouplingBlock, InputSkip, ReversibleNetwork
 from leakgauge.servers.imprint import LinearFirst
 from leakgauge.servers.reads import DECOY_BIAS
-from leakgauge.servers.routed import RoutedRead, SubModelPerExample, places
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 TEN = replace(SPEC, classes=10)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from reproduce.classifier import command
+from reproduce.classifier.training import CropFlip, Drops, HalfCosine, NoAugmentation, Recipe, accuracy, fit
 from safetensors import safe_open
 from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec
-from leakgauge.training import CropFlip, NoAugmentation, Recipe, accuracy, fit
-from leakgauge.training.fit import Drops, HalfCosine
 
 DATA = DataSpec((1, 6, 6), 3)
 
@@ -178,15 +178,16 @@ def test_crops_and_flips_are_of_the_padded_image() -> None:
 
 
 def test_the_command_writes_weights_that_a_plan_loads(tmp_path: Path) -> None:
-    from leakgauge.cli import main
     from leakgauge.study.written import resolve_plan
 
     data = examples(60)
     np.savez(tmp_path / "d.npz", images=data.inputs.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())
     out = tmp_path / "w.safetensors"
     source = f"npz:{tmp_path / 'd.npz'}"
-    asked = ["fit", "classifier", "{mlp: {hidden: [8]}}", "--data", source, "--test", source, "-o", str(out), "--half"]
-    run = CliRunner().invoke(main, [*asked, "--epochs", "3", "--batch-size", "20", "--no-augment", "--lr", "0.05"])
+    asked = ["{mlp: {hidden: [8]}}", "--data", source, "--test", source, "-o", str(out), "--half"]
+    run = CliRunner().invoke(
+        command.command, [*asked, "--epochs", "3", "--batch-size", "20", "--no-augment", "--lr", "0.05"]
+    )
     assert run.exit_code == 0, run.output
     assert "accuracy on 60 held-out examples" in run.output
     with safe_open(out, framework="pt") as file:
@@ -202,9 +203,7 @@ def archive(path: Path, shape: tuple[int, ...], classes: int = 3, high: float = 
 
 
 def run(*asked: str):
-    from leakgauge.cli import main
-
-    return CliRunner().invoke(main, ["fit", "classifier", *asked])
+    return CliRunner().invoke(command.command, list(asked))
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 9), (2, 3, 4), (1, 2, 3, 2)])
@@ -265,8 +264,6 @@ def test_held_out_data_of_another_kind_are_refused_before_training(tmp_path: Pat
 
 
 def test_weights_are_kept_when_scoring_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakgauge.cli import train as command
-
     def fails(*_) -> float:
         raise InputError("t.npz", "cannot be decoded", "fix it")
 
@@ -279,8 +276,6 @@ def test_weights_are_kept_when_scoring_fails(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    from leakgauge.cli import main
-
     for asked, word in (
         (["nonet", "--data", "samples", "-o", "x.safetensors"], "nonet"),
         (["mlp", "--data", "samples", "-o", "x.pt"], "output"),
@@ -290,7 +285,7 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
         (["mlp", "--data", "{", "-o", "x.safetensors"], "data"),
         (["mlp", "--data", "samples", "-o", str(tmp_path / "x.safetensors"), "--batch-size", "9999"], "batch_size"),
     ):
-        run = CliRunner().invoke(main, ["fit", "classifier", *asked])
+        run = CliRunner().invoke(command.command, list(asked))
         assert run.exit_code == 2
         assert run.output.count("\n") <= 2
         assert word in run.output

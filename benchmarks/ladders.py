@@ -1,11 +1,10 @@
-"""Which exact reads the plan's undefended clients allow, and the smallest change of the update that stops each."""
+"""Which exact reads an undefended client allows, and the smallest change of its update that stops each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -20,9 +19,7 @@ from leakgauge.clients import FedAvg, client_update
 from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN
-from leakgauge.frontiers.folder import FrontierFolder, keep, kept, slug
 from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.rows import FrontierRow
 from leakgauge.metrics.assignment import pairwise_mse
 from leakgauge.metrics.tokens import counts_of, uncovered
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction
@@ -89,43 +86,9 @@ class ReadRow:
     stopped: tuple[Stopped, ...]
 
 
-def reads_of(plan: FrontierPlan, folder: FrontierFolder) -> list[dict[str, Any]]:
-    """A record for each read and undefended setting that it reads; kept in the folder once it is made."""
-    rows: dict[str, FrontierRow] = {}
-    for row in plan.rows:
-        if not row.defended and row.cohort == 1:
-            rows.setdefault(row.setting, row)
-    found: list[dict[str, Any]] = []
-    for setting, row in rows.items():
-        file = folder.path / "reads" / f"{slug(setting)}.json"
-        record = kept(file) or keep(file, {"reads": [asdict(one) for one in _of_setting(plan, row)]})
-        found += record["reads"]
-    return found
-
-
-def sentences(records: Sequence[dict[str, Any]]) -> list[str]:
-    """What stops each read, of the client that it reads most of."""
-    said: list[str] = []
-    for name in dict.fromkeys(r["read"] for r in records):
-        best = max((r for r in records if r["read"] == name), key=lambda r: r["exact"])
-        texts = name == TOKENS
-        what = "is read" if name == ORDER else f"reads {best['exact']} of {best['batch']} examples exactly"
-        what = f"come back, no more and no fewer, from {best['exact']} of {best['batch']}" if texts else what
-        half = "half of them" if texts else f"pictures of {SEEN:g} dB"
-        stops = [s["change"].format(s["exact"]) + _seen(s, half) for s in best["stopped"] if s["exact"]]
-        ends = f"what stops it first: {', or '.join(stops)}" if stops else "no change tried stops it"
-        said.append(f"{name[:1].upper()}{name[1:]} {what} without a defence; {ends}.")
-    return said
-
-
-def _seen(stopped: dict[str, Any], half: str) -> str:
-    if stopped["seen"] == stopped["exact"]:
-        return ""
-    until = f"until {stopped['seen']}" if stopped["seen"] else "at every strength tried"
-    return f" ({half} {until})"
-
-
-def _of_setting(plan: FrontierPlan, row: FrontierRow) -> list[ReadRow]:
+def reads_of(plan: FrontierPlan) -> list[ReadRow]:
+    """Every read of the plan's undefended client that reads something."""
+    row = plan.undefended
     task = plan.attacked_task()
     index = list(range(plan.start, min(plan.start + row.batch, len(plan.source))))
     batch = plan.source.read(index)

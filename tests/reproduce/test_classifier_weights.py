@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from reproduce.classifier.weights import Scores, keep_weights
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from leakgauge.checkpoint import Scores, keep_weights
 from leakgauge.errors import InputError
 
 NEW = {"w": torch.ones(2)}

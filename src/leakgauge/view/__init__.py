@@ -1,0 +1,1 @@
+"""How the network and the update are looked at: graph, channel and entries."""

@@ -1,8 +1,8 @@
 """What stops each exact read: `python benchmarks/stops.py --data cifar10-test.parquet --out rows.jsonl [--table]`.
 
 One undefended FedSGD update a row in float32, the defence known: weights by seed, photos 8000 + 40·seed and on, texts
-`examples/texts/fortunes.csv` from 40·seed on. What stops it is found by bisection over `ladders.LADDERS`. A row is written
-after each run; a run whose row is there is not repeated.
+`examples/texts/fortunes.csv` from 40·seed on. What stops it is found by bisection over `ladders.LADDERS`. A row is
+written after each run; a run whose row is there is not repeated.
 """
 
 from __future__ import annotations

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from leakgauge.servers.architectures import CouplingBlock, InputSkip, ReversibleNetwork
-from leakgauge.servers.routed import RoutedRead, SubModelPerExample, places
+from reproduce.inspection.architectures import (
+    DECOY_BIAS,
+    CouplingBlock,
+    InputSkip,
+    ReversibleNetwork,
+    RoutedRead,
+    SubModelPerExample,
+    places,
+)
 from torch import Tensor, nn
 
 from cases import SPEC, task
@@ -17,10 +24,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
-from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Change, Server
 from leakgauge.servers.imprint import LinearFirst
-from leakgauge.servers.reads import DECOY_BIAS
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 TEN = replace(SPEC, classes=10)
@@ -238,7 +243,3 @@ def test_bad_fields_are_named() -> None:
     one = Task.of(nn.Linear(1, 2), DataSpec((1,), 2))
     with pytest.raises(InputError, match="one number"):
         cast(ReversibleNetwork(), one)
-
-
-def test_all_are_registered() -> None:
-    assert {"linear-first", "input-skip", "reversible", "sub-model-per-example"} <= {entry.name for entry in SERVERS}

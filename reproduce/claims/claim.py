@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from enum import Enum
 
 from reproduce.claims.quantity import Quantity
-from reproduce.claims.rules import Ahead, Outcome, Reading, Rule
+from reproduce.claims.rules import Ahead, Outcome, Reading, Rule, number
 
 ENOUGH_STEPS = 0.5
 """Share of the paper's steps below which the opposite is not held against a claim: the search may be too short."""
@@ -20,7 +21,25 @@ class Verdict(Enum):
     OTHER_METHOD = "other method"
     INCONCLUSIVE = "inconclusive"
     CONTRARY = "contrary"
+    UNTESTABLE = "untestable here"
     NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What holds nothing of the update, beside the attack, by the same metric."""
+
+    name: str
+    floor: Quantity
+    attack: Quantity
+
+    @property
+    def words(self) -> str:
+        """``floor, avg SSIM: another digit of the class .401, the attack .273``."""
+        if not self.floor.units or not self.attack.units:
+            return f"floor not kept: {self.name}"
+        floor, attack = (number(statistics.fmean(q.units)) for q in (self.floor, self.attack))
+        return f"floor, {self.floor.metric}: {self.name} {floor}, the attack {attack}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +88,7 @@ class Decision:
         """The smallest share: ``6%``; ``full`` where none is below the paper's."""
         small = {name: share for name, share in self.effort.items() if share < 1}
         if not small:
-            return "full" if self.verdict is not Verdict.NOT_RUN else "–"
+            return "–" if self.verdict in (Verdict.NOT_RUN, Verdict.UNTESTABLE) else "full"
         return percent(min(small.values()))
 
 
@@ -84,7 +103,9 @@ class Claim:
         method: what stands for the paper's method; a claim that holds then holds by another method.
         floor: what holds nothing of the update; an attack that is not ahead of it decides nothing.
         floor_lower: whether lower is better there.
+        shown: a floor that is printed and decides nothing.
         cost: why there is no run.
+        untestable: why nothing here could bear the claim out.
         because: what explains a contrary verdict, if anything is known.
     """
 
@@ -97,7 +118,9 @@ class Claim:
     method: str = ""
     floor: tuple[Quantity, ...] = ()
     floor_lower: bool = False
+    shown: Beside | None = None
     cost: str = ""
+    untestable: str = ""
     because: str = ""
 
     @property
@@ -108,13 +131,15 @@ class Claim:
     def decide(self) -> Decision:
         """The verdict, by what is kept now."""
         if self.rule is None:
-            return Decision(Verdict.NOT_RUN, "–", {}, self.cost, ())
+            verdict = Verdict.UNTESTABLE if self.untestable else Verdict.NOT_RUN
+            return Decision(verdict, "–", {}, self.untestable or self.cost, ())
         reading, rows = self.rule.read(), self.rule.quantities
         commits = tuple(sorted({commit for q in rows for commit in q.commits}))
         if reading.outcome is Outcome.NOT_RUN:
             return Decision(Verdict.NOT_RUN, "–", {}, self.cost or "no run is kept", commits)
         effort = self.effort.shares(*rows)
         verdict, why = self._verdict(reading, rows[0], effort)
+        why = "; ".join(filter(None, (why, "" if self.shown is None else self.shown.words)))
         return Decision(verdict, reading.ours, effort, why, commits)
 
     def _verdict(self, reading: Reading, ours: Quantity, effort: dict[str, float]) -> tuple[Verdict, str]:

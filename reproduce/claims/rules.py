@@ -92,12 +92,14 @@ class Within:
 
     Attributes:
         below, above: how far from the published number it may lie; infinite where that side is no failure.
+        printed: whether the paper prints the number; else it is ours, and none stands beside.
     """
 
     what: Quantity
     paper: Published | float
     below: float
     above: float
+    printed: bool = True
 
     @property
     def target(self) -> float:
@@ -106,7 +108,7 @@ class Within:
 
     @property
     def published(self) -> str:
-        return number(self.target)
+        return number(self.target) if self.printed else "–"
 
     @property
     def quantities(self) -> Sequence[Quantity]:
@@ -190,9 +192,14 @@ def difference(one: Sequence[float], other: Sequence[float], sign: float = 1.0) 
 
 @dataclass(frozen=True)
 class Each:
-    """Several rules that one claim needs: it holds where all do, and is contrary where one is."""
+    """Several rules that one claim needs: it holds where all do, and is contrary where one is.
+
+    Attributes:
+        mixed: where some hold and others do not nothing is decided, and how many of each is said.
+    """
 
     rules: tuple[Rule, ...]
+    mixed: bool = False
 
     @property
     def published(self) -> str:
@@ -208,6 +215,10 @@ class Each:
         worst = max(found, key=lambda r: r.outcome)
         if counts[Outcome.NOT_RUN] and not counts[Outcome.CONTRARY]:
             return Reading(Outcome.NOT_RUN if counts[Outcome.NOT_RUN] == len(found) else Outcome.INCONCLUSIVE)
+        ours = f"in {counts[Outcome.HOLDS]} of {len(found)}"
+        if self.mixed and counts[Outcome.HOLDS] < len(found):
+            said = f"ahead in {counts[0]}, level in {counts[1]}, behind in {counts[2]} comparisons"
+            return Reading(Outcome.INCONCLUSIVE if counts[Outcome.HOLDS] else worst.outcome, ours, said)
         if counts[Outcome.CONTRARY]:
             worst = next(r for r in found if r.outcome is Outcome.CONTRARY)
-        return Reading(worst.outcome, f"in {counts[Outcome.HOLDS]} of {len(found)}", worst.why)
+        return Reading(worst.outcome, ours, worst.why)

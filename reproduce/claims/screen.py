@@ -18,7 +18,7 @@ def decided(paper: str = "") -> list[tuple[Claim, Decision]]:
 
 
 def _line(where: str, words: str, published: str, ours: str, effort: str, verdict: str) -> str:
-    return f"{where:<7} {words:<25} {published:>6} {ours:<19} {effort:>4} {verdict}".rstrip()
+    return f"{where:<7} {words:<25} {published:>6} {ours:<18} {effort:>4} {verdict}".rstrip()
 
 
 def first_screen() -> Iterator[str]:
@@ -29,8 +29,8 @@ def first_screen() -> Iterator[str]:
         where = f"{SHORT[claim.paper]} {claim.where}"
         yield _line(where, claim.words, claim.published, decision.ours, decision.least, decision.verdict.value)
     counts = Counter(decision.verdict.value for _, decision in found)
-    yield from textwrap.wrap("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()), 80)
-    yield "part: least share of steps, batch, width, images; why: leakgauge reproduce rog"
+    said = "; ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+    yield from textwrap.wrap(f"{said}. Part: of steps, batch, width, images", 80)
 
 
 def of_paper(paper: str) -> Iterator[str]:

@@ -27,10 +27,18 @@ SHIFTED = "PSNR, best shift"
 def proposition31(inputs: Inputs) -> Iterator[Row]:
     """x = (∂L/∂W)_i / (∂L/∂b)_i needs ∂L/∂y_i ≠ 0 of the *pre-activation* y_i, so an active unit, and one image.
 
-    The paper asks for ∂L/∂x_{l+1,i} ≠ 0 of the unit's output. An inactive ReLU has that and a row of zeros.
+    The paper asks for ∂L/∂x_{l+1,i} ≠ 0 of the unit's output. An inactive ReLU has that and a row of zeros; where all
+    are inactive, every unit meets the condition and no row has anything.
     """
     page = Sheet.of("proposition31", inputs)
-    found: dict[str, list[list[float]]] = {"active": [], "inactive": [], "outward": [], "pair": []}
+    found: dict[str, list[list[float]]] = {
+        "active": [],
+        "inactive": [],
+        "outward": [],
+        "pair": [],
+        "off": [],
+        "off outward": [],
+    }
     for seed in range(3):
         task = Network(name="MLP", build=mlp).task(page.spec, seed, torch.float64)
         scores: dict[str, list[float]] = {name: [] for name in found}
@@ -45,15 +53,28 @@ def proposition31(inputs: Inputs) -> Iterator[Row]:
             scores["inactive"].append(read_row(task, one, silent))
             scores["outward"].append(float(output_gradient(task, one)[silent].abs()))
             scores["pair"].append(read_row(task, two, int(shared.argmax())))
+            off = switched_off(task)
+            scores["off"].append(max(read_row(off, one, unit) for unit in range(len(backward))))
+            scores["off outward"].append(float(output_gradient(off, one).abs().min()))
         for name, values in scores.items():
             found[name].append(values)
     setting, seeds, grey = "MLP with ReLU, one image", (0, 1, 2), "its row is zero: scored as grey"
     yield page.row(setting, "row of an active unit", "PSNR", found["active"], seeds)
     yield page.row(setting, "row of an inactive unit", "PSNR", found["inactive"], seeds, doubt=grey)
     yield page.row(setting, "row of an inactive unit", "|∂L/∂output| of that unit", found["outward"], seeds, doubt=grey)
+    setting, rows = "MLP with ReLU, all units off", "best row of any unit"
+    yield page.row(setting, rows, "PSNR", found["off"], seeds, doubt="all rows are zero: scored as grey")
+    yield page.row(setting, rows, "least |∂L/∂output| of a unit", found["off outward"], seeds)
     mixture = "against the nearer of the two: the row mixes them"
     name = "row of a unit active for both"
     yield page.row("MLP with ReLU, two images", name, "PSNR", found["pair"], seeds, doubt=mixture)
+
+
+def switched_off(task: Task) -> Task:
+    """The same network with a first bias below which no picture lifts a unit."""
+    name = next(name for name, module in task.module.named_modules() if isinstance(module, nn.Linear))
+    bias = task.parameters[f"{name}.bias"]
+    return task.with_state({f"{name}.bias": torch.full_like(bias, -1e4)})
 
 
 def task_rows(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -30,19 +31,24 @@ from reproduce.rows import ItemRows, Row
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Untrained with weights from a seed, or with trained weights of the package. In eval mode, as in the release."""
+    """Untrained with weights from a seed, or with trained ones. In eval mode, as in the release.
+
+    Attributes:
+        weights: trained ones: by name of the package's, or a file.
+    """
 
     name: str
     build: Callable[[], nn.Module]
-    weights: str = ""
+    weights: str | Path = ""
 
     def task(self, data: DataSpec, seed: int, dtype: torch.dtype = torch.float32) -> Task:
-        """Raises `InputError` where the package lacks the weights."""
+        """Raises `InputError` where the weights are not there."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.build()
         if self.weights:
-            load_weights(module, packaged(self.weights), "weights")
+            file = self.weights if isinstance(self.weights, Path) else packaged(self.weights)
+            load_weights(module, file, "weights")
         return Task.of(module, data).to(torch.empty((), dtype=dtype))
 
 

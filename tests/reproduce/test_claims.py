@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from reproduce.claims import quantity  # noqa: E402
-from reproduce.claims.claim import Claim, Effort, Verdict  # noqa: E402
+from reproduce.claims.claim import Beside, Claim, Effort, Verdict  # noqa: E402
 from reproduce.claims.papers import CLAIMS  # noqa: E402
 from reproduce.claims.quantity import Published, Quantity  # noqa: E402
 from reproduce.claims.rules import Ahead, Each, Outcome, Within, difference, number  # noqa: E402
@@ -143,6 +143,28 @@ def test_several_rules_hold_where_all_do(rows: list) -> None:
     assert Each((good, bad)).read().outcome is Outcome.CONTRARY
     assert Each((good, none)).read().outcome is Outcome.INCONCLUSIVE
     assert Each((none, none)).read().outcome is Outcome.NOT_RUN
+
+
+def test_what_is_mixed_is_open_and_says_how_many_of_each(rows: list) -> None:
+    rows.append(kept("ours", *SURE))
+    good, bad = (Within(OURS, t, 1.0, 1.0) for t in (20.0, 25.0))
+    reading = Each((good, good, bad), mixed=True).read()
+    assert reading.outcome is Outcome.INCONCLUSIVE
+    assert reading.why == "ahead in 2, level in 0, behind in 1 comparisons"
+    assert Each((good, good), mixed=True).read().outcome is Outcome.HOLDS
+
+
+def test_a_floor_is_shown_with_the_attack(rows: list) -> None:
+    rows += [kept("ours", *SURE), kept("grey picture", 30.0, 30.2)]
+    beside = Beside("grey", GREY, OURS)
+    decision = claim(Within(OURS, 20.0, 1.0, 1.0), shown=beside).decide()
+    assert decision.verdict is Verdict.HOLDS
+    assert "grey 30.1, the attack 20.0" in decision.why
+
+
+def test_what_nothing_here_can_bear_out_is_untestable_and_no_run_is_no_run() -> None:
+    assert claim(None, untestable="no such weights").decide().verdict is Verdict.UNTESTABLE
+    assert claim(None, cost="a year").decide().verdict is Verdict.NOT_RUN
 
 
 NUMBERS = st.integers(-500, 500).map(lambda n: n / 10)

@@ -175,6 +175,18 @@ def test_the_proposition_holds_for_active_units_and_fails_for_inactive_ones(shar
     assert bool((rows["row of an inactive unit", "|∂L/∂output| of that unit"] > 1e-3).all())
     assert bool((rows["row of an inactive unit", "PSNR"] < 25).all())
     assert bool((rows["row of a unit active for both", "PSNR"] < 60).all())
+    # Every unit meets the proposition's condition, and nothing can be read: the counterexample.
+    assert bool((rows["best row of any unit", "least |∂L/∂output| of a unit"] > 0).all())
+    assert bool((rows["best row of any unit", "PSNR"] < 25).all())
+
+
+def test_the_trained_resnet_18_of_table_3_is_one(shared: Path) -> None:
+    """The rows of Table 1's ResNet-20 stood there under its name."""
+    network = tables.trained_resnet18(shared / "weights" / "resnet18-32-cifar10.safetensors")
+    module = network.task(DATA, 0).module
+    blocks = [m for m in module.modules() if type(m).__name__ == "BasicBlock"]
+    assert len(blocks) == 8, "two blocks in each of four stages"
+    assert network.name == "ResNet-18 trained"
 
 
 def test_circular_padding_makes_a_shifted_picture_the_same_to_a_pooling_network() -> None:

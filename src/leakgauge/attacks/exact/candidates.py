@@ -23,6 +23,9 @@ WEAK = 1e-3
 LIKELY = 1e-3
 """Expected false matches among all tests up to which one row alone is taken before others; of rows that agree, one."""
 
+ROWS_OF_ONE = 4
+"""Rows that are asked for the only example, the surest: all of them show it."""
+
 
 def _ratios(
     sums: Sums, state: Remainder, of: Bool[Tensor, " rows"]
@@ -35,6 +38,9 @@ def _ratios(
         slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
         inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
         rows, x, doubt = rows[inside], x[inside], doubt[inside]
+    if sums.examples == 1 and len(rows) > ROWS_OF_ONE:
+        surest = doubt.argsort(stable=True)[:ROWS_OF_ONE].sort().values
+        rows, x, doubt = rows[surest], x[surest], doubt[surest]
     return rows, x, doubt
 
 

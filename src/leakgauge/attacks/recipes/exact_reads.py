@@ -11,6 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.exact import Peeling
+from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
@@ -27,6 +28,8 @@ def _nothing(observation: Observation) -> int:
 def _one_round(observation: Observation) -> int:
     """Most evaluations of a round of peeling: every unit's row is a candidate, a batch of them an evaluation."""
     units = max((t.shape[0] for t in observation.update.tensors.values() if t.ndim == 1), default=0)
+    if observation.examples == 1:
+        units = min(units, ROWS_OF_ONE)
     return -(-units // max(observation.examples or 1, 1))
 
 
@@ -88,8 +91,6 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
     one = portfolio.run("closed-form", LinearRead(), observation, generator, note=count == 1)
     if one.status is Status.EXACT:
         return ExactReads(one)
-    if count == 1 and one.inputs is not None:
-        return ExactReads(start=one)
     draws = generator.clone_state()  # the search starts from the same draws, whatever is read before it
     starts: list[Reconstruction] = []
     for method in EXACT:
@@ -103,6 +104,8 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             starts.append(found)
         if portfolio.ended:
             break
+    if count == 1 and one.inputs is not None:
+        return _single(portfolio, observation, one, draws)
     agreed = None if portfolio.ended else _agreed(portfolio, observation, draws)
     if agreed is not None:
         return agreed
@@ -162,6 +165,27 @@ def _proved(found: Reconstruction) -> Reconstruction | None:
     return replace(found, inputs=found.inputs[sure], labels=found.labels[sure], certified=sure[sure])
 
 
+def _single(
+    portfolio: Portfolio, observation: Observation, one: Reconstruction, generator: torch.Generator
+) -> ExactReads:
+    """The closed form of the only example, if it explains more than a grey one of the same label.
+
+    Its own layer says how far to trust it (`doubt` is `None`). Without a label nothing can be compared, nor where a
+    defence left entries out.
+    """
+    if one.labels is None or _leaves_out(observation):
+        return ExactReads(start=one)
+    near = _nearest(portfolio, observation, [one], generator)
+    return ExactReads(start=near.start)
+
+
+def _leaves_out(observation: Observation) -> bool:
+    """Whether a defence left entries out: a read has anything there, and explains what was sent all the same."""
+    known = observation.knowledge
+    view = None if known.defense is None else view_of(known.defense, observation.update, known.draws)
+    return view is not None and view.support is not None
+
+
 def _nearest(
     portfolio: Portfolio, observation: Observation, starts: list[Reconstruction], generator: torch.Generator
 ) -> ExactReads:
@@ -197,12 +221,11 @@ def searched_from(
 ) -> Reconstruction:
     """What a search finds, or the read that it starts from where that explains more of the update.
 
-    Not where a defence left entries out: what a read has there is nobody's, and explains what was sent all the same.
-    There the start says between which values each input lies, see `OuterProductRead.limits`.
+    Not where a defence left entries out: there the start says between which values each input lies, see
+    `OuterProductRead.limits`.
     """
     knowledge = observation.knowledge
-    view = None if knowledge.defense is None else view_of(knowledge.defense, observation.update, knowledge.draws)
-    if view is not None and view.support is not None:
+    if _leaves_out(observation):
         return portfolio.run("matching", search, observation, generator)
     explainer = Explainer.of(observation, generator.clone_state())
     found = portfolio.run(

@@ -1,0 +1,104 @@
+"""What the exact methods come to together: nothing that several examples get is kept from a single one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge.attacks.recipes.auto import Auto
+from leakgauge.attacks.recipes.exact_reads import read_exactly
+from leakgauge.attacks.recipes.portfolio import Portfolio
+from leakgauge.batch import Batch, DataSpec
+from leakgauge.clients import FedSGD, Protocol, client_update
+from leakgauge.compute import Budget, Compute
+from leakgauge.data import Samples, spec
+from leakgauge.defenses import (
+    DPSGD,
+    QSGD,
+    ClientDP,
+    Clip,
+    ClipExamples,
+    Compose,
+    Defense,
+    Quantise,
+    fed_cdp,
+    laplace,
+    noise,
+)
+from leakgauge.draws import Draws
+from leakgauge.metrics import PSNR, assign
+from leakgauge.models.small import mlp
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
+from leakgauge.task import Task
+
+SHAPE = DataSpec((3, 4, 4), 5)
+
+
+def batch(n: int) -> Batch:
+    return Batch(torch.rand((n, *SHAPE.shape), generator=torch.Generator().manual_seed(5)), torch.arange(n) % 5)
+
+
+def task(module: nn.Module | None = None) -> Task:
+    torch.manual_seed(0)
+    return Task.of(module or mlp(hidden=(96,), shape=SHAPE.shape, classes=5, activation="relu"), SHAPE)
+
+
+def seen(t: Task, b: Batch, defense: Defense | None = None, protocol: Protocol | None = None) -> Observation:
+    protocol = protocol or FedSGD()
+    update = client_update(t, protocol, b, Draws(1), defense=defense)
+    return Observation(t, update, Knowledge(example_count=len(b), local_training=protocol, defense=defense))
+
+
+def attacked(observation: Observation, evaluations: int = 60) -> Reconstruction:
+    budget = Budget(gradient_evaluations=evaluations)
+    return Auto().reconstruct(observation, torch.Generator().manual_seed(0), budget=budget)
+
+
+def certified(found: Reconstruction, b: Batch) -> int:
+    """How many are certified; each of them must be one of the batch."""
+    if found.inputs is None:
+        return 0
+    sure = torch.full((len(found.inputs),), found.status is Status.EXACT)
+    sure = sure if found.certified is None else found.certified
+    pairs = assign(found.inputs.to(b.inputs), b.inputs)
+    right = PSNR()(pairs.take(found.inputs.to(b.inputs)), b.inputs) > 45
+    assert bool(right.sum() >= sure.sum())
+    return int(sure.sum())
+
+
+FAINT = (
+    noise(sigma=1e-9),
+    laplace(sigma=1e-9),
+    Compose((Clip(norm=0.1), noise(sigma=1e-9))),
+    Compose((noise(sigma=1e-9), Clip(norm=0.1))),
+    Compose((ClipExamples(norm=0.1), noise(sigma=1e-9))),
+    Quantise(levels=32767),
+    Compose((Clip(norm=0.1), Quantise(levels=32767))),
+    QSGD(levels=32767),
+    DPSGD(noise_multiplier=1e-6, norm=0.1),
+    ClientDP(noise_multiplier=1e-6, norm=0.1),
+    fed_cdp(noise_multiplier=1e-6, norm=0.1),
+)
+
+
+@pytest.mark.parametrize("defense", FAINT, ids=repr)
+@pytest.mark.parametrize("n", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_behind_faint_noise_one_example_is_certified_as_four_are(n: int, defense: Defense) -> None:
+    b = batch(n)
+    assert certified(attacked(seen(task(), b, defense)), b) == n
+
+
+@pytest.mark.parametrize(("relative", "near"), [(0.3, True), (1.0, False)])
+def test_the_only_example_is_searched_for_from_a_read_that_explains_much_more_than_grey(
+    relative: float, near: bool
+) -> None:
+    photos = Samples()
+    torch.manual_seed(0)
+    t = Task.of(mlp(hidden=(64,), shape=photos.shape, activation="relu"), spec(photos))
+    portfolio = Portfolio(Budget(), Compute(), None)
+    observation = seen(t, photos.read([0]), noise(relative=relative))
+    read = read_exactly(portfolio, observation, torch.Generator().manual_seed(0))
+    assert read.proved is None
+    assert (read.start is not None) == near
+    assert portfolio.spent < 50

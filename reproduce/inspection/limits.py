@@ -35,25 +35,17 @@ FLOORS: Mapping[str, float] = {
     "taps": 1.5,
     "copies": 2.5,
     "not-finite": 0.5,
-    "bias-ladder": 5.0,
     "constant-rows": 8.0,
     "decoy-class": 2.5,
     "extreme-bias": 12.0,
     "huge-weights": 60.0,
-    "low-rank": 2.0,
     "trap-weights": 6.0,
-    "uneven-classes": 4.0,
-    "couplings": 0.4,
-    "layers": 0.25,
-    "row-differences": 0.15,
     "sub-models": 0.2,
-    "loss-level": 6.0,
     "fixed-answer": 18.0,
     "input-in-depth": 0.5,
-    "narrowed-view": 6.0,
 }
 """Below these a statistic is no sign of anything: a few rows with one entry, a weight of 60, one example of twelve."""
-SHARES = ("input-in-depth", "layers", "row-differences", "sub-models")
+SHARES = ("input-in-depth", "sub-models")
 """Statistics of at most 1: their limit lies at most half-way between the largest honest value and 1."""
 
 

@@ -212,7 +212,7 @@ class TestModelAndData:
         found = read(tmp_path / "out.json")
         assert found["given"] == ["state", "module", "task", "batch"]
         assert all("--data" not in need for s in found["skipped"] for need in s["needs"])
-        assert "loss-level" in {f["rule"] for f in found["findings"]}
+        assert "fixed-answer" in {f["rule"] for f in found["findings"]}
 
     def test_data_needs_a_model(self, saved: Path, photos: Path) -> None:
         assert "needs the architecture" in complaint(saved, "--data", photos)

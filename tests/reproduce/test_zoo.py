@@ -169,10 +169,10 @@ def test_limits_come_from_honest_models_alone() -> None:
 
 
 def test_a_share_keeps_a_limit_that_can_be_reached() -> None:
-    lines = [line(0.0, index=i, statistics={"row-differences": 0.03 * i}) for i in range(31)]
-    found = calibrated(lines, Limits(limits={}, made_by="", models=0), "test").limits["row-differences"]
+    lines = [line(0.0, index=i, statistics={"sub-models": 0.03 * i}) for i in range(31)]
+    found = calibrated(lines, Limits(limits={}, made_by="", models=0), "test").limits["sub-models"]
     assert found == pytest.approx(0.95)
-    assert FLOORS["row-differences"] < found < 1
+    assert FLOORS["sub-models"] < found < 1
 
 
 def test_area_and_threshold_agree_with_counting() -> None:

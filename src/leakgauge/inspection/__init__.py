@@ -1,6 +1,5 @@
 """The client's check of a received model, before it trains on it."""
 
-from leakgauge.inspection import graph, layers  # noqa: F401
 from leakgauge.inspection.rule import Limits, Measurement, Part, Received, Rule, measure, rules, skipped
 from leakgauge.inspection.rules import biases, copies, own_data, passage, signs, since, values  # noqa: F401
 

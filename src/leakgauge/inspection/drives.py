@@ -37,7 +37,6 @@ class LayerDrive:
         linear: a linear layer; otherwise a convolution.
         head: its output is the model's answer.
         rows: length of the gradient at each output unit or channel, over all positions.
-        signed: the same with its sign; `None` where a unit has several positions or the layer runs twice.
         inputs: length of what the layer reads.
     """
 
@@ -45,7 +44,6 @@ class LayerDrive:
     linear: bool
     head: bool
     rows: Float[Tensor, "n rows"]
-    signed: Float[Tensor, "n rows"] | None
     inputs: Float[Tensor, " n"]
 
     @property
@@ -61,15 +59,12 @@ class Drives:
 
     Attributes:
         layers: linear layers and convolutions that ran.
-        losses, logits: of each example alone.
         residuals: length of the loss gradient at the answer, before it is scaled.
         finite: examples whose answer, loss and gradients are finite numbers.
         remarks: what the measurement could not cover, each with the reason.
     """
 
     layers: tuple[LayerDrive, ...]
-    losses: Float[Tensor, " n"]
-    logits: Float[Tensor, "n outputs"]
     residuals: Float[Tensor, " n"]
     finite: Bool[Tensor, " n"]
     remarks: tuple[Omission, ...]
@@ -119,15 +114,13 @@ def drives(task: Task, batch: Batch) -> Drives:
             first.linear,
             first.head,
             torch.cat([part.layers[i].rows for part in parts]),
-            None if first.signed is None else torch.cat([s for p in parts if (s := p.layers[i].signed) is not None]),
             torch.cat([part.layers[i].inputs for part in parts]),
         )
         for i, first in enumerate(parts[0].layers)
     )
-    losses, logits = torch.cat([p.losses for p in parts]), torch.cat([p.logits for p in parts])
     residuals, finite = torch.cat([p.residuals for p in parts]), torch.cat([p.finite for p in parts])
     remarks = _remarks(task, {layer.name for layer in layers})
-    return Drives(layers, losses, logits, residuals, finite, remarks)
+    return Drives(layers, residuals, finite, remarks)
 
 
 def _remarks(task: Task, measured: set[str]) -> tuple[Omission, ...]:
@@ -160,8 +153,6 @@ class _Watch:
     output: Tensor | None = None
     inputs: Tensor | None = None
     squares: Tensor | None = None
-    signed: Tensor | None = None
-    calls: int = 0
 
 
 def _some(task: Task, inputs: Float[Tensor, "n *shape"], labels: Tensor) -> Drives:
@@ -187,11 +178,10 @@ def _some(task: Task, inputs: Float[Tensor, "n *shape"], labels: Tensor) -> Driv
         squares = watch.squares if watch.squares is not None else x.new_zeros(len(x), wide)
         finite &= squares.isfinite().all(1) & watch.inputs.isfinite()
         rows = squares.sqrt().nan_to_num(0.0, 0.0, 0.0)
-        signed = watch.signed.nan_to_num(0.0, 0.0, 0.0) if watch.signed is not None and watch.calls == 1 else None
         is_linear = isinstance(module, nn.Linear)
         lengths = watch.inputs.sqrt().nan_to_num(0.0, 0.0, 0.0)
-        layers.append(LayerDrive(name, is_linear, name in heads, rows, signed, lengths))
-    return Drives(tuple(layers), losses.detach(), logits.detach(), length.nan_to_num(), finite, ())
+        layers.append(LayerDrive(name, is_linear, name in heads, rows, lengths))
+    return Drives(tuple(layers), length.nan_to_num(), finite, ())
 
 
 @contextmanager
@@ -204,7 +194,6 @@ def _watched(module: nn.Module) -> Iterator[dict[str, _Watch]]:
 
         def after(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
             seen = watches.setdefault(name, _Watch())
-            seen.calls += 1
             seen.output = output
             lengths = given[0].detach().flatten(1).square().sum(1)
             seen.inputs = lengths if seen.inputs is None else seen.inputs + lengths
@@ -215,7 +204,6 @@ def _watched(module: nn.Module) -> Iterator[dict[str, _Watch]]:
                 squares = gradient.detach().movedim(axis, 1).square()
                 squares = squares.flatten(2).sum(-1) if squares.ndim > 2 else squares
                 seen.squares = squares if seen.squares is None else seen.squares + squares
-                seen.signed = gradient.detach().clone() if gradient.ndim == 2 else None
 
             output.register_hook(keep)
 

@@ -6,19 +6,23 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparable
+from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparable, layers
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
 MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 16, 6.0
 SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
+EQUAL_SIZE = 1e-3
+"""Relative difference in length up to which parallel rows of few entries are one row twice."""
 PAIRWISE = 8192
 """Up to so many rows all pairs are compared; beyond, neighbours in three sorted orders."""
 EXACT = 4096
 """Candidate pairs a layer that are compared in full."""
+SPARSE = 0.3
+"""Share of exact zeros in a layer's other rows from which it counts as pruned."""
 
 
 @RULES.register("copies")
@@ -28,24 +32,34 @@ class CopiedRows:
 
     Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
     (trained filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were
-    cut down to rank 3 or 4 meet to 0.999 by chance). Rows are compared only where their participation ratio
-    (Σw²)²/Σw⁴ exceeds 6, since pruned rows with few survivors are parallel by chance. The last linear layer is left
-    out: classes that never occur have parallel rows where it started at zero.
-    All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under a factor per row.
+    cut down to rank 3 or 4 meet to 0.999 by chance). Rows whose participation ratio (Σw²)²/Σw⁴ is 6 or less must also
+    have the same length and lie in a layer that is not pruned, since pruned rows with few survivors are parallel by
+    chance. The last linear layer, and layers of short rows, count only where all rows point the same way: classes
+    that never occur have parallel rows where the layer started at zero, but rows of a soft-max that started there add
+    up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under a factor per row
+    (a factor of the layer for rows of few entries).
     """
 
     needs: tuple[Part, ...] = (Part.STATE,)
     meaning: str = (
         "Units that measure the same thing with different thresholds split a batch into single examples (imprint); "
-        "mirrored pairs let one unit of a pair wake for every input. Honest reasons: a network widened by copying."
+        "mirrored pairs let one unit of a pair wake for every input; equal filters pass one picture on, many times. "
+        "Honest reasons: a network widened by copying."
     )
 
     def measure(self, received: Received) -> Measurement:
         last = "the last layer, where classes that never occur have parallel rows"
         found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
+        compared = {layer.name for layer in found}
+        zeros = {layer.name: _zeros(layer) for layer in found}
         scored: list[tuple[float, WeightTensor, int, int]] = []
-        for layer in found:
-            same, mirrored = _copies(layer)
+        for layer in layers(received.state)[0]:
+            rows = _Rows.of(layer)
+            same, mirrored = (layer.units, 0) if _uniform(layer, rows) else (0, 0)
+            if layer.name in compared and not same:
+                others = sorted(share for name, share in zeros.items() if name != layer.name)
+                elsewhere = others[len(others) // 2] if others else 0.0
+                same, mirrored = _copies(layer, rows, elsewhere)
             scored.append((max(same, mirrored) / (1 + layer.units / 50), layer, same, mirrored))
         worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
         if not worst:
@@ -56,26 +70,81 @@ class CopiedRows:
         return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
 
 
-def _copies(layer: WeightTensor) -> tuple[int, int]:
-    """How many rows have a parallel or antiparallel one, and how many an antiparallel one."""
-    k = layer.inputs
-    generator = torch.Generator().manual_seed(0)
-    plane = torch.randn((k, SKETCH), generator=generator) if k > SKETCH else torch.eye(k)
-    tops, spreads = [], []
-    for part in layer.chunks():
-        top = part.abs().amax(1, keepdim=True)
-        square = (part / top.clamp_min(1e-30)).square_()
-        tops.append(top[:, 0])
-        spreads.append(square.sum(1) ** 2 / square.square_().sum(1).clamp_min(1e-30))
-    sketches = [part @ plane.to(part) for part in layer.chunks(WIDE)]
-    size = torch.cat(tops)
-    wide = torch.cat(spreads) > MIN_SPREAD
-    index = torch.nonzero(wide & (size > size.max() * 1e-6))[:, 0]
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """A layer's rows in short.
+
+    Attributes:
+        size: largest entry of each.
+        ratio: participation ratio of each.
+        sketch: projections of each, of length one.
+    """
+
+    size: Float[Tensor, " n"]
+    ratio: Float[Tensor, " n"]
+    sketch: Float[Tensor, "n s"]
+
+    @staticmethod
+    def of(layer: WeightTensor) -> _Rows:
+        k = layer.inputs
+        generator = torch.Generator().manual_seed(0)
+        plane = torch.randn((k, SKETCH), generator=generator) if k > SKETCH else torch.eye(k)
+        tops, spreads = [], []
+        for part in layer.chunks():
+            top = part.abs().amax(1, keepdim=True)
+            square = (part / top.clamp_min(1e-30)).square_()
+            tops.append(top[:, 0])
+            spreads.append(square.sum(1) ** 2 / square.square_().sum(1).clamp_min(1e-30))
+        sketches = torch.cat([part @ plane.to(part) for part in layer.chunks(WIDE)])
+        return _Rows(torch.cat(tops), torch.cat(spreads), torch.nn.functional.normalize(sketches, dim=1))
+
+    @property
+    def live(self) -> Bool[Tensor, " n"]:
+        return self.size > self.size.max() * 1e-6
+
+
+def _zeros(layer: WeightTensor) -> float:
+    """Share of entries that are exactly zero."""
+    return sum(int((part == 0).sum()) for part in layer.chunks()) / layer.weight.numel()
+
+
+def _uniform(layer: WeightTensor, rows: _Rows) -> bool:
+    """Whether all rows of a layer that mixes inputs point the same way, three at least and all but dead ones."""
+    index = torch.nonzero(rows.live)[:, 0]
+    if layer.depthwise or layer.inputs < 2 or len(index) < max(3, layer.units / 2):
+        return False
+    first = int(index[0])
+    if not bool((rows.sketch[index] @ rows.sketch[first] > CANDIDATE).all()):
+        return False
+    row = layer.weight.reshape(layer.units, -1)[first].float()
+    cosine = torch.cat([torch.nn.functional.cosine_similarity(p.float(), row[None], dim=1) for p in layer.chunks()])
+    return bool((cosine[index] > SAME).all())
+
+
+def _copies(layer: WeightTensor, rows: _Rows, elsewhere: float) -> tuple[int, int]:
+    """How many rows have a parallel or antiparallel one, and how many an antiparallel one.
+
+    Args:
+        elsewhere: share of zeros in the other layers, for a layer without rows of its own to tell from.
+    """
+    wide, few = rows.live & (rows.ratio > MIN_SPREAD), rows.live & (rows.ratio <= MIN_SPREAD)
+    same, mirrored = _parallel(layer, rows, wide, equal=False)
+    if not bool(few.any()) or layer.depthwise:
+        return same, mirrored
+    telling = int(wide.sum()) >= max(2, 0.05 * layer.units)
+    sparse = float((layer.rows[wide] == 0).float().mean()) if telling else elsewhere
+    taps = (0, 0) if sparse >= SPARSE else _parallel(layer, rows, few, equal=True)
+    return same + taps[0], mirrored + taps[1]
+
+
+def _parallel(layer: WeightTensor, rows: _Rows, chosen: Bool[Tensor, " n"], *, equal: bool) -> tuple[int, int]:
+    """The same among the chosen rows, of one length if `equal`."""
+    index = torch.nonzero(chosen)[:, 0]
     if len(index) < 2:
         return 0, 0
-    sketch = torch.nn.functional.normalize(torch.cat(sketches)[index], dim=1)
+    sketch = rows.sketch[index]
     pairs = _pairs(sketch) if len(index) <= PAIRWISE else _neighbours(sketch)
-    return _confirmed(layer, index, pairs)
+    return _confirmed(layer, index, pairs, equal=equal)
 
 
 def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
@@ -111,7 +180,7 @@ def _neighbours(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
     return torch.stack([rows, partner[rows]], 1)
 
 
-def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"]) -> tuple[int, int]:
+def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"], *, equal: bool) -> tuple[int, int]:
     """Counts rows of pairs that are copies in full, at most `EXACT` pairs compared and the rest scaled up."""
     if not len(pairs):
         return 0, 0
@@ -122,7 +191,9 @@ def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"]) ->
     for start in range(0, len(chosen), step):
         a, b = index[chosen[start : start + step]].T
         x, y = flat[a].float(), flat[b].float()
-        cosines.append(torch.nn.functional.cosine_similarity(x, y, dim=1))
+        cosine = torch.nn.functional.cosine_similarity(x, y, dim=1)
+        apart = (x.norm(dim=1) / y.norm(dim=1) - 1).abs() > EQUAL_SIZE
+        cosines.append(cosine.where(~apart, 0.0) if equal else cosine)
     cosine = torch.cat(cosines)
     scale = len(pairs) / len(chosen)
     same = len(chosen[cosine.abs() > SAME, 0].unique())
@@ -130,11 +201,8 @@ def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"]) ->
     return min(len(index), round(same * scale)), min(len(index), round(opposite * scale))
 
 
-MIN_INPUTS = 16
 EQUAL = 0.05
 """Taps within 5 % are equal."""
-SPARSE = 0.3
-"""Share of exact zeros in a layer's other rows from which it counts as pruned."""
 
 
 @dataclass(frozen=True)

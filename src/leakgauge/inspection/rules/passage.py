@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -27,8 +25,6 @@ FEATURES = 24
 """Features per layer whose gradient is computed exactly."""
 LAYERS = 4
 """Linear layers that are looked at: the first three in order of execution, and the last."""
-BLUR = 32
-"""Effective number of pixels beyond which a feature is a blurred one."""
 STEP = 1e-2
 """Of the data's range, by which a pixel is moved."""
 
@@ -41,18 +37,18 @@ class View:
         name: of the layer.
         pixels: mean over pixels of the largest share that the pixel has of any feature's squared gradient.
         features: mean over features of the largest share that any pixel has of the feature's.
-        focus: median over features of 1/(effective number of pixels), Σg⁴/(Σg²)².
+        copied: share of the pixels that reach the layer unchanged.
     """
 
     name: str
     pixels: float
     features: float
-    focus: float
+    copied: float
 
     @property
     def passage(self) -> float:
-        """The larger of both shares: 1 where pixels pass through one by one."""
-        return max(self.pixels, self.features)
+        """1 where pixels pass through one by one; a half and more where some stand unchanged beside other features."""
+        return max(self.pixels, self.features, 0.5 + self.copied / 2 if self.copied else 0.0)
 
 
 def views(task: Task, generator: torch.Generator) -> list[View]:
@@ -68,7 +64,7 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
     columns[torch.arange(len(moved)), moved] = 1
     signs = torch.randint(0, 2, (DIRECTIONS, d), generator=generator).to(like) * 2 - 1
     ways = torch.cat([columns, signs])
-    base, names = _read(task, probe), _chosen(task, probe)
+    base, names, seen = _read(task, probe), _chosen(task, probe), task.data.normalise(probe)
     step = STEP * task.data.range
     shifted: dict[str, list[Tensor]] = {name: [] for name in names}
     for some in ways.split(_at_once(task)):
@@ -85,9 +81,21 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
         live = (size > 0).nonzero()[:, 0]
         drawn = live[torch.randperm(len(live), generator=generator)[:FEATURES]]
         shares = _shares(_gradients(task, probe, name, drawn)) if len(drawn) else rows.new_zeros((1, d))
-        focus = float(shares.square().sum(1).median())
-        found.append(View(name, float(per_pixel.mean()), float(shares.amax(1).mean()), focus))
+        found.append(View(name, float(per_pixel.mean()), float(shares.amax(1).mean()), copied(seen, base[name])))
     return found
+
+
+def copied(probe: Tensor, reached: Tensor) -> float:
+    """Share of the probe's values of one example that stand unchanged among what reached a layer."""
+    wanted, have = probe[0].flatten().double(), reached[0].flatten().double().sort().values
+    place = torch.searchsorted(have, wanted).clamp(1, max(1, len(have) - 1))
+    near = torch.minimum((have[place - 1] - wanted).abs(), (have[place.clamp_max(len(have) - 1)] - wanted).abs())
+    # Random values lie about 1/len apart: a chance meeting within 1e-9 of the range has probability 1e-9·len.
+    tolerance = 1e-9 if probe.dtype == torch.float64 else 1e-7
+    hits = near <= tolerance * float(wanted.abs().max())
+    chance = 2 * tolerance * len(have)
+    share = float(hits.double().mean())
+    return share if share > max(0.01, 10 * chance) else 0.0
 
 
 def _shares(gradients: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
@@ -149,34 +157,6 @@ def _gradients(task: Task, probe: Float[Tensor, "1 *shape"], name: str, features
     return torch.cat(rows)
 
 
-def fresh(task: Task, generator: torch.Generator) -> tuple[Task, tuple[str, ...]]:
-    """The same architecture, initialised again by its layers' own methods, and the parameters that have none."""
-    module = copy.deepcopy(task.module)
-    missed = []
-    seed = int(torch.randint(2**31, (), generator=generator))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for name, part in module.named_modules():
-            reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-            own = [f"{name}.{k}".lstrip(".") for k, _ in part.named_parameters(recurse=False)]
-            if callable(reset):
-                reset()
-            else:
-                missed += own
-    state = {k: v for k, v in module.state_dict().items() if k not in missed}
-    return task.with_state(state), tuple(missed)
-
-
-_SEEN: WeakKeyDictionary[Task, list[View]] = WeakKeyDictionary()
-"""Views of tasks already looked at, since both rules ask for them; tasks are never changed."""
-
-
-def _views(task: Task) -> list[View]:
-    if task not in _SEEN:
-        _SEEN[task] = views(task, torch.Generator().manual_seed(0))
-    return _SEEN[task]
-
-
 NOT_AN_IMAGE = Omission("data", "not a picture; models of tables pass inputs on to late layers by design")
 NO_LATE = Omission("model", "no linear layer is called behind the first weighted layer")
 
@@ -186,9 +166,10 @@ NO_LATE = Omission("model", "no linear layer is called behind the first weighted
 class InputInDepth:
     """Whether single pixels reach a late linear layer.
 
-    Statistic in [0, 1]: the largest over late linear layers of two means. Over pixels: the largest share that the
-    pixel has in the squared gradient of any of the layer's input features. Over features: the largest share of any
-    pixel. At one white-noise picture, from gradients; averages, products and honest filters spread over many pixels.
+    Statistic in [0, 1]: the largest over late linear layers of two means, and of (1 + c)/2 where the share c > 0 of the
+    pixels reaches the layer unchanged. Over pixels: the largest share that the pixel has in the squared gradient of any
+    of the layer's input features. Over features: the largest share of any pixel. At one white-noise picture, from
+    gradients; averages, products and honest filters spread over many pixels.
     """
 
     needs: tuple[Part, ...] = (Part.TASK,)
@@ -202,7 +183,7 @@ class InputInDepth:
         assert received.task is not None
         if not received.task.data.is_image:
             return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
-        found = sorted(_views(received.task), key=lambda v: -v.passage)
+        found = sorted(views(received.task, torch.Generator().manual_seed(0)), key=lambda v: -v.passage)
         if not found:
             return Measurement(0.0, (), "Not judged.", (NO_LATE,))
         top = found[0]
@@ -210,45 +191,5 @@ class InputInDepth:
             f"Of what moves a feature that reaches {top.name}, one pixel accounts for {top.features:.0%} on average; "
             f"of the feature that follows a given pixel best, that pixel accounts for {top.pixels:.0%}."
         )
+        evidence += f" {top.copied:.0%} of the pixels reach it unchanged." if top.copied else ""
         return Measurement(top.passage, tuple(v.name for v in found), evidence)
-
-
-@RULES.register("narrowed-view", needs="the task: architecture, values and data format")
-@dataclass(frozen=True)
-class NarrowedView:
-    """Whether late features see far fewer pixels than they would, after initialisation.
-
-    Statistic: max over late linear layers of (N_fresh/N − 1)·min(1, 32/N), at least 0, with 1/N the median over
-    features of Σg⁴/(Σg²)², g the feature's gradient with respect to the pixels: N is the effective number of pixels
-    seen. The factor is there because a mean over many pixels shows no detail, however few they are beside N_fresh.
-    """
-
-    needs: tuple[Part, ...] = (Part.TASK,)
-    meaning: str = (
-        "Filters that copy or average few pixels keep a small picture for the linear layer (MKOR on LeNet). Honest "
-        "reasons: heavily pruned filters."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        assert received.task is not None
-        if not received.task.data.is_image:
-            return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
-        mine = _views(received.task)
-        if not mine:
-            return Measurement(0.0, (), "Not judged.", (NO_LATE,))
-        again, missed = fresh(received.task, torch.Generator().manual_seed(1))
-        theirs = {v.name: v for v in views(again, torch.Generator().manual_seed(0))}
-        pairs = [(v, theirs[v.name]) for v in mine if theirs[v.name].focus > 0]
-        ratios = sorted(
-            (((v.focus / f.focus - 1) * min(1.0, BLUR * v.focus), v, f) for v, f in pairs), key=lambda r: -r[0]
-        )
-        unjudged = tuple(Omission(name, "cannot be initialised again, so it stayed as received") for name in missed)
-        if not ratios:
-            return Measurement(0.0, (), "No feature responds to pixels after initialisation.", unjudged)
-        ratio, view, new = ratios[0]
-        pixels = 1 / view.focus if view.focus else 0.0
-        evidence = (
-            f"A feature that reaches {view.name} sees {pixels:.3g} pixels (effective number); after initialisation, "
-            f"{1 / new.focus:.3g}."
-        )
-        return Measurement(max(0.0, ratio), (view.name,), evidence, unjudged)

@@ -1,4 +1,4 @@
-"""Rules about signs, moments and rank of weights."""
+"""A rule about the signs and moments of weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import WIDE, WeightTensor, comparable
+from leakgauge.inspection.matrices import WeightTensor, comparable
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
 
@@ -75,9 +75,8 @@ class TrapWeightsRule:
         scored.sort(key=lambda s: -s[0])
         top, layer, signs = scored[0]
         evidence = (
-            f"Rows of {layer.name} are skewed by {signs.skew:+.1f} standard errors (and vary {signs.unlike:.1f} times "
-            f"as much as fresh ones); {signs.balanced:.0%} of them have as many positive as negative entries, by "
-            f"chance {signs.chance:.1%} would."
+            f"Row skewness of {layer.name}: {signs.skew:+.1f} standard errors (spread {signs.unlike:.1f} × that of "
+            f"fresh weights); {signs.balanced:.0%} of the rows are balanced, {signs.chance:.1%} expected."
         )
         return Measurement(
             top, tuple(s[1].name for s in scored if s[0] >= max(4.0, top / 3)), evidence, tuple(unjudged)
@@ -132,66 +131,3 @@ def _score(signs: RowSigns) -> float:
     chance = max(signs.chance, 1e-9)
     spread = math.sqrt(chance * max(1 - chance, 0.01) / signs.rows + 1 / signs.rows**2)
     return max(0.0, abs(signs.skew) / (2 * signs.unlike**2), (signs.balanced - chance) / spread) / signs.heavy**2
-
-
-MIN_SIDE, DIRECTIONS, CAP = 24, 1, 12.0
-
-
-@RULES.register("low-rank")
-@dataclass(frozen=True)
-class LowRank:
-    """Share of a layer's energy outside its strongest direction.
-
-    Statistic: max over layers of −log₁₀(1 − e₁), at most 12, with e₁ = σ₁²/Σ σᵢ² by a randomised range finder
-    (Halko et al., 2011) of 9 vectors and one power iteration, which finds at most the true e₁. Judged where both
-    sides have 24 or more. Two directions or more are honest: factorised layers have few. Invariant under a factor
-    of the layer.
-    """
-
-    needs: tuple[Part, ...] = (Part.STATE,)
-    meaning: str = (
-        "A layer of one direction answers the same in all units: what differs between gradient rows is then which "
-        "examples woke them, not what they saw. Honest reasons: a layer that weight decay has collapsed."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found, unjudged = comparable(received.state, units=MIN_SIDE, inputs=MIN_SIDE)
-        lefts = [(layer, left) for layer in found if (left := _left(layer)) is not None]
-        scored = [(min(CAP, -math.log10(max(left, 1e-12))), layer, left) for layer, left in lefts]
-        if not scored:
-            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
-        scored.sort(key=lambda s: -s[0])
-        top, layer, left = scored[0]
-        evidence = (
-            f"One direction holds {100 * (1 - left):.4g} % of the energy of {layer.name} "
-            f"({layer.units} × {layer.inputs})."
-        )
-        return Measurement(
-            top, tuple(s[1].name for s in scored if s[0] >= max(1.0, top / 2)), evidence, tuple(unjudged)
-        )
-
-
-def _left(layer: WeightTensor) -> float | None:
-    """Share of energy outside the strongest directions; `None` of a zero matrix."""
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randn((layer.inputs, DIRECTIONS + 8), generator=generator)
-    size = max(float(part.abs().max()) for part in layer.chunks())
-    if size == 0:
-        return None
-    energy = sum((float(part.norm()) / size) ** 2 for part in layer.chunks())
-    probe = probe / size
-    image = torch.cat([part @ probe.to(part) for part in layer.chunks(WIDE)])
-    basis = torch.linalg.qr(image).Q
-    back = _transposed(layer, basis, size) / size
-    basis = torch.linalg.qr(torch.cat([part @ back for part in layer.chunks(WIDE)])).Q
-    strongest = torch.linalg.svdvals(_transposed(layer, basis, size).double())[:DIRECTIONS]
-    return min(1.0, max(0.0, 1 - float((strongest**2).sum()) / energy))
-
-
-def _transposed(layer: WeightTensor, basis: torch.Tensor, size: float) -> torch.Tensor:
-    """Wᵀ·basis/size, some rows at a time."""
-    total, start = basis.new_zeros((layer.inputs, basis.shape[1])), 0
-    for part in layer.chunks(WIDE):
-        total += part.to(basis).T @ basis[start : start + len(part)]
-        start += len(part)
-    return total / size

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.labels.tried import tried_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -52,13 +53,18 @@ class PatchRead(ReadingAttack):
         flat = patches.new_zeros(found.places.numel())
         flat[found.places.flatten()] = patches.flatten()
         inputs = data.denormalise(flat.view(1, *data.shape))
-        labels, confidence = observation.knowledge.labels, None
+        labels, confidence, spent = observation.knowledge.labels, None, 0
         if labels is None:
             guess = CountsFromLastLayer().infer(observation, generator)
-            if isinstance(guess, Unknown):
+            tried = tried_labels(observation, inputs) if isinstance(guess, Unknown) else None
+            if tried is not None:
+                labels, confidence, spent = tried.labels, 1.0 - min(tried.unexplained, 1.0), tried.cost
+            elif isinstance(guess, Unknown):
                 return Reconstruction(inputs, None, Status.CONVERGED, f"read, not certified: {guess.message}")
-            labels, confidence = guess.labels, guess.confidence
+            else:
+                labels, confidence = guess.labels, guess.confidence
         explainer = Explainer.of(observation, generator)
+        explainer.spent = spent
         left, certified = explainer.left(Batch(inputs, labels)), explainer.certified(Batch(inputs, labels), generator)
         return Reconstruction(
             inputs.to(torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)),

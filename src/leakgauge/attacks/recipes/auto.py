@@ -149,7 +149,8 @@ class Auto:
             return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))
         if portfolio.ended:
             return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
-        return portfolio.answer(self._search(portfolio, observation, read, generator))
+        found = self._search(portfolio, observation, read, generator)
+        return portfolio.answer(read.unlabelled if found.inputs is None and read.unlabelled else found)
 
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator

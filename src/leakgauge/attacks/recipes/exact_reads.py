@@ -74,6 +74,7 @@ class ExactReads:
             certify any (the model draws at random, or the order of the client's steps is unknown), those that
             `AGREEING` rows show.
         start: all examples, paired with labels, but not certified.
+        unlabelled: some examples without labels, not certified: the answer where no search can go on without labels.
         whole: `proved` holds all examples, so that nothing is left to search for.
         doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
             layer that was read says it better.
@@ -82,6 +83,7 @@ class ExactReads:
     proved: Reconstruction | None = None
     start: Reconstruction | None = None
     doubt: float | None = None
+    unlabelled: Reconstruction | None = None
     whole: bool = False
 
 
@@ -93,6 +95,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         return ExactReads(one)
     draws = generator.clone_state()  # the search starts from the same draws, whatever is read before it
     starts: list[Reconstruction] = []
+    unlabelled: Reconstruction | None = None
     for method in EXACT:
         reserve = method.reserve(observation)
         found = portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
@@ -100,7 +103,9 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             return ExactReads(found)
         if (sure := _proved(found)) is not None:
             return ExactReads(sure)
-        if found.inputs is not None and found.labels is not None and found.paired and len(found.inputs) == count:
+        if found.inputs is not None and found.labels is None:
+            unlabelled = unlabelled or found
+        if found.labels is not None and found.inputs is not None and found.paired and len(found.inputs) == count:
             starts.append(found)
         if portfolio.ended:
             break
@@ -109,7 +114,8 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
     agreed = None if portfolio.ended else _agreed(portfolio, observation, draws)
     if agreed is not None:
         return agreed
-    return _nearest(portfolio, observation, starts, draws)
+    near = _nearest(portfolio, observation, starts, draws)
+    return replace(near, unlabelled=unlabelled)
 
 
 def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads | None:
@@ -233,6 +239,8 @@ def searched_from(
     )
     known, data = knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
+    if found.inputs is None and own is None:
+        return start
     if start.inputs is None or own is None or (found.inputs is not None and other is None):
         return found
     read = start.inputs.clamp(data.low, data.high)

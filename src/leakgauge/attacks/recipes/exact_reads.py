@@ -15,6 +15,7 @@ from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.clients import FedSGD
 from leakgauge.defenses import Clip, ClipExamples, MixUp, parts_of, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
@@ -110,11 +111,12 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if portfolio.ended:
             break
     if count == 1 and one.inputs is not None:
-        return _single(portfolio, observation, one, draws)
-    agreed = None if portfolio.ended else _agreed(portfolio, observation, draws)
-    if agreed is not None:
-        return agreed
-    near = _nearest(portfolio, observation, starts, draws)
+        return portfolio.asked("nearest", lambda: _single(portfolio, observation, one, draws), ExactReads(start=one))
+    if not portfolio.ended:
+        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, draws), None)
+        if agreed is not None:
+            return agreed
+    near = portfolio.asked("nearest", lambda: _nearest(portfolio, observation, starts, draws), ExactReads())
     return replace(near, unlabelled=unlabelled)
 
 
@@ -233,11 +235,21 @@ def searched_from(
     knowledge = observation.knowledge
     if _leaves_out(observation):
         return portfolio.run("matching", search, observation, generator)
-    explainer = Explainer.of(observation, generator.clone_state())
-    found = portfolio.run(
-        "matching", search, observation, generator, reserve=2 * explainer.simulator.cost(observation.examples or 1)
-    )
-    known, data = knowledge.labels, observation.task.data
+    draws = generator.clone_state()
+    price = 2 * (knowledge.local_training or FedSGD()).steps(observation.examples or 1)
+    found = portfolio.run("matching", search, observation, generator, reserve=price)
+    return portfolio.asked("nearer", lambda: _nearer(start, found, portfolio, observation, draws), found)
+
+
+def _nearer(
+    start: Reconstruction,
+    found: Reconstruction,
+    portfolio: Portfolio,
+    observation: Observation,
+    generator: torch.Generator,
+) -> Reconstruction:
+    """Whichever of a read and what was found from it explains more."""
+    known, data = observation.knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
     if found.inputs is None and own is None:
         return start
@@ -246,6 +258,7 @@ def searched_from(
     read = start.inputs.clamp(data.low, data.high)
     if found.inputs is None or other is None:
         return replace(found, inputs=read, labels=start.labels)
+    explainer = Explainer.of(observation, generator)
     left, after = explainer.left(Batch(read, own)), explainer.left(Batch(found.inputs, other))
     portfolio.spent += explainer.spent
     if left >= after:

@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.answers import in_one_type, logits_of
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.step.answers import in_one_type, logits_of
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
 

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.answers import in_one_type, logits_of
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import Portfolio
@@ -21,6 +20,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.step.answers import in_one_type, logits_of
 from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
 
 SPEC = DataSpec((1, 8, 8), 5)

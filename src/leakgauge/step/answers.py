@@ -52,7 +52,7 @@ class _OneType(TorchFunctionMode):
         self.kind = kind
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = [*args, *(kwargs or {}).values()]
         floats = {a.dtype for a in given if isinstance(a, Tensor) and a.is_floating_point()}

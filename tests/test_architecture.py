@@ -25,7 +25,7 @@ FLOORS = (
         "workers",
         "executor",
     ),
-    ("step", "batch", "task", "update", "checkpoint"),
+    ("batch", "task", "update", "checkpoint"),
     ("clients", "defenses"),
     ("observation", "view", "data", "metrics", "models"),
     ("tracing", "attacks"),

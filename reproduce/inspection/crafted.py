@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
+from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Server
-from leakgauge.servers.mkor import PublishedTaps
+from leakgauge.servers.mkor import MKOR, Decoy, NLLRaw, PublishedTaps
 from leakgauge.task import DataSpec, Mode
 from reproduce.inspection.architectures import InputSkip, ReversibleNetwork, SubModelPerExample
 from reproduce.inspection.zoo import FAMILIES, Zoo, ZooModel
@@ -24,8 +24,10 @@ from reproduce.inspection.zoo_dice import Dice
 from reproduce.inspection.zoo_families import vgg_of
 from reproduce.inspection.zoo_formats import drawn_format
 from reproduce.inspection.zoo_initial import initialise
+from reproduce.inverting_gradients.identity_convolutions import IdentityConvolutions
 from reproduce.mkor.identity import IdentityTaps
 from reproduce.mkor.lenet5 import LeNet5Taps
+from reproduce.mkor.quiet import AbsentClass, Inconspicuous, QuietTaps
 
 TRIES = 200
 TRAINED_HOSTS = 2
@@ -68,32 +70,27 @@ def _plain(
 def _published(dice: Dice, family: str, _: DataSpec) -> Server:
     taps = {"vgg": PublishedTaps, "plain": PublishedTaps, "lenet5": LeNet5Taps, "modified": IdentityTaps}[family]
     loss = dice.pick(("decoy", "absent-class", "nll-raw"))
-    made: Server = SERVERS["mkor"].build(taps=taps(), head=HEADS["constant"].build(), loss=LOSSES[loss].build())
-    return made
+    return MKOR(taps=taps(), loss={"decoy": Decoy, "absent-class": AbsentClass, "nll-raw": NLLRaw}[loss]())
 
 
 def _quiet(noise: float) -> Callable[[Dice, str, DataSpec], Server]:
     """Nothing conspicuous in the last layer: classes that the batch lacks undo the soft-max, no decoy."""
 
     def make(dice: Dice, _: str, __: DataSpec) -> Server:
-        taps = TAPS["quiet"].build(
-            beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1, 0))
-        )
+        taps = QuietTaps(beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1, 0)))
         # Small, so that logits are nearly equal; noise beyond β² drowns the signal, and the server then reads nothing.
         beta = dice.scale(0.01, 0.1)
-        head = HEADS["inconspicuous"].build(beta=beta, noise=noise * beta**2)
-        made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=LOSSES["absent-class"].build())
-        return made
+        head = Inconspicuous(beta=beta, noise=noise * beta**2)
+        return MKOR(taps=taps, head=head, loss=AbsentClass())
 
     return make
 
 
 def _decoyed(dice: Dice, _: str, __: DataSpec) -> Server:
     noise = dice.pick(STEALTH)
-    taps = TAPS["quiet"].build(beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1)))
-    head = HEADS["inconspicuous"].build(beta=dice.pick((1.0, 3.0)), noise=noise)
-    made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=LOSSES["decoy"].build(bias=dice.pick((15.0, 30.0))))
-    return made
+    taps = QuietTaps(beta=dice.pick((None, 1.0, 2.0)), noise=noise, directions=dice.pick((None, None, 2, 1)))
+    head = Inconspicuous(beta=dice.pick((1.0, 3.0)), noise=noise)
+    return MKOR(taps=taps, head=head, loss=Decoy(bias=dice.pick((15.0, 30.0))))
 
 
 KINDS: Mapping[str, Kind] = {
@@ -113,7 +110,7 @@ KINDS: Mapping[str, Kind] = {
             saturation=lambda dice, _: dice.scale(30, 1000),
         ),
     ),
-    "identity-convolutions": Kind(hosts=("plain", "vgg", "lenet5"), make=_plain("identity-convolutions")),
+    "identity-convolutions": Kind(hosts=("plain", "vgg", "lenet5"), make=_plain(IdentityConvolutions)),
     "label-flip": Kind(
         hosts=ANY,
         trained=True,

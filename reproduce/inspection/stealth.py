@@ -27,14 +27,15 @@ from leakgauge.inspection.rule import Limits, Received, measure
 from leakgauge.metrics import PSNR, SSIM, assign
 from leakgauge.models import vgg, vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction
-from leakgauge.registry import HEADS, LOSSES, SERVERS, TAPS
 from leakgauge.servers import Server
+from leakgauge.servers.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.inspection.crafted import STEALTH
 from reproduce.inspection.judging import version
 from reproduce.inspection.roc import FOLDER
 from reproduce.inspection.zoo import Zoo
 from reproduce.inspection.zoo_stock import Split, Stock
+from reproduce.mkor.quiet import AbsentClass, Inconspicuous, QuietTaps
 from reproduce.mkor.vgg import read
 
 BATCH, SEEDS = 16, (0, 1, 2)
@@ -66,14 +67,10 @@ class Level:
 
     def server(self) -> Server:
         """MKOR with it."""
-        loss = LOSSES["absent-class"].build()
         if self.noise is None:
-            taps, head = TAPS["published"].build(), HEADS["constant"].build()
-        else:
-            taps = TAPS["quiet"].build(beta=self.beta, noise=self.noise, directions=self.directions)
-            head = HEADS["inconspicuous"].build(beta=HEAD_BETA, noise=self.noise * HEAD_BETA**2)
-        made: Server = SERVERS["mkor"].build(taps=taps, head=head, loss=loss)
-        return made
+            return MKOR(loss=AbsentClass())
+        taps = QuietTaps(beta=self.beta, noise=self.noise, directions=self.directions)
+        return MKOR(taps=taps, head=Inconspicuous(beta=HEAD_BETA, noise=self.noise * HEAD_BETA**2), loss=AbsentClass())
 
 
 LEVELS = (

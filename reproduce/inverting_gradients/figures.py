@@ -15,10 +15,10 @@ from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR, assign, identify
 from leakgauge.models import lenet
 from leakgauge.servers import Server
-from leakgauge.servers.identity_convolutions import IdentityConvolutions
 from leakgauge.servers.label_flip import LabelFlip
 from leakgauge.task import Task
 from leakgauge.tensors import squared_norm
+from reproduce.inverting_gradients.identity_convolutions import IdentityConvolutions
 from reproduce.inverting_gradients.runs import (
     LENET,
     LENET_TRAINED,

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.layout import ConvolutionStep
-from leakgauge.servers.mkor.losses import Separated, absent_classes, negative
-from leakgauge.servers.mkor.taps import PublishedTaps
+from leakgauge.servers.mkor.classes import Separated, negative
+from leakgauge.servers.mkor.convolutions import PublishedTaps
+from leakgauge.servers.mkor.pooling import ConvolutionStep
 from leakgauge.task import Task
+from reproduce.mkor.quiet import absent_classes
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class BlockTaps(PublishedTaps):
         directions, smooth: as in `PublishedTaps`.
     """
 
-    def _rows(self, step: ConvolutionStep, weight: Tensor) -> Tensor:
+    def rows(self, step: ConvolutionStep, weight: Tensor) -> Tensor:
         rows = weight[step.writes].clone()
         rows[:, step.reads] = 0
         return rows

@@ -48,7 +48,6 @@ PARTS: dict[str, Registry] = {
     "loss": LOSSES,
     "then": ATTACKS,
     "attack": ATTACKS,
-    "fish": SERVERS,
 }
 """Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
 

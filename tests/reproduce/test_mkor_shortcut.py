@@ -11,7 +11,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import lenet5, vgg
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.losses import Decoy, NLLRaw
+from leakgauge.servers.mkor.classes import Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
 

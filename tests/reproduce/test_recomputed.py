@@ -35,7 +35,7 @@ from leakgauge.data import Parquet  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.metrics import PSNR  # noqa: E402
 from leakgauge.models.small import one_convolution, one_hidden_layer  # noqa: E402
-from leakgauge.servers.mkor.losses import NLLRaw  # noqa: E402
+from leakgauge.servers.mkor.classes import NLLRaw  # noqa: E402
 from leakgauge.servers.mkor.mkor import MKOR  # noqa: E402
 from leakgauge.task import DataSpec  # noqa: E402
 from reproduce import labels, lenet  # noqa: E402

@@ -12,21 +12,20 @@ from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import lenet, mlp, vgg
+from leakgauge.models import mlp, vgg
 from leakgauge.observation import Attack, Knowledge, Observation, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import (
     MKOR,
     ClassFishing,
     FeatureFishing,
-    IdentityConvolutions,
     Imprint,
     ImprintBlock,
     LabelFlip,
     LinearFirst,
     TrapWeights,
 )
-from leakgauge.servers.mkor import AbsentClass, Inconspicuous, NLLRaw, QuietTaps
+from leakgauge.servers.mkor import NLLRaw
 from leakgauge.servers.server import Broadcast, Change, Honest, Server
 from leakgauge.task import Batch, DataSpec, Task
 
@@ -53,12 +52,9 @@ CASES = (
     Case(Honest(), flat),
     Case(MKOR(), small_vgg),
     Case(MKOR(loss=NLLRaw()), small_vgg),
-    Case(MKOR(taps=QuietTaps(), head=Inconspicuous()), small_vgg),
-    Case(MKOR(loss=AbsentClass()), small_vgg),
     Case(ClassFishing(target=1), flat),
     Case(FeatureFishing(target=1), flat),
     Case(LabelFlip(), flat),
-    Case(IdentityConvolutions(), lambda: lenet(classes=6, channels=3, size=16)),
     Case(Imprint(), flat),
     Case(ImprintBlock(bins=16), flat),
     Case(LinearFirst(rows=64), flat),
@@ -168,11 +164,11 @@ def test_an_update_of_zeros_is_a_status_and_never_an_exception(case: Case) -> No
 def test_hosts_that_do_not_fit_are_one_line() -> None:
     refused = 0
     for case in CASES:
-        if isinstance(case.server, MKOR | IdentityConvolutions):
+        if isinstance(case.server, MKOR):
             torch.manual_seed(0)
             odd = nn.Sequential(nn.Flatten(), nn.LayerNorm(768), nn.Linear(768, 6)).double()
             with pytest.raises(InputError) as caught:
                 case.server.broadcast(Task.of(odd, DATA), torch.Generator())
             assert "\n" not in str(caught.value)
             refused += 1
-    assert refused == 5
+    assert refused == 2

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from reproduce.mkor.quiet import QuietTaps
 
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError
-from leakgauge.servers.mkor import MKOR, NLLRaw, QuietTaps
+from leakgauge.servers.mkor import MKOR, NLLRaw
 from leakgauge.study.plan import Plan
 from leakgauge.study.trial import parts, run_trial
 from leakgauge.study.written import resolve_plan
@@ -46,7 +47,10 @@ def test_a_trial_recovers_pictures_and_says_what_the_server_did(defense) -> None
 
 
 def test_a_server_that_sets_the_loss_says_so() -> None:
-    loaded = plan(server={"mkor": {"loss": "nll-raw", "taps": {"quiet": {"noise": 0.01}}}}, attacks=["server-read"])
+    loaded = plan(
+        server={"mkor": {"loss": "nll-raw", "taps": {"reproduce.mkor.quiet:QuietTaps": {"noise": 0.01}}}},
+        attacks=["server-read"],
+    )
     assert loaded.server.value == MKOR(loss=NLLRaw(), taps=QuietTaps(noise=0.01))
     record = run_trial(loaded, loaded.trials()[0], compute=Compute()).record
     assert record["scenario"]["server_changes"] == ["parameters", "loss"]

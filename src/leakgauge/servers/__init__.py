@@ -1,7 +1,6 @@
 """Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
 from leakgauge.servers.fishing import ClassFishing, FeatureFishing
-from leakgauge.servers.identity_convolutions import IdentityConvolutions
 from leakgauge.servers.imprint import Imprint, ImprintBlock, LinearFirst, TrapWeights
 from leakgauge.servers.label_flip import LabelFlip
 from leakgauge.servers.mkor import MKOR
@@ -14,7 +13,6 @@ __all__ = [
     "ClassFishing",
     "FeatureFishing",
     "Honest",
-    "IdentityConvolutions",
     "Imprint",
     "ImprintBlock",
     "LabelFlip",

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from reproduce.mkor.quiet import Inconspicuous
 from torch import nn
 
 from leakgauge.errors import InputError
+from leakgauge.servers.mkor.classes import Decoy
 from leakgauge.servers.mkor.heads import Constant, crafted
-from leakgauge.servers.mkor.inconspicuous import Inconspicuous
-from leakgauge.servers.mkor.losses import Decoy
-from leakgauge.servers.mkor.network import linear_stack
 from leakgauge.servers.mkor.parts import CraftedHead
+from leakgauge.servers.mkor.stack import linear_stack
 from leakgauge.task import DataSpec, Mode, Task
 from mkor_cases import FlatTaps, classifier, craft, error, means, observed, pictures, read
 

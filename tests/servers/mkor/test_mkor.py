@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from reproduce.mkor.quiet import AbsentClass, Inconspicuous
 from reproduce.mkor.variants import CrossEntropy
 from torch import nn
 
@@ -15,9 +16,8 @@ from leakgauge.defenses import Clip, ClipExamples, Compose, Soteria, TopK, noise
 from leakgauge.observation import Attack, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Change, Server
+from leakgauge.servers.mkor.classes import Decoy, NLLRaw
 from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.inconspicuous import Inconspicuous
-from leakgauge.servers.mkor.losses import AbsentClass, Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.task import Batch, DataSpec, Task
 from mkor_cases import FlatMap, FlatTaps, classifier, craft, means, observed, pictures, read

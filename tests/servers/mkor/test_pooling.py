@@ -10,12 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reproduce.mkor.quiet import QuietTaps
 from torch import Tensor
 
 from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.parts import FeatureMap
 from leakgauge.servers.mkor.pooling import PooledMap, smoothed
-from leakgauge.servers.mkor.taps import PublishedTaps, QuietTaps
 from leakgauge.task import DataSpec, Task
 
 
@@ -113,8 +114,8 @@ def test_inversion_is_the_published_one(size: int, channels: int) -> None:
 def test_vgg16_has_the_published_shifts_and_channels() -> None:
     with torch.device("meta"):
         net = vgg16(size=224, hidden=2, classes=2)
-    from leakgauge.servers.mkor.chain import chain
-    from leakgauge.servers.mkor.layout import layout
+    from leakgauge.servers.mkor.convolutions import layout
+    from leakgauge.servers.mkor.layers import chain
 
     task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
     plan = layout(chain(task), minima=True, directions=None, shuffle=None)

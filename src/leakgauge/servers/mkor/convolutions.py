@@ -1,21 +1,80 @@
-"""Convolutions that copy the picture."""
+"""Convolutions that copy the picture: which channels hold what, and the weights that do it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.errors import require
-from leakgauge.servers.mkor.chain import FIT, BatchNormNames, Chain, Stage, chain
-from leakgauge.servers.mkor.layout import ConvolutionLayout, ConvolutionStep, layout
+from leakgauge.errors import InputError, require
+from leakgauge.registry import TAPS
+from leakgauge.servers.mkor.layers import FIT, BatchNormNames, Chain, Stage, chain
 from leakgauge.servers.mkor.parts import CraftedFeatures
-from leakgauge.servers.mkor.pooling import PooledMap, written
+from leakgauge.servers.mkor.pooling import ConvolutionLayout, ConvolutionStep, PooledMap, written
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
+
+
+def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch.Generator | None) -> ConvolutionLayout:
+    """Assigns channels.
+
+    Four-direction layers are the last convolutions before each of the last I pools, the first convolution
+    excepted. Each multiplies the channels by four, and all layers from there on must be wide enough. I is the
+    largest number that fits, or `directions`.
+
+    Args:
+        minima: whether minima are wanted; they are left out where a layer is too narrow.
+        directions: I, or `None` for the largest.
+        shuffle: draws the channels that are written; `None` takes the first ones.
+
+    Raises:
+        InputError: a layer has fewer channels than the image has colours, a dropout hits the features, or
+            `directions` does not fit; names the layer.
+    """
+    for stage in found.features:
+        problem = f"layer '{stage.name}' is followed by dropout in train mode"
+        require(stage.dropout == 0, "model", problem, "set mode: eval")
+    require(found.dropout == 0, "model", f"dropout in train mode comes before layer '{found.linear}'", "set mode: eval")
+    colours = found.features[0].inputs
+    narrow = min(found.features, key=lambda stage: stage.outputs)
+    if narrow.outputs < colours:
+        problem = f"layer '{narrow.name}' has {narrow.outputs} channels and the image has {colours}"
+        raise InputError("model", problem, "give wider layers")
+    minima = minima and narrow.outputs >= 2 * colours
+    sources = colours * (2 if minima else 1)
+    chosen = _directions(found, sources, directions)
+    steps: list[ConvolutionStep] = []
+    reads, count = torch.arange(colours), sources
+    for i, stage in enumerate(found.features):
+        count *= 4 if i in chosen else 1
+        order = torch.arange(stage.outputs) if shuffle is None else torch.randperm(stage.outputs, generator=shuffle)
+        writes = order[:count].clone()
+        steps.append(ConvolutionStep(stage=stage, directions=i in chosen, reads=reads, writes=writes))
+        reads = writes
+    return ConvolutionLayout(steps=tuple(steps), colours=colours, minima=minima, flat_shape=found.flat_shape)
+
+
+def _directions(found: Chain, sources: int, wanted: int | None) -> set[int]:
+    """Indices of the four-direction layers."""
+    candidates = [i for i, s in enumerate(found.features) if i > 0 and s.pool > 1 and s.kernel > 1]
+    widths = [stage.outputs for stage in found.features]
+
+    def fits(number: int) -> bool:
+        used = candidates[len(candidates) - number :]
+        needed = [sources * 4 ** sum(j <= i for j in used) for i in range(len(widths))]
+        return all(need <= width for need, width in zip(needed, widths, strict=True))
+
+    most = max(number for number in range(len(candidates) + 1) if fits(number))
+    number = most if wanted is None else wanted
+    if not 0 <= number <= most:
+        reason = f"{len(candidates)} layers before pools qualify, and {sources}·4^I channels must fit every later layer"
+        raise InputError("directions", f"is {number}, and this network has room for {most} ({reason})", FIT)
+    return set(candidates[len(candidates) - number :])
+
 
 CALIBRATION_IMAGES = 64
 """Generated images that stand for the client's where a BatchNorm normalises by its batch."""
@@ -190,3 +249,33 @@ def _remark(first: Stage, wanted: bool, plan: ConvolutionLayout, by_batch: bool)
     if by_batch:
         said.append("BatchNorm by the batch is undone with statistics of generated images, so features are approximate")
     return "; ".join(said)
+
+
+@TAPS.register("published", needs="a chain of convolutions, max-pools and linear layers")
+@dataclass(frozen=True, kw_only=True)
+class PublishedTaps:
+    """MKOR's convolutions as released: a written channel's row is zero but for one entry of 1.
+
+    Every bias of a convolution is 0, but that of minima is 1. Reads local maxima of u and of 1 − u exactly
+    (`leakgauge.servers.mkor.pooling.PooledMap`). Changes 22.8 % of VGG16's convolutional parameters (the paper
+    counts less than 1 % of the whole network, which is the count for `BlockTaps`, without linear layers).
+
+    Source: MKOR's release. Differs: any network of this kind; zero padding is left (the features are the
+    same); the data's normalisation is undone in the first layer; BatchNorm is made the identity.
+
+    Attributes:
+        directions: four-direction layers, `None` for as many as fit.
+        smooth: smooth the images as the release does.
+    """
+
+    directions: int | None = None
+    smooth: bool = True
+
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
+        return crafted_convolutions(
+            task, self.rows, generator, directions=self.directions, smooth=self.smooth, clear_biases=True
+        )
+
+    def rows(self, step: ConvolutionStep, weight: Tensor) -> Tensor:
+        """What stands in written rows beside the tap: zeros."""
+        return torch.zeros_like(weight[step.writes])

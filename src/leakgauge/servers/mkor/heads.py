@@ -1,9 +1,9 @@
-"""Linear layers in which every class drives rows of its own."""
+"""Linear layers in which every class drives rows of its own, and how these are read."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
 from jaxtyping import Float, Int
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from leakgauge.errors import require
 from leakgauge.registry import HEADS
-from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
+from leakgauge.servers.mkor.classes import Routes
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
-from leakgauge.servers.mkor.wiring import Routes
+from leakgauge.servers.mkor.stack import NetworkLayer, linear_stack
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 
@@ -62,7 +62,7 @@ def planned(task: Task, paths: int | None, *, first: int = 1) -> UnitsPlan:
     outputs = min(task.outputs, room // (paths or 1))
     if paths is None:
         paths = min(room // outputs, MOST) if any(drops) and hidden else 1
-    lost = 1 - prod(1 - p**paths for p in drops)
+    lost = 1 - math.prod(1 - p**paths for p in drops)
     return UnitsPlan(layers, outputs, paths if hidden else 1, lost)
 
 

@@ -8,10 +8,10 @@ import torch
 
 from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import SERVERS
+from leakgauge.servers.mkor.classes import Decoy
+from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.losses import Decoy
 from leakgauge.servers.mkor.parts import FeatureMap, Head, LossTreatment, Taps, Wiring
-from leakgauge.servers.mkor.taps import PublishedTaps
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 

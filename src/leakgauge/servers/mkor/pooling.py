@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.servers.mkor.layout import ConvolutionLayout, ConvolutionStep
+from leakgauge.servers.mkor.layers import Stage
 from leakgauge.task import DataSpec
 
 CHUNK = 16
@@ -20,6 +20,66 @@ CHUNK = 16
 
 WINDOW, SIGMA = 5, 10.0
 """Side and standard deviation of the release's smoothing, in pixels."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConvolutionStep:
+    """One convolution's share of the construction.
+
+    Attributes:
+        stage: the convolution.
+        directions: each channel is written four times: as it is, and read one to the right, below, and both.
+        reads: channels of the layer before; of the image for the first step.
+        writes: channels of this layer. A copy writes its i-th from the i-th read; a four-direction layer with m
+            reads writes number i + m·d from read i and direction d; the first writes the colours' maxima, then
+            their minima.
+    """
+
+    stage: Stage
+    directions: bool
+    reads: Int[Tensor, " i"]
+    writes: Int[Tensor, " o"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConvolutionLayout:
+    """All steps, in order of computation.
+
+    Attributes:
+        colours: channels of the image.
+        minima: whether each colour's minima travel beside its maxima.
+        flat_shape: (c, h, w) of what the first linear layer flattens.
+    """
+
+    steps: tuple[ConvolutionStep, ...]
+    colours: int
+    minima: bool
+    flat_shape: tuple[int, int, int]
+
+    @property
+    def directions(self) -> int:
+        """Number of four-direction layers, I."""
+        return sum(step.directions for step in self.steps)
+
+    @property
+    def sources(self) -> int:
+        """Channels that the first layer writes: colours, twice with minima."""
+        return self.colours * (2 if self.minima else 1)
+
+    @property
+    def shifts(self) -> tuple[int, ...]:
+        """Pixels by which each four-direction layer moves: the product of the pools before it.
+
+        2^i after i pools by two. The paper's text and its release agree on this; its Eq. (15) gives twice as much.
+        """
+        pools = [step.stage.pool for step in self.steps]
+        return tuple(prod(pools[:i]) for i, step in enumerate(self.steps) if step.directions)
+
+    @property
+    def positions(self) -> Int[Tensor, " f"]:
+        """Places in the flat input of the first linear layer, ordered (written channel, row, column)."""
+        cells = self.flat_shape[1] * self.flat_shape[2]
+        return (self.steps[-1].writes[:, None] * cells + torch.arange(cells)).flatten()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

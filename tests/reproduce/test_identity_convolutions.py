@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.inverting_gradients.identity_convolutions import IdentityConvolutions
 from torch import nn
 
 from cases import SPEC, batch, task
@@ -16,7 +17,6 @@ from leakgauge.metrics.metric import PSNR
 from leakgauge.models import convnet, lenet, resnet20
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.servers.fishing import ClassFishing
-from leakgauge.servers.identity_convolutions import IdentityConvolutions
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 

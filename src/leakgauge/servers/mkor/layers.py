@@ -1,27 +1,155 @@
-"""The plain chain of layers of a convolutional network of the VGG kind, read off its traced graph."""
+"""A traced network: what its nodes compute, and its convolutions as a chain up to the first linear layer."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import fx, nn
 from torch.fx.proxy import TraceError
 
 from leakgauge.errors import InputError, require
-from leakgauge.servers.mkor.network import (
-    Average,
-    Drop,
-    Flatten,
-    MaxPool,
-    Rectify,
-    Reshape,
-    is_size,
-    of_call,
-    of_module,
-)
 from leakgauge.task import Task
 
 FIT = "give a chain of convolutions, max-pools and linear layers with ReLUs between them, such as vgg16"
+
+
+class Plain(Enum):
+    """Operations without numbers."""
+
+    RELU = "relu"
+    SMOOTH = "sigmoid or tanh"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Max-pool; `side` of the square where it equals the stride and nothing is padded or rounded up, else `None`."""
+
+    side: int | None
+
+    @staticmethod
+    def of(
+        kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False
+    ) -> MaxPool:
+        """As torch is told: each argument one number or a pair."""
+        sides = {kernel_size} if isinstance(kernel_size, int) else set(kernel_size)
+        strides = {stride} if isinstance(stride, int) else set(stride or sides)
+        ordinary = padding in (0, (0, 0)) and dilation in (1, (1, 1)) and not ceil_mode
+        return MaxPool(int(sides.pop()) if len(sides) == 1 and strides == sides and ordinary else None)
+
+
+@dataclass(frozen=True)
+class Average:
+    """Adaptive average pooling to an output size: one number or a pair, `None` keeps."""
+
+    output: Any
+
+    def target(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns that it makes of `size`."""
+        rows, columns = (self.output, self.output) if isinstance(self.output, int | None) else self.output
+        return (size[0] if rows is None else rows, size[1] if columns is None else columns)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Dropout with its probability in the present mode."""
+
+    probability: float
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """From one axis to another."""
+
+    start: Any = 0
+    end: Any = -1
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """To these sizes; a size may be a node."""
+
+    sizes: tuple[Any, ...]
+
+
+Operation = Plain | MaxPool | Average | Drop | Flatten | Reshape
+
+_MAX_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+_RELU = (F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_")
+_SMOOTH = (torch.sigmoid, F.sigmoid, torch.tanh, F.tanh, "sigmoid", "tanh")
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether the node asks for a shape, or picks a number from one."""
+    if node.op == "call_method" and node.target == "size":
+        return True
+    if node.op != "call_function":
+        return False
+    if node.target is getattr:
+        return node.args[1] == "shape"
+    return node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_size(node.args[0])
+
+
+def of_module(module: nn.Module) -> Operation | None:
+    """What a module without parameters computes; `None` where it is none of these."""
+    match module:
+        case nn.ReLU():
+            return Plain.RELU
+        case nn.Sigmoid() | nn.Tanh():
+            return Plain.SMOOTH
+        case nn.MaxPool2d():
+            return MaxPool.of(*(getattr(module, name) for name in _MAX_POOL))
+        case nn.AdaptiveAvgPool2d():
+            return Average(module.output_size)
+        case nn.modules.dropout._DropoutNd():
+            return Drop(module.p if module.training else 0.0)
+        case nn.Flatten():
+            return Flatten(module.start_dim, module.end_dim)
+        case nn.Identity():
+            return Plain.IDENTITY
+    return None
+
+
+def of_call(node: fx.Node) -> Operation | None:
+    """What a function or method call computes; `None` where it is none of these."""
+    given, named = node.args[1:], dict(node.kwargs)
+    if node.target in _RELU:
+        return Plain.RELU
+    if node.target in _SMOOTH:
+        return Plain.SMOOTH
+    if node.target == "contiguous":
+        return Plain.IDENTITY
+    if node.target in (torch.flatten, "flatten"):
+        named |= dict(zip(("start_dim", "end_dim"), given, strict=False))
+        return Flatten(named.get("start_dim", 0), named.get("end_dim", -1))
+    if node.target in (torch.reshape, "reshape", "view"):
+        return Reshape(tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else tuple(given))
+    if node.target in (F.dropout, F.dropout1d, F.dropout2d):
+        named |= dict(zip(("p", "training"), given, strict=False))
+        probability: Any = named.get("p", 0.5)
+        return Drop(float(probability) if named.get("training", True) else 0.0)
+    if node.target is F.adaptive_avg_pool2d:
+        return Average((*given, *named.values())[0])
+    # F.max_pool2d is a dispatcher without a name of its own before it is traced.
+    if node.target is F.max_pool2d or getattr(node.target, "__name__", "") == "max_pool2d":
+        return MaxPool.of(
+            **(dict(zip(_MAX_POOL, given, strict=False)) | {k: v for k, v in named.items() if k in _MAX_POOL})
+        )
+    return None
+
+
+def traced(task: Task, hint: str) -> fx.Graph:
+    """The module's graph. Raises `InputError` with that hint where there is none."""
+    try:
+        return fx.symbolic_trace(task.module).graph
+    except (TraceError, TypeError, RuntimeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError("model", f"cannot be traced, so its layers are not known ({reason})", hint) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +225,9 @@ def chain(task: Task) -> Chain:
         InputError: the data are no images, or the graph holds anything else; names the node and why.
     """
     require(len(task.data.shape) == 3, "data", f"has examples of shape {task.data.shape}", "give images")
-    try:
-        graph = fx.symbolic_trace(task.module).graph
-    except (TraceError, TypeError, RuntimeError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError("model", f"cannot be traced, so its layers are not known ({reason})", FIT) from error
     channels, height, width = task.data.shape
     walk = _Walk(task, channels, (height, width))
-    for node in graph.nodes:
+    for node in traced(task, FIT).nodes:
         walk.step(node)
         if walk.linear is not None:
             break
@@ -145,26 +268,24 @@ class _Walk:
     def _read(self, node: fx.Node) -> None:
         if node.op == "call_module":
             name = str(node.target)
-            module = self.task.module.get_submodule(name)
             self._require(name not in {stage.name for stage in self.features}, node, "is used twice")
-            if isinstance(module, nn.Conv2d):
-                self._conv(node, name, module)
-                return
-            if isinstance(module, nn.BatchNorm2d):
-                self._norm(node, name, module)
-                return
-            if isinstance(module, nn.Linear):
+            found: nn.Module | Operation | None = self.task.module.get_submodule(name)
+            if not isinstance(found, nn.Conv2d | nn.BatchNorm2d | nn.Linear):
+                found = of_module(found) if isinstance(found, nn.Module) else None
+        else:
+            name, found = "", of_call(node)
+        match found:
+            case nn.Conv2d():
+                self._conv(node, name, found)
+            case nn.BatchNorm2d():
+                self._norm(node, name, found)
+            case nn.Linear():
                 self._require(self.flat is not None, node, "is linear in the last axis of an image")
                 self.linear = name
-                return
-            found = of_module(module)
-        else:
-            found = of_call(node)
-        match found:
-            case Rectify():
+            case Plain.RELU:
                 self.features[-1] = replace(self._stage(node), relu=True)
-            case MaxPool():
-                self._pool(node, found)
+            case MaxPool(side):
+                self._pool(node, side)
             case Average():
                 target = found.target(self.size)
                 problem = f"averages {self.size} to {target}, and only the identity can be inverted"
@@ -175,7 +296,7 @@ class _Walk:
                 self._flatten(node, start == 1 and end in (-1, 3))
             case Reshape(sizes):
                 self._flatten(node, sizes[1:] in ((-1,), (self.channels * self.size[0] * self.size[1],)))
-            case None:
+            case _:
                 raise self._refusal(node, "is not one of the layers that the construction passes through")
 
     def _conv(self, node: fx.Node, name: str, conv: nn.Conv2d) -> None:
@@ -207,20 +328,16 @@ class _Walk:
         stage = self._stage(node)
         fresh = not stage.relu and stage.pool == 1 and stage.norm is None and stage.dropout == 0
         self._require(fresh, node, "does not directly follow a convolution")
-        found = BatchNormNames(
-            name=name,
-            weight=self._own(node, name, "weight", norm.weight),
-            bias=self._own(node, name, "bias", norm.bias),
-            mean=self._own(node, name, "running_mean", norm.running_mean),
-            var=self._own(node, name, "running_var", norm.running_var),
-            eps=norm.eps,
+        weight, bias, mean, var = (
+            self._own(node, name, part, getattr(norm, part))
+            for part in ("weight", "bias", "running_mean", "running_var")
         )
+        found = BatchNormNames(name=name, weight=weight, bias=bias, mean=mean, var=var, eps=norm.eps)
         self.features[-1] = replace(stage, norm=found)
 
-    def _pool(self, node: fx.Node, pool: MaxPool) -> None:
+    def _pool(self, node: fx.Node, side: int | None) -> None:
         stage = self._stage(node)
         self._require(self.flat is None, node, "pools a flat input")
-        side = pool.plain
         if side is None:
             raise self._refusal(node, "overlaps, pads or rounds up")
         self.features[-1] = replace(stage, pool=stage.pool * side)

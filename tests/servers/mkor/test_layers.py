@@ -10,7 +10,7 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.models import convnet, lenet, resnet20
 from leakgauge.models.vgg import vgg, vgg16
-from leakgauge.servers.mkor.chain import Chain, chain
+from leakgauge.servers.mkor.layers import Chain, chain
 from leakgauge.task import DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5)

@@ -1,22 +1,108 @@
-"""Which rows of the first linear layer's gradient belong to which class, and how they are read."""
+"""How a class is read off rows of the gradient, and what is done about soft-max cross-entropy, which mixes classes.
+
+With δ_kn = (p_kn − [y_k = n])/K the rows of class n hold Σ_k p_kn·z_k besides their own examples, and the second
+identity of MKOR's Eq. (7) is false. Where all logits are equal, p = 1/N, a batch with every class once gives
+Σ_k δ_kn = 0: zero over zero. The release trains its client with the negative log-likelihood of raw logits.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.clients.local_training import FedAvg
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses import view_of
 from leakgauge.defenses.defense import AttackerView
+from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
+from leakgauge.registry import LOSSES
 from leakgauge.servers.mkor.parts import ClassReading, LossTreatment
+from leakgauge.servers.mkor.stack import linear_stack
+from leakgauge.task import Task, nll_raw
 from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind
+
+ROUNDING = 1e3
+"""Totals below that many units of rounding of the largest count as zero."""
+
+Separated = tuple[Float[Tensor, "classes f"], Float[Tensor, " classes"], Tensor, str]
+
+
+def negative(rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"]) -> Bool[Tensor, " classes"]:
+    """Classes with examples: the gradient of a label's logit is negative, beyond rounding."""
+    return -totals > ROUNDING * torch.finfo(rows.dtype).eps * totals.abs().max()
+
+
+@LOSSES.register("nll-raw", needs="a client that lets the server choose its loss")
+@dataclass(frozen=True)
+class NLLRaw:
+    """The server sets the client's loss: −logit[label], with no log-soft-max.
+
+    Source: MKOR's code. δ_kn = −[y_k = n]/K, so classes do not mix at all and the mean features are exact.
+    """
+
+    def applied(self, task: Task) -> Task:
+        return replace(task, loss=nll_raw)
+
+    def separate(
+        self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
+    ) -> Separated | str:
+        return rows, totals, negative(rows, totals), "loss: raw negative log-likelihood, set by the server"
+
+
+@LOSSES.register("decoy", needs="a bias in the last layer")
+@dataclass(frozen=True, kw_only=True)
+class Decoy:
+    """Plain cross-entropy, and a large bias on the logit of one decoy class, whose logit reads nothing else.
+
+    p_kn ≤ e^(−bias) for all other classes, so δ_kn = −[y_k = n]/K up to 1e-13 at the default, and every class but the
+    decoy is exact whatever the batch. The decoy's examples give no gradient and cannot be read. Not in the paper.
+    Conspicuous: the client sees a loss of about `bias` on all other examples (an untrained model has log N). Under
+    several local steps the decoy's gradient of size one moves the last layer and leaks into all classes: after 5 steps
+    of lr .01 (40 examples, 50 classes, layers 36-200-150-50, one seed) the median error is 15 %, with
+    `Constant(scale=0.01)` .2 %; nll-raw has .9 % and .01 %.
+
+    Attributes:
+        bias: added to the decoy's logit; must exceed the spread of the crafted logits by far.
+        label: the decoy's output. By default the last, which is no class at all where the model has more outputs than
+            the data has classes.
+    """
+
+    bias: float = 30.0
+    label: int | None = None
+
+    def __post_init__(self) -> None:
+        require(0 < self.bias <= 1e6, "bias", f"is {self.bias}", "give a number in (0, 1e6], e.g. 30")
+
+    def applied(self, task: Task) -> Task:
+        """Raises `InputError` where the last layer has no bias, or no such output."""
+        last, label = linear_stack(task)[-1], self._output(task)
+        if last.bias is None:
+            raise InputError("loss", "decoy needs a bias in the last layer", "use nll-raw")
+        require(0 <= label < last.outputs, "label", f"is {label}", f"give an output in 0…{last.outputs - 1}")
+        bias, weight = task.parameters[last.bias].clone(), task.parameters[last.weight].clone()
+        bias[label] += self.bias
+        weight[label] = 0
+        return replace(task, parameters={**task.parameters, last.bias: bias, last.weight: weight})
+
+    def separate(
+        self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
+    ) -> Separated | str:
+        label, classes = self._output(observation.task), observation.task.data.classes
+        # The decoy's own total is about +1, which is no reason to lose a class of one example in thousands.
+        others = torch.where(torch.arange(len(totals)) == label, 0.0, totals)
+        lost = f"class {label} is the decoy and cannot be read" if label < classes else "no class is lost to the decoy"
+        remark = f"cross-entropy with a decoy: {lost}, and the client's loss is near {self.bias:g}, which shows"
+        return rows, totals, negative(rows, others), remark
+
+    def _output(self, task: Task) -> int:
+        return task.outputs - 1 if self.label is None else self.label
+
 
 CLEAR = 5.0
 """Standard deviations of the noise by which a class must stand out to be read without known labels."""

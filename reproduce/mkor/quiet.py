@@ -1,24 +1,80 @@
-"""A head that keeps honest-looking rows, and works."""
+"""MKOR that is less easy to see: quieter taps, honest-looking rows, and plain cross-entropy without a decoy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.errors import InputError, require
-from leakgauge.registry import HEADS
+from leakgauge.observation import Observation
+from leakgauge.servers.mkor.classes import Routes, Separated, negative
+from leakgauge.servers.mkor.convolutions import PublishedTaps, crafted_convolutions
 from leakgauge.servers.mkor.heads import UnitsPlan, crafted, idle_rows, planned, wire
-from leakgauge.servers.mkor.network import NetworkLayer
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
-from leakgauge.servers.mkor.wiring import Routes
+from leakgauge.servers.mkor.pooling import ConvolutionStep
+from leakgauge.servers.mkor.stack import NetworkLayer
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.update import UpdateKind
+
+ALIKE = 1e-3
+"""Relative distance up to which two classes' rows count as the same vector."""
+NEAR = 0.05
+"""Absent classes have a total within this share of the largest one; one example lowers it by a share N/K."""
+WHOLE = 0.25
+"""Class counts within that distance of whole numbers count as these."""
 
 
-@HEADS.register("inconspicuous", needs="hidden linear layers with a unit for every class, the first with two")
+@dataclass(frozen=True, kw_only=True)
+class QuietTaps:
+    """The same construction, less easy to see: channels in random order, taps of ordinary size, no exact zeros.
+
+    What is not written or read keeps its weights and biases. MKOR proposes shuffling, a gain β and noise; its
+    release has none of them.
+
+    Attributes:
+        shuffle: channels are drawn at random.
+        beta: a tap as a multiple of the layer's largest honest weight; `None` sets taps to 1. Features then
+            have the product of all taps as their scale (2e-21 in a default-initialised VGG16 at 1), which the map
+            undoes.
+        noise: standard deviation of what stands for zeros, relative to that of the layer's honest weights.
+            The map does not undo it: in VGG16 .01, .03 and .1 give 0.9, 2.7 and 9 % relative feature error at
+            taps of 1 (16 images, one draw). With small `beta` the signal shrinks from layer to layer and the
+            noise, which reads channels that do not, drowns it: .01 costs 1.4 % at β = 30 and everything at 10.
+        directions: four-direction layers, `None` for as many as fit.
+        smooth: smooth the images as the release does.
+    """
+
+    shuffle: bool = True
+    beta: float | None = None
+    noise: float = 0.0
+    directions: int | None = None
+    smooth: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.beta is None or self.beta > 0, "beta", f"is {self.beta}", "give a positive number")
+        require(self.noise >= 0, "noise", f"is {self.noise}", "give a number of at least 0")
+
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
+        def noisy(step: ConvolutionStep, weight: Tensor) -> Tensor:
+            rows = weight[step.writes]
+            draw = torch.randn(rows.shape, generator=generator, dtype=torch.float64)
+            return (draw * self.noise * float(weight.std())).to(rows)
+
+        return crafted_convolutions(
+            task,
+            noisy if self.noise else PublishedTaps().rows,
+            generator,
+            directions=self.directions,
+            smooth=self.smooth,
+            shuffle=self.shuffle,
+            beta=self.beta,
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inconspicuous:
     """Shuffled units; pairs of mirrored honest rows (w, b) and (−w, −b) in the first layer; sparse rows above.
@@ -151,3 +207,84 @@ def _drawn(layer: NetworkLayer, plan: UnitsPlan, each: int, generator: torch.Gen
     """Different units for every class."""
     count = plan.paths * each
     return torch.randperm(layer.outputs, generator=generator)[: plan.outputs * count].view(plan.outputs, count)
+
+
+@dataclass(frozen=True)
+class AbsentClass:
+    """Plain cross-entropy with nothing conspicuous: rows of classes that the batch lacks are taken off.
+
+    Where p_kn is the same for all n, absent classes hold Σ_k p_k·z_k and nothing else, so
+    (ΔW[n] − ΔW[m])/(Δb[n] − Δb[m]) with m absent is the mean feature of class n, exactly. Not in the paper.
+    Averaging several absent rows lowers noise. Absent are: classes outside known labels; outputs beyond the data's
+    classes; classes with K_n = K/N − K·Σδ_n = 0 where all these counts are whole numbers, as they are for an unscaled
+    gradient; else classes with the largest totals whose rows coincide (those of present classes differ, as their
+    pictures do). Scaled totals alone do not tell: counts K_n of a batch of K and counts K_n − 1 of a batch of K − N
+    give proportional ones.
+
+    With unequal logits (inconspicuous head, dropout) absent rows differ among themselves: refused unless absent
+    classes are known otherwise, and then the message says by how much they differ.
+    """
+
+    def applied(self, task: Task) -> Task:
+        return task
+
+    def separate(
+        self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
+    ) -> Separated | str:
+        absent = absent_classes(rows, totals, observation)
+        if isinstance(absent, str):
+            return f"cross-entropy shares only differences between classes: {absent}"
+        reference, base = rows[absent].mean(0), totals[absent].mean()
+        spread, uneven = (rows[absent] - reference).norm(dim=1).max(), (totals[absent] - base).abs().max()
+        rows, totals = rows - reference, totals - base
+        readable = negative(rows, totals) & ~absent
+        if observation.knowledge.labels is None:
+            readable &= -totals > torch.maximum(NEAR * base, 3 * uneven)
+        remark = f"cross-entropy, relative to {int(absent.sum())} absent classes"
+        if not bool(readable.any()):
+            return rows, totals, readable, remark
+        apart = float(spread / rows[readable].norm(dim=1).median())
+        if apart > 1:
+            return f"{remark}, whose rows differ by more than the examples' own signal: its logits are unequal"
+        return rows, totals, readable, remark + (f", whose rows differ by {apart:.1e} of the signal" * (apart > ALIKE))
+
+
+def absent_classes(
+    rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
+) -> Bool[Tensor, " classes"] | str:
+    """Outputs without an example in the batch, or why they cannot be told."""
+    outputs, labels = torch.arange(len(totals)), observation.knowledge.labels
+    if labels is not None:
+        absent = ~torch.isin(outputs, labels.cpu())
+        return absent if bool(absent.any()) else "every class is present"
+    beyond = outputs >= observation.task.data.classes
+    if bool(beyond.any()):
+        return beyond
+    counts = _counts(totals, observation)
+    if counts is not None:
+        return counts == 0 if bool((counts == 0).any()) else "every class is present"
+    top = totals.argmax()
+    if not bool(negative(rows, -totals)[top]) or float(totals[top]) < 100 * torch.finfo(rows.dtype).eps * float(
+        rows.abs().max()
+    ):
+        return "every class is present equally often, and all denominators vanish"
+    near = totals > (1 - NEAR) * totals[top]
+    alike = (rows[near] - rows[top]).norm(dim=1) < ALIKE * rows[top].norm()
+    if bool(alike.all()) and len(alike) > 1:
+        return near
+    return (
+        "no two classes' rows coincide, so none is known to be absent (every class is present, "
+        "the update is noisy, or the head's logits are unequal); labels would tell"
+    )
+
+
+def _counts(totals: Float[Tensor, " classes"], observation: Observation) -> Float[Tensor, " classes"] | None:
+    """Examples per class, K_n = K/N − K·Σδ_n, if that comes out as whole numbers: then p = 1/N, and the gradient
+    came unscaled. `None` otherwise, and where K is not known."""
+    examples = observation.examples
+    if examples is None or observation.update.header.kind is not UpdateKind.GRADIENT:
+        return None
+    counts = examples / observation.task.outputs - examples * totals
+    whole = counts.round()
+    fits = bool(((counts - whole).abs() < WHOLE).all()) and float(whole.min()) >= 0 and float(whole.sum()) == examples
+    return whole if fits else None

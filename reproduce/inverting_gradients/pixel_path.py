@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakgauge.errors import InputError
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
-from leakgauge.tracing import Layer
+from reproduce.inverting_gradients.module_chain import Layer
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.Hardtanh)
 """The identity from 0 to 1."""

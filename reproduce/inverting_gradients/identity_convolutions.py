@@ -17,13 +17,12 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation, OnStep, Reconstruction, Status
-from leakgauge.registry import SERVERS
 from leakgauge.servers.fishing import ClassFishing
-from leakgauge.servers.pixel_path import NORMS, RECTIFIERS, SATURATING, SKIPPED, PixelPath, Tap
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Mode, Task
-from leakgauge.tracing import FIT, Layer, layer_chain
 from leakgauge.update import Update
+from reproduce.inverting_gradients.module_chain import FIT, Layer, layer_chain
+from reproduce.inverting_gradients.pixel_path import NORMS, RECTIFIERS, SATURATING, SKIPPED, PixelPath, Tap
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 TRUE = 1e-3
@@ -123,9 +122,6 @@ def _filled(
     return known
 
 
-@SERVERS.register(
-    "identity-convolutions", needs="a chain of convolutions and linear layers with bias; BatchNorm in eval mode"
-)
 @dataclass(frozen=True, kw_only=True)
 class IdentityConvolutions:
     """Every kernel has one entry that is not zero, so that features of the first linear layer are pixels.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from reproduce.inspection.stealth import changed_fraction
+from reproduce.mkor.quiet import QuietTaps
 from reproduce.mkor.variants import BlockTaps
 from torch import Tensor, nn
 
@@ -15,10 +16,9 @@ from leakgauge.data.samples import Samples
 from leakgauge.errors import InputError
 from leakgauge.models import convnet
 from leakgauge.models.vgg import vgg, vgg16
-from leakgauge.registry import TAPS
-from leakgauge.servers.mkor.chain import chain
+from leakgauge.servers.mkor.convolutions import PublishedTaps
+from leakgauge.servers.mkor.layers import chain
 from leakgauge.servers.mkor.parts import CraftedFeatures, Taps
-from leakgauge.servers.mkor.taps import PublishedTaps, QuietTaps
 from leakgauge.task import DataSpec, Mode, Task
 
 BLOCKS = ((32, 32), (64, 64), (128, 128))
@@ -236,9 +236,9 @@ def test_dropout_on_features_is_refused_in_train_mode() -> None:
         craft(Task.of(net, spec, mode=Mode.TRAIN))
 
 
-@pytest.mark.parametrize("name", ["published", "quiet"])
-def test_they_are_registered(name: str) -> None:
-    assert isinstance(TAPS[name].build(), Taps)
+@pytest.mark.parametrize("taps", [PublishedTaps(), QuietTaps()], ids=repr)
+def test_they_fit_the_contract(taps: Taps) -> None:
+    assert isinstance(taps, Taps)
 
 
 @pytest.mark.slow

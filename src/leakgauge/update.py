@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -19,8 +20,8 @@ from leakgauge.tensors import Tensors, differences, finite
 
 FORMAT = "leakgauge-update-1"
 
-UPDATE, WEIGHTS = "update.safetensors", "weights.safetensors"
-"""Files of a captured round: what the client sent, and what it received."""
+UPDATE, WEIGHTS, EXAMPLES = "update.safetensors", "weights.safetensors", "examples.npz"
+"""Files of a captured round: what the client sent, what it received, and what it trained on."""
 
 NAMED = 6
 """Tensors that an error names at most."""
@@ -34,6 +35,11 @@ OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """How names of BatchNorm's buffers end."""
+
+
+def round_folder(round_: str, node: str, side: str = "") -> str:
+    """Name of a round's folder. Whoever sent the round may have named it: what is no plain name becomes one."""
+    return re.sub(r"[^\w.-]", "_", "-".join(filter(None, ("round", round_, "node", node, side))), flags=re.ASCII)[:200]
 
 
 def trains(name: str, tensor: Tensor) -> bool:

@@ -15,8 +15,8 @@ from leakgauge.data import Samples
 from leakgauge.data.source import Share, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
-from leakgauge.study.explaining.causes import causes_from
-from leakgauge.study.explaining.explained import Cause, Explained, explain
+from leakgauge.study.explaining.causes import Evidence, explain
+from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.explaining.fit import Fit, TensorFit
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig
@@ -96,11 +96,7 @@ def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explai
         if elsewhere:
             yield "start: 0", SOURCE.read(range(4))
 
-    return explain(account, update, Draws(0), causes_from(strangers, others))
-
-
-def no_cause(account: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
-    return ()
+    return explain(account, update, Draws(0), Evidence(strangers, others))
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -198,7 +194,7 @@ def test_a_mistake_is_seen_and_named(net: Callable[[], nn.Module], mistake: Call
             "clients[0].weight_decay",
             "0.0005, ",
         ),
-        ({"lr": 0.0098}, SGD_OF_TWO, "clients[0].lr", "set lr: 0.0098, "),
+        ({"lr": 0.0098}, SGD_OF_TWO, "clients[0].lr", "set lr: 0.0098"),
     ],
 )
 def test_a_mistake_that_hardly_changes_the_update_is_seen(
@@ -295,14 +291,14 @@ def test_what_is_drawn_is_not_held_against_the_plan(defense: Defense) -> None:
     account = replace(setting(made(normed_cnn)), defense=defense)
     sent = client_update(account.task, SGD_OF_TWO, account.batch, Draws(5), defense=defense)
     wrong = replace(account, task=setting(made(normed_cnn, 2)).task)
-    assert explain(account, sent, Draws(0), no_cause).holds
-    assert not explain(wrong, sent, Draws(0), no_cause).holds
+    assert explain(account, sent, Draws(0), Evidence(causes=False)).holds
+    assert not explain(wrong, sent, Draws(0), Evidence(causes=False)).holds
 
 
 def test_an_update_with_less_noise_than_the_plan_says_is_not_explained() -> None:
     """The attacker would be told to expect noise that is not there, and would look weak."""
     account = replace(setting(made(normed_cnn)), defense=noise(relative=1.0))
-    found = explain(account, captured(made(normed_cnn)), Draws(0), no_cause)
+    found = explain(account, captured(made(normed_cnn)), Draws(0), Evidence(causes=False))
     assert found.fit.share > 0.99
     assert not found.holds
     assert "holds less noise" in found.sentence
@@ -337,7 +333,7 @@ def test_an_explanation_holds_few_updates_at_a_time(monkeypatch: pytest.MonkeyPa
     update = client_update(account.task, FedSGD(), account.batch, Draws(3))
     size = sum(t.nbytes for t in update.tensors.values())
     with Held() as held:
-        found = explain(account, update, Draws(0), no_cause, SOURCE.read(range(4, 8)).inputs)
+        found = explain(account, update, Draws(0), Evidence(SOURCE.read(range(4, 8)).inputs, causes=False))
     assert found.fit.share == pytest.approx(1)
     assert held.peak < 5 * size
 

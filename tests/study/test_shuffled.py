@@ -14,8 +14,8 @@ from leakgauge.data import Samples
 from leakgauge.data.source import Share, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.study.explaining.causes import causes_from
-from leakgauge.study.explaining.explained import Cause, Explained, explain
+from leakgauge.study.explaining.causes import Evidence, explain
+from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch, Task
 from leakgauge.update import Update
@@ -43,7 +43,7 @@ def look(account: Setting, update: Update) -> Explained:
     def elsewhere() -> Iterator[tuple[str, Batch]]:
         yield "start: 0", SOURCE.read(range(6))
 
-    return explain(account, update, Draws(0), causes_from(strangers, elsewhere))
+    return explain(account, update, Draws(0), Evidence(strangers, elsewhere))
 
 
 def with_client(account: Setting, client: FedAvg) -> Setting:
@@ -73,42 +73,51 @@ def in_order(account: Setting) -> Setting:
     return with_client(account, replace(account.protocol, shuffle=False))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_right_plan_that_shuffles_is_not_doubted(seed: int) -> None:
-    account = right(seed)
-    found = look(account, captured(account, seed))
-    assert found.holds, found.sentence
+def dropping(account: Setting) -> Setting:
+    module = account.task.module_copy()
+    module.insert(5, nn.Dropout(0.1))
+    return replace(account, task=Task.of(module, SPEC, mode="train"), protocol=replace(CLIENT, shuffle=False))
+
+
+def test_a_right_plan_whose_order_nobody_recorded_is_not_accused_and_not_believed() -> None:
+    account = right(0)
+    found = look(account, captured(account, 0))
+    assert not found.holds
+    assert not found.causes
+    assert "Record the order of the steps" in found.sentence
 
 
 @pytest.mark.parametrize(
-    ("wrong", "key", "change"),
-    [
-        (one_epoch, "clients[0]", "epochs: 2, batch_size: 2"),
-        (normalised, "data.normalise", "CIFAR-10's mean"),
-        (in_order, "clients[0].shuffle", "true"),
-        (
-            lambda account: in_order(normalised(account)),
-            "clients[0].shuffle",
-            "true, and data.normalise: CIFAR-10's mean",
-        ),
-    ],
-    ids=["epochs", "normalise", "shuffle", "shuffle and normalise"],
+    "wrong", [one_epoch, in_order, *(pytest.param(w, marks=pytest.mark.slow) for w in (normalised, fast, others))]
 )
-def test_a_wrong_plan_does_not_vindicate_itself(wrong: Callable[[Setting], Setting], key: str, change: str) -> None:
-    """The plan of one epoch explains as much as of rounds of its own; two epochs explain clearly more."""
+def test_a_wrong_plan_does_not_vindicate_itself(wrong: Callable[[Setting], Setting]) -> None:
+    """Three epochs for two lay inside what such a plan explains of rounds of its own, and were believed."""
     account = right(0)
-    found = look(wrong(account), captured(account, 0))
+    assert not look(wrong(account), captured(account, 0)).holds
+
+
+def test_an_order_that_hardly_matters_needs_no_record() -> None:
+    account = with_client(right(0), replace(CLIENT, lr=1e-4))
+    assert look(account, captured(account, 0)).holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrong", "key"), [(fast, "clients[0].lr"), (normalised, "data.normalise"), (one_epoch, "")])
+def test_behind_dropout_a_mistake_is_named_and_the_truth_believed(
+    wrong: Callable[[Setting], Setting], key: str
+) -> None:
+    account = dropping(right(0))
+    update = captured(account, 0)
+    assert look(account, update).holds
+    found = look(replace(wrong(account), protocol=replace(wrong(account).protocol, shuffle=False)), update)
     assert not found.holds
-    assert found.causes[0].key == key
-    assert found.causes[0].change.startswith(change)
+    assert found.causes[0].key.startswith(key)
 
 
 def test_no_negative_share_is_printed() -> None:
     account = right(0)
     update = captured(account, 0)
-    found = explain(account, replace(update, tensors={k: -v for k, v in update.tensors.items()}), Draws(0), no_cause)
+    found = explain(
+        account, replace(update, tensors={k: -v for k, v in update.tensors.items()}), Draws(0), Evidence(causes=False)
+    )
     assert "The plan explains nothing of this update" in found.sentence
-
-
-def no_cause(*_: object) -> tuple[Cause, ...]:
-    return ()

@@ -32,7 +32,7 @@ from leakgauge.study.deciding.decision import Answer, DecisionScope, decide, lab
 from leakgauge.study.deciding.facts import signed
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
-from leakgauge.study.explaining.explained import explain
+from leakgauge.study.explaining.causes import Evidence, explain
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.cut_short import CutShort
@@ -258,7 +258,7 @@ def test_other_pictures_do_not_explain_a_captured_update(right: bool) -> None:
     task, labels = Task.of(Pooled(), SPEC), torch.tensor([0, 1])
     sent = client_update(task, FedSGD(), Batch(pictures(2, 0), labels), Draws(0))
     account = Setting(task, FedSGD(), NoDefense(), Batch(pictures(2, 0 if right else 7), labels))
-    found = explain(account, sent, Draws(1), lambda *_: (), pictures(32, 3))
+    found = explain(account, sent, Draws(1), Evidence(pictures(32, 3), causes=False))
     assert found.fit.share > 0.95
     assert found.holds == right
     assert ("other pictures with the same labels explain as much" in found.sentence) != right

@@ -1,7 +1,8 @@
 """Capturing rounds as they happen."""
 
 from leakgauge.capture.listening import unbroken
-from leakgauge.capture.recorder import EXAMPLES, Recorder, RoundExamples, named, round_folder, seen, watching
+from leakgauge.capture.recorder import Recorder, RoundExamples, named, seen, watching
+from leakgauge.update import EXAMPLES, round_folder
 
 __all__ = [
     "EXAMPLES",

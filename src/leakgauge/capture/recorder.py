@@ -1,13 +1,15 @@
 """Capturing a round as it happens: the update, the weights it began from, and if asked the examples.
 
 A capture never breaks the training that it watches: what goes wrong is logged, and the round goes on. Files are for
-their owner alone; examples are written only where the training code hands them over by `seen`.
+their owner alone; examples, and the order in which they were trained on, are written only where the training code hands
+them over by `seen` or is listened to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -22,10 +24,7 @@ from torch import Tensor
 from leakgauge.capture.listening import listening, unbroken
 from leakgauge.files import private_folder, replacing
 from leakgauge.models.weights import fingerprint
-from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, trains
-
-EXAMPLES = "examples.npz"
-"""File of a captured round's examples."""
+from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, round_folder, trains
 
 MOST_EXAMPLES = 4096
 """Examples of a round that are kept at most."""
@@ -36,34 +35,81 @@ BLOCK = 8 << 20
 
 @dataclass
 class RoundExamples:
-    """What a client trained on in one round, in that order, as its network saw it."""
+    """What a client trained on in one round, as its network saw it: each example once, and which made each minibatch.
+
+    Attributes:
+        inputs, labels: examples in the order in which they first came, a tensor for each minibatch that had new ones.
+        steps: a digest for each example of each minibatch, in their order.
+        count: examples that are kept.
+    """
 
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
+    steps: list[list[bytes]] = field(default_factory=list)
     count: int = 0
     spare: Tensor = field(default_factory=lambda: torch.empty(0))
+    places: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
-        """Keeps copies, up to `MOST_EXAMPLES`.
+        """Keeps copies of what is new, up to `MOST_EXAMPLES`, and the order of all.
 
         Raises:
             RuntimeError: tensors without values of their own, as inside `torch.vmap`.
         """
-        if self.count < MOST_EXAMPLES:
-            n, *shape = inputs.shape
-            if len(self.spare) < n or list(self.spare.shape[1:]) != shape:
-                rows = max(n, BLOCK // max(1, 4 * math.prod(shape)))
-                self.spare = torch.from_numpy(np.empty((rows, *shape), np.float32))  # in huge pages: faster to fill
-            x, y = self.spare[:n].copy_(inputs.detach()), labels.detach().to("cpu", copy=True)
-            self.inputs.append(x)
-            self.labels.append(y)
-            self.count, self.spare = self.count + n, self.spare[n:]
+        n, *shape = inputs.shape
+        if len(self.spare) < n or list(self.spare.shape[1:]) != shape:
+            rows = max(n, BLOCK // max(1, 4 * math.prod(shape)))
+            self.spare = torch.from_numpy(np.empty((rows, *shape), np.float32))  # in huge pages: faster to fill
+        x, y = self.spare[:n].copy_(inputs.detach()), labels.detach().to("cpu", copy=True)
+        step: list[bytes] = []
+        new: dict[bytes, int] = {}
+        for i, (one, label) in enumerate(zip(x.reshape(n, -1).numpy(), y.reshape(n, -1).numpy(), strict=True)):
+            digest = hashlib.blake2b(one.tobytes() + label.tobytes(), digest_size=16).digest()
+            step.append(digest)
+            if digest not in self.places and self.count + len(new) < MOST_EXAMPLES:
+                new.setdefault(digest, i)
+        self.steps.append(step)
+        if new:
+            self.places.update(zip(new, range(self.count, self.count + len(new)), strict=True))
+            self.inputs.append(x if len(new) == n else x[list(new.values())])
+            self.labels.append(y if len(new) == n else y[list(new.values())])
+            self.count += len(new)
+            self.spare = self.spare[n:] if len(new) == n else self.spare
 
     def save(self, path: Path, count: int | None) -> None:
-        """Writes the first `count`, one epoch's, as a NumPy archive that `npz:` reads."""
-        x, y = torch.cat(self.inputs)[:count], torch.cat(self.labels)[:count]
+        """Writes a NumPy archive that ``capture:`` and ``npz:`` read: the first `count` examples, one epoch's, as ``x``
+        and ``y``; those that came later (augmented) as ``later_x`` and ``later_y``; and the order of the steps, as
+        indices into both (``order``) and the size of each minibatch (``sizes``), where all examples were kept."""
+        x, y = torch.cat(self.inputs), torch.cat(self.labels)
+        rows, order = self._rows(count)
+        x, y = (x, y) if order is None else (x[rows], y[rows])
+        arrays = {"x": x[:count], "y": y[:count]}
+        if order is not None:
+            sizes, end = torch.tensor([len(step) for step in self.steps]), len(x) if count is None else count
+            arrays |= {"order": torch.tensor(order), "sizes": sizes, "later_x": x[end:], "later_y": y[end:]}
         with replacing(path) as fresh, fresh.open("wb") as file:
-            np.savez(file, x=x.numpy(), y=y.numpy())
+            np.savez(file, **{name: value.numpy() for name, value in arrays.items()})  # type: ignore[arg-type]
+
+    def _rows(self, count: int | None) -> tuple[list[int], list[int] | None]:
+        """Which kept example each row is, and the order of the steps as rows; `None` where not all were kept.
+
+        A client may hold one example several times: as often as an epoch has it, or else a minibatch.
+        """
+        visits = [digest for step in self.steps for digest in step]
+        if not all(digest in self.places for digest in visits):
+            return [], None
+        times, epochs = Counter(visits), len(visits) / count if count else 0.0
+        within = Counter[bytes]()
+        for step in self.steps:
+            within |= Counter(step)
+        whole = bool(epochs) and epochs.is_integer()
+        copies = {d: int(n / epochs) if whole and n % epochs == 0 else within[d] for d, n in times.items()}
+        made: dict[tuple[bytes, int], int] = {}
+        met, order = Counter[bytes](), []
+        for digest in visits:
+            order.append(made.setdefault((digest, met[digest] % copies[digest]), len(made)))
+            met[digest] += 1
+        return [self.places[digest] for digest, _ in made], order
 
 
 _current: ContextVar[RoundExamples | None] = ContextVar("examples of the round that is being captured", default=None)
@@ -159,11 +205,6 @@ class Recorder:
         if header.kind is UpdateKind.DELTA:
             beside = {k: before[k] + v.to(before[k]) if k in before else v for k, v in beside.items()}
         return Update(moved, header, beside or None)
-
-
-def round_folder(round_: str, node: str, side: str = "") -> str:
-    """Name of a round's folder. Whoever sent the round may have named it: what is no plain name becomes one."""
-    return re.sub(r"[^\w.-]", "_", "-".join(filter(None, ("round", round_, "node", node, side))), flags=re.ASCII)[:200]
 
 
 def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import yaml
 
 from leakgauge.errors import InputError, require
-
-if TYPE_CHECKING:
-    from leakgauge.update import Update
 
 
 @click.command()
@@ -90,14 +86,15 @@ def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data
 
 
 def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | None) -> dict[str, Any]:
-    from leakgauge.data.captured import FILE, HINT
+    from leakgauge.data.captured import HINT
     from leakgauge.data.npz import read_archive
     from leakgauge.resolve import split
-    from leakgauge.update import UPDATE, WEIGHTS, Update
+    from leakgauge.study.explaining.rounds import CapturedRound
+    from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update
 
     require((folder / UPDATE).is_file(), "folder", f"{folder} holds no {UPDATE}", "name one round's folder")
     update = Update.load(folder / UPDATE)
-    kept = examples_of(folder, update)
+    kept = CapturedRound(folder / UPDATE).examples
     require(
         data is not None or kept is not None,
         "--data",
@@ -109,7 +106,7 @@ def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | No
     if count is None:
         raise InputError("folder", "the update does not say how many examples made it", "write a plan with data.batch")
     if data is None and kept is not None:
-        own = len(read_archive(kept / FILE, (("x",), ("y",)), HINT)[0])
+        own = len(read_archive(kept / EXAMPLES, (("x",), ("y",)), HINT)[0])
         problem = f"is missing: the update is of {count} examples, and {own} of them were kept"
         hint = "give a source with all of them first, in their order: some did not train (drop_last) or were not heard"
         require(own >= count, "--data", problem, hint)
@@ -123,13 +120,3 @@ def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | No
         "clients": [client],
         "attacks": ["auto"],
     }
-
-
-def examples_of(folder: Path, update: Update) -> Path | None:
-    """The folder with the examples of a captured round: its own, or that of another side of the same round and node."""
-    from leakgauge.capture import EXAMPLES, round_folder
-
-    known = update.header.protocol
-    same = folder.with_name(round_folder(known.get("round", ""), known.get("node", "")))
-    sides = sorted(folder.parent.glob(f"{escape(same.name)}-*")) if known else []
-    return next((place for place in (folder, same, *sides) if (place / EXAMPLES).is_file()), None)

@@ -17,9 +17,8 @@ from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
+from leakgauge.update import EXAMPLES
 
-FILE = "examples.npz"
-"""As `leakgauge.capture` writes it."""
 HINT = "hand minibatches to leakgauge.flower.seen as you train"
 
 
@@ -50,8 +49,8 @@ class Captured:
     def files(self) -> list[Path]:
         """All archives that are read."""
         own = [Path(path).absolute() for path in (self.path, *self.rounds)]
-        near = sorted({f for folder in own for f in folder.parent.glob(f"*/{FILE}") if f.parent not in own})
-        return [*(folder / FILE for folder in own), *near]
+        near = sorted({f for folder in own for f in folder.parent.glob(f"*/{EXAMPLES}") if f.parent not in own})
+        return [*(folder / EXAMPLES for folder in own), *near]
 
     @property
     def name(self) -> str:

@@ -28,12 +28,13 @@ from leakgauge.study.contents import JUDGING, contents, plan_in_words
 from leakgauge.study.dealt import Client, Dealt, Key, Selection, product
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained
+from leakgauge.study.explaining.recorded import Recorded
 from leakgauge.study.explaining.rounds import CapturedRound, clients_of, rounds_of
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.model_spec import ModelSpec
 from leakgauge.task import DataSpec, Mode
-from leakgauge.update import Update
+from leakgauge.update import EXAMPLES, Update
 
 PLAIN = Named("fedsgd", FedSGD(), ("fedsgd",))
 UNDEFENDED = Named("none", NoDefense(), ("none",))
@@ -203,8 +204,15 @@ class Plan:
         file = captured.weights or (None if named is None else weights_path(named))
         received = None if file is None else fingerprint(read_model(file, "model.weights"))
         update, draws = self.captured(number), Draws(self.seeds[0]).of("explained", number)
-        found = explained_by(update, setting, self.source, indices, draws, received=received)
+        found = explained_by(
+            update, setting, self.source, indices, draws, received=received, recorded=self._recorded(number)
+        )
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
+
+    def _recorded(self, number: int) -> Recorded | None:
+        """What the capture of a round heard of its client's steps. It judges the plan alone."""
+        place = self.rounds[number].examples
+        return None if place is None else Recorded.read(place / EXAMPLES)
 
     @cached_property
     def _client_of_batch(self) -> list[int]:

@@ -13,8 +13,9 @@ from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.models.weights import tied
-from leakgauge.study.explaining.causes import causes_from
-from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, explain
+from leakgauge.study.explaining.causes import Evidence, explain
+from leakgauge.study.explaining.explained import Explained
+from leakgauge.study.explaining.recorded import Recorded
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import unwrapped
@@ -112,7 +113,14 @@ def _once(update: Update, task: Task) -> Update:
 
 
 def explained_by(
-    update: Update, setting: Setting, source: Source, indices: list[int], draws: Draws, *, received: str | None = None
+    update: Update,
+    setting: Setting,
+    source: Source,
+    indices: list[int],
+    draws: Draws,
+    *,
+    received: str | None = None,
+    recorded: Recorded | None = None,
 ) -> Explained:
     """How much of a captured update the plan explains; where it does not, other examples of its source are tried.
 
@@ -122,6 +130,7 @@ def explained_by(
         source: where the plan takes the round's examples from, at `indices`.
         draws: of the check alone.
         received: fingerprint of the plan's weights, to compare with what the capture recorded.
+        recorded: the round as the capture heard it.
 
     Raises:
         InputError: the plan's client cannot train.
@@ -136,13 +145,7 @@ def explained_by(
             if start != here:
                 yield f"start: {start}", source.read(range(start, start + size))
 
-    def find(setting: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
-        found = causes_from(strangers, elsewhere)(setting, update, draws, plain)
-        recorded = update.header.protocol.get("weights")
-        if plain.enough or recorded is None or recorded == received or any((c.share or 0) >= ENOUGH for c in found):
-            return found
-        words = "they are not those that the capture recorded"
-        return (Cause("model.weights", words, None), *(c for c in found if c.key != "model.weights"))
-
     strangers = public(source, indices, STRANGERS, draws.generator("public"))
-    return explain(setting, update, draws, find, strangers)
+    said = update.header.protocol.get("weights")
+    weights = None if said is None or received is None else said == received
+    return explain(setting, update, draws, Evidence(strangers, elsewhere, recorded, weights))

@@ -1,142 +1,299 @@
-"""Why a plan may not explain its captured update: likely mistakes are undone one by one, in simulated rounds."""
+"""Compares a plan's account of a round with what was captured, and finds what the plan has wrong.
+
+One table holds what people forget (`leakgauge.study.explaining.mistakes`), and one loop tries its rows. What a capture
+recorded beside the update (the order of the steps, the examples, the weights' digest) is compared before anything is
+simulated: it says what is wrong without a guess.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
-from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation
-from leakgauge.defenses import NoDefense
+from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation, rescales_entries
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.explained import ENOUGH, Cause, Explained, FindCauses
-from leakgauge.study.explaining.fit import Fit
-from leakgauge.study.explaining.mistakes import SHUFFLE, Mistake, mistakes, of_the_shuffle, slight, swapped
-from leakgauge.study.explaining.rivals import ALL, BETTER, Account, rivals, sufficient
+from leakgauge.study.explaining.explained import ENOUGH, EXACT, RECORD, Cause, Explained
+from leakgauge.study.explaining.fit import Fit, TensorFit, products
+from leakgauge.study.explaining.mistakes import SHUFFLE, Mistake, RoundAccount, mistakes, of_the_shuffle
+from leakgauge.study.explaining.recorded import Recorded, contradictions, loop_of
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
 
-MUCH_LESS = 0.25
-"""Share of what a plan leaves that an account may leave to be preferred to it, where both explain nearly all."""
+ROUNDS = 6
+"""Rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown."""
+
+OTHERS = 6
+"""Rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain."""
+
+SLIGHT, GENEROUS = 1e-4, 10.0
+"""Share of an update's length that is not looked into, for other orders of summation leave as much; and how many times
+the rounding of what was sent may be left."""
+
+ODD, FAINT = 0.5, 1e-3
+"""Share of a tensor below which the plan does not explain it, if what is left is more than so much of the update's
+length: gradients that are zero but for rounding, as of a bias before BatchNorm, are less. Small tensors hide in the
+share of the whole, and reads may rest on them: of labels on the last bias, of inputs on the first."""
+
+CERTAIN = 5.0
+"""Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
+
+DEVIATIONS = 4
+"""Standard deviations over rounds of the plan by which a captured one may show less of the plan's pictures."""
 
 RATES = 6
 """Corrections of a learning rate by the ratio of norms."""
 
-STRANGERS = 24
-"""Rounds on other people's examples that show whether an update belongs to the plan's weights."""
+ALL = 0.99
+"""Share from which a change is taken for the true one, and no other is tried: the simplest come first."""
 
-TELLING = 0.8
-"""Share of a plan's own round that those must span to tell weights from pictures."""
+MUCH_LESS = 0.25
+"""Share of what a plan leaves that an account may leave to be preferred to it, where nothing is drawn."""
+
+BETTER, HALF = 0.1, 0.5
+"""Where something is drawn: gain in the share explained from which an account counts as better, beyond what it gains on
+the plan's own rounds; and the least share that it must explain."""
+
+SHORT = 18
+"""Accounts that are compared with several draws."""
 
 ALIKE = 0.6
 """Cosine of two moves of a classifier's bias above which the labels are taken for the same."""
 
-Elsewhere = Callable[[], Iterator[tuple[str, Batch]]]
-"""Other examples that the plan's source could have meant, each with its words."""
+UNKNOWN = Cause("model", "the network that made it: activations and wiring are in no tensor", None)
+OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule of its rate, clip, proximal term", None)
 
 
-def causes_from(strangers: Float[Tensor, "m *shape"], elsewhere: Elsewhere) -> FindCauses:
-    """How causes are looked for: `strangers` are examples that are not the round's."""
-
-    def find(setting: Setting, update: Update, draws: Draws, plain: Explained) -> tuple[Cause, ...]:
-        if plain.enough and plain.leaves_more:
-            return _one_a_key(_slight(setting, update, draws, plain))
-        if plain.enough:
-            tried = _tried(setting, update, draws, elsewhere) if plain.drawn else []
-            if found := rivals(setting, update, draws, tried):
-                return _one_a_key(found)
-            order = [] if plain.holds else [_undone(m, update, draws).cause for m in swapped(setting, update, draws)]
-            return _one_a_key(_enough(order))
-        tried = _tried(setting, update, draws, elsewhere)
-        if told := _enough([account.cause for account in tried]):
-            return _one_a_key([*_order_first(setting, update, draws, tried, told[0].share or 0), *told])
-        tried += _reshuffled(setting, update, draws, elsewhere)
-        if told := sufficient(setting, update, draws, tried):
-            return _one_a_key(told)
-        least = max(plain.fit.share, 0) + BETTER
-        gained = [a.cause for a in tried if a.share > least]
-        gained.sort(key=lambda c: -(c.share or 0))
-        words = "the network that made it: activations and wiring are in no tensor"
-        unknown = [*_weights_or_pictures(setting, update, draws, strangers), Cause("model", words, None)]
-        return _one_a_key([*unknown, *gained])
-
-    return find
+def nowhere() -> Iterator[tuple[str, Batch]]:
+    """No other examples."""
+    yield from ()
 
 
-def _slight(setting: Setting, update: Update, draws: Draws, plain: Explained) -> list[Cause]:
-    """Why a plan that explains nearly all leaves more than rounding: what explains nearly all of that, else tensors of
-    which the plan explains little."""
-    accounts = [_undone(mistake, update, draws) for mistake in slight(setting, update, draws)]
-    found = sorted((a for a in accounts if a.left < MUCH_LESS * plain.fit.left), key=lambda a: a.left)
-    words = f"of the update's length left for {plain.fit.left:.1e}"
-    causes = [replace(a.cause, change=f"{a.cause.change}, {a.left:.1e} {words}") for a in found]
-    if plain.odd and not causes:
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a plan is compared with beside the update.
+
+    Attributes:
+        strangers: examples that are not the round's; the plan's must explain the update better.
+        elsewhere: other examples that the plan's source could have meant, each with its words.
+        recorded: the round as the capture heard it.
+        weights: whether the plan's weights are those that the capture recorded; `None` where it is not known.
+        causes: whether mistakes are looked for.
+    """
+
+    strangers: Float[Tensor, "m *shape"] | None = None
+    elsewhere: Callable[[], Iterator[tuple[str, Batch]]] = nowhere
+    recorded: Recorded | None = None
+    weights: bool | None = None
+    causes: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """The plan with one thing changed, and the round as it then was.
+
+    Attributes:
+        cause: the change, with the share that one simulated round explained.
+        setting: the plan's account with it.
+        update: what was captured, read as the change has it.
+        fitted: whether a learning rate was fitted to this update, which lets a wrong account explain more.
+        left: share of the update's length that one simulated round left.
+    """
+
+    cause: Cause
+    setting: Setting
+    update: Update
+    fitted: bool = False
+    left: float = math.inf
+
+    @property
+    def share(self) -> float:
+        return -1.0 if self.cause.share is None else self.cause.share
+
+    def closest(self, own: Iterable[Update], draws: Draws) -> list[float]:
+        """Shares explained of the update, and of each of `own`; empty where it cannot be simulated."""
+        try:
+            return [c.fit.share for c in self.setting.closest(itertools.chain([self.update], own), draws)]
+        except (InputError, RuntimeError, ValueError):
+            return []
+
+
+def explain(setting: Setting, update: Update, draws: Draws, evidence: Evidence = Evidence()) -> Explained:
+    """How much of an update a plan explains, and what the plan has wrong.
+
+    Raises:
+        InputError: the plan's client cannot train at all.
+    """
+    account, said = _as_recorded(setting, evidence)
+    found = _measured(account, update, draws, evidence)
+    if said:
+        plan = _measured(setting, update, draws, evidence)
+        if not plan.enough or plan.drawn or plan.fit.share < found.fit.share:
+            first = [Cause(key, change, found.fit.share if found.enough else None) for key, change in said]
+            return replace(plan, causes=_one_a_key([*first, *_causes(account, update, draws, found, evidence)]))
+        account, found = setting, plan  # more was heard than trained on, such as a pass that scores the examples
+    return replace(found, causes=_causes(account, update, draws, found, evidence))
+
+
+def _as_recorded(setting: Setting, evidence: Evidence) -> tuple[Setting, list[tuple[str, str]]]:
+    """The account with its steps, and its examples, as they were recorded; and where the plan says otherwise."""
+    recorded, said = evidence.recorded, list[tuple[str, str]]()
+    if recorded is None or isinstance(setting.protocol, SecureAggregation):
+        return setting, said
+    data = setting.task.data
+    placed = recorded.placed(setting.batch, data)
+    if placed is None and (fixed := recorded.rescaled(setting.batch, data)) is not None:
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (fixed.mean, fixed.std))
+        said.append(("data.normalise", f"the round's network saw (x − mean)/std with mean [{mean}] and std [{std}]"))
+        setting = replace(setting, task=replace(setting.task, data=fixed))
+        placed = recorded.placed(setting.batch, fixed)
+    if placed is None:
+        for words, batch in evidence.elsewhere():
+            if (placed := recorded.placed(batch, data)) is not None:
+                said.append(("data", words))
+                break
+    if placed is None:
+        return setting, [("data", "these are not the examples that the capture recorded")]
+    batch, steps = placed
+    if loop_of(setting.protocol) is None or recorded.training() is None:
+        return replace(setting, batch=batch.take(torch.arange(recorded.own))), said
+    protocol = setting.protocol
+    for key, change, protocol in contradictions(setting.protocol, recorded):  # noqa: B007
+        said.append((key, change))
+    return replace(setting, protocol=protocol, batch=batch, steps=steps), said
+
+
+def _measured(setting: Setting, update: Update, draws: Draws, evidence: Evidence) -> Explained:
+    """One simulated round beside what was captured, and rounds of the plan beside each other."""
+    strangers = evidence.strangers
+    mean = None if strangers is None else _mean_of_others(setting, update, strangers, draws)
+    rounds = (setting.own_round(update, draws.of("round", i)) for i in range(ROUNDS if setting.draws else 2))
+    ours, *own = setting.closest(itertools.chain([update], rounds), draws, mean)
+    simulated, beyond = setting.guessed(update, draws, ours.guess), [c.beyond for c in own]
+    shares = [c.fit.share for c in own]
+    entries = sum(t.numel() for t in update.tensors.values())
+    parts = {name: products(simulated, {name: tensor}) for name, tensor in update.tensors.items()}
+    total = sum(captured for _, captured, _ in parts.values()) or 1.0
+    tensors = [TensorFit(name, part[1] / total, Fit.of(*part)) for name, part in parts.items()]
+    tensors.sort(key=lambda t: t.energy * (1 - t.fit.share), reverse=True)
+    pictures = None
+    if mean is not None:
+        low = statistics.fmean(beyond) - DEVIATIONS * statistics.stdev(beyond)
+        pictures = ours.beyond, min(ENOUGH * min(beyond), low)
+    rounded, size = setting.rounded(update), math.sqrt(total)
+    odd = [k for k, p in parts.items() if _is_odd(*p, least=max(FAINT * size, GENEROUS * rounded[k]))]
+    other = setting.guessed(update, draws, ours.guess + 1) if setting.shuffles else None
+    return Explained(
+        fit=ours.fit,
+        expected=(min(shares), max(shares)),
+        spread=statistics.stdev(shares),
+        recognisable=min(c.fit.cosine for c in own) > CERTAIN / math.sqrt(entries),
+        tensors=tuple(tensors),
+        pictures=pictures,
+        rounding=max(SLIGHT, GENEROUS * math.hypot(*rounded.values()) / size),
+        odd=() if rescales_entries(setting.protocol) else tuple(odd),
+        unordered=other is not None and Fit.between(other, simulated).share < ENOUGH,
+    )
+
+
+def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, evidence: Evidence) -> tuple[Cause, ...]:
+    """What explains the update clearly better than the plan, the likeliest first."""
+    doubted = (plain.drawn and plain.fit.share < ENOUGH) or plain.leaves_more or not plain.holds
+    blind = not plain.recognisable or plain.too_well or (plain.unordered and plain.enough)
+    if not evidence.causes or blind or not doubted:
+        return ()
+    tried = _tried(setting, update, draws, plain, evidence)
+    weights = Cause("model.weights", "they are not those that the capture recorded", None)
+    if plain.expected[0] > EXACT:
+        found = sorted((a for a in tried if a.left < _much_less(plain)), key=lambda a: round(a.left, 2))
+        if evidence.weights is False and plain.leaves_more and (not found or found[0].share < ALL):
+            return _one_a_key([weights, *(a.cause for a in found)])
+        left = f" of the update's length left for {plain.fit.left:.1e}"
+        told = [
+            replace(a.cause, change=f"{a.cause.change}, {a.left:.1e}{left}") if plain.enough else a.cause for a in found
+        ]
+    else:
+        told = _rivals(setting, update, draws, plain, tried)
+    if not told and plain.enough and plain.odd and not plain.drawn:
         names = ", ".join(plain.odd[:3]) + (f" and {len(plain.odd) - 3} more" if len(plain.odd) > 3 else "")
-        change = f"{names} moved otherwise than the plan says: frozen, changed on the way or left out"
-        causes.append(Cause("update", change, None))
-    return causes
+        told = [
+            Cause("update", f"{names} moved otherwise than the plan says: frozen, changed on the way or left out", None)
+        ]
+    if not told and not plain.enough:
+        told = _unknown(setting, update, draws, plain, evidence)
+        gained = [a.cause for a in tried if a.share > max(plain.fit.share, 0) + BETTER]
+        told += sorted(gained, key=lambda c: -(c.share or 0))
+    return _one_a_key(told)
 
 
-def _order_first(setting: Setting, update: Update, draws: Draws, tried: list[Account], best: float) -> list[Cause]:
-    """An order that is drawn explains no more than its own rounds, and something fitted may explain more."""
-    if best >= ALL:
-        return []
-    orders = sufficient(setting, update, draws, [a for a in tried if a.group == SHUFFLE])
-    return [c for c in orders if (c.share or 0) > best - BETTER / 2]
+def _much_less(plain: Explained) -> float:
+    return MUCH_LESS * min(plain.fit.left, 1.0)
 
 
-def _tried(setting: Setting, update: Update, draws: Draws, elsewhere: Elsewhere) -> list[Account]:
-    """Each likely mistake undone, up to one that explains all."""
+def _tried(setting: Setting, update: Update, draws: Draws, plain: Explained, evidence: Evidence) -> list[Account]:
+    """The loop over the table: each mistake undone, up to one that explains all. What was recorded is no mistake."""
+    known = {"model.weights"} if evidence.weights else set[str]()
+    known |= {"data", "clients[0]", SHUFFLE} if setting.steps else set()
+    others = (Mistake("data", words, replace(setting, batch=b)) for words, b in evidence.elsewhere())
     tried: list[Account] = []
-    for account in itertools.chain(
-        (_undone(mistake, update, draws) for mistake in mistakes(setting, update, draws)),
-        (_undone(Mistake("data", w, replace(setting, batch=b)), update, draws) for w, b in elsewhere()),
-    ):
-        tried.append(account)
-        if account.share >= ALL:
-            break
+    for mistake in itertools.chain(mistakes(RoundAccount(setting, update, draws)), () if "data" in known else others):
+        if mistake.key not in known:
+            tried.append(_undone(mistake, update, draws))
+            if tried[-1].share >= ALL and tried[-1].left < _much_less(plain) / 5:
+                break
     return tried
 
 
-def _reshuffled(setting: Setting, update: Update, draws: Draws, elsewhere: Elsewhere) -> list[Account]:
-    """Each likely mistake undone together with an order that the plan leaves out: of two mistakes at once that is the
-    commonest."""
-    found: list[Account] = []
-    for order in of_the_shuffle(setting):
-        if order.change != "true":
-            continue
-        for account in _tried(order.setting, update, draws, elsewhere):
-            if account.cause.key != order.key:
-                both = f"{order.change}, and {account.cause.key}: {account.cause.change}"
-                found.append(
-                    replace(
-                        account, cause=Cause(order.key, both, account.cause.share), group=f"{order.key} {account.group}"
-                    )
-                )
-    return found
+def _rivals(setting: Setting, update: Update, draws: Draws, plain: Explained, tried: Sequence[Account]) -> list[Cause]:
+    """Where dropout, order or noise are drawn: accounts that explain more of the update than the plan does, and gain
+    less on rounds of the plan's own. A wrong plan may explain as much as of those, and would vindicate itself."""
+    own = [setting.own_round(update, draws.of("round", i)) for i in range(ROUNDS)]
+    plan = [c.fit.share for c in setting.closest([update, *own], draws)]
+    found: list[tuple[Account, float]] = []
+    best = sorted(tried, key=lambda a: (a.cause.key != SHUFFLE, -a.share))[:SHORT]
+    for account in sorted(best, key=tried.index):
+        if closest := account.closest(own, draws):
+            gain, *others = (share - p for share, p in zip(closest, plan, strict=True))
+            exact = closest[0] >= ALL and plan[0] < ENOUGH
+            if exact or (gain > BETTER + max(0.0, *others) if plain.enough else gain > BETTER and closest[0] >= HALF):
+                found.append((account, closest[0]))
+    near = max((share for _, share in found), default=0.0) - BETTER
+    found.sort(key=lambda pair: (pair[1] <= near, pair[0].fitted if pair[1] > near else -pair[1]))
+    return [replace(account.cause, share=share) for account, share in found]
 
 
-def _enough(causes: list[Cause]) -> list[Cause]:
-    """Those that explain the update, the best first; of equally good ones the simplest, which came first."""
-    found = [c for c in causes if c.share is not None and c.share >= ENOUGH]
-    return sorted(found, key=lambda c: -round(100 * (c.share or 0)))
-
-
-def _one_a_key(causes: list[Cause]) -> tuple[Cause, ...]:
+def _one_a_key(causes: Sequence[Cause]) -> tuple[Cause, ...]:
     first: dict[str, Cause] = {}
     for cause in causes:
         first.setdefault(cause.key, cause)
     return tuple(first.values())
+
+
+def _unknown(setting: Setting, update: Update, draws: Draws, plain: Explained, evidence: Evidence) -> list[Cause]:
+    """What no simulated round can try, less what was recorded. Other labels in the classifier's bias speak for other
+    pictures."""
+    pictures = Cause("data", "the round's own examples and labels (source, start, batch)", None)
+    weights = Cause("model.weights", "those that the server broadcast in this round", None)
+    found = [] if evidence.weights else [weights]
+    if evidence.recorded is None:
+        differ = _labels_differ(setting, setting.simulated(update, draws), update)
+        found = [pictures, *found] if differ else [*found, pictures]
+    for mistake in [] if setting.steps else of_the_shuffle(RoundAccount(setting, update, draws)):
+        share = max(Account(UNKNOWN, mistake.setting, update).closest((), draws), default=0.0)
+        if mistake.change == "true" and share > plain.fit.share + BETTER / 2:
+            found.insert(0, Cause(SHUFFLE, f"true. {RECORD}", share))
+    return [*found, UNKNOWN, *([OTHER_STEPS] if setting.steps else [])]
 
 
 def _undone(mistake: Mistake, update: Update, draws: Draws) -> Account:
@@ -148,12 +305,14 @@ def _undone(mistake: Mistake, update: Update, draws: Draws) -> Account:
     fit = setting.fit(update, draws)
     if mistake.against:  # its length may be another as well
         turned = replace(update, tensors={k: -v for k, v in update.tensors.items()})
-        return Account(Cause(mistake.key, words, -fit.cosine), setting, turned, mistake.key)
+        return Account(
+            Cause(mistake.key, words, -fit.cosine), setting, turned, left=math.sqrt(max(2 + 2 * fit.cosine, 0.0))
+        )
     if mistake.fit_rate:
         setting, fit = _fitted(setting, fit, update, draws)
         rate = _rate(setting.protocol)
         words = words if rate is None else f"{words} lr: {rate:.3g}"
-    return Account(Cause(mistake.key, words, fit.share), setting, update, mistake.key, mistake.fit_rate, fit.left)
+    return Account(Cause(mistake.key, words, fit.share), setting, update, mistake.fit_rate, fit.left)
 
 
 def _rate(protocol: Protocol) -> float | None:
@@ -199,19 +358,6 @@ def _fitted(setting: Setting, fit: Fit, update: Update, draws: Draws) -> tuple[S
     return max(tried, key=lambda t: t[1].share)
 
 
-def _weights_or_pictures(setting: Setting, update: Update, draws: Draws, strangers: Tensor) -> list[Cause]:
-    """What no simulated round can try. Other labels in the classifier's bias speak for pictures; so do rounds on other
-    people's examples that span as much of this update as of the plan's own, which they do under its weights alone."""
-    weights = Cause("model.weights", "those that the server broadcast in this round", None)
-    pictures = Cause("data", "the round's own examples and labels (source, start, batch)", None)
-    bare = replace(setting, defense=NoDefense())
-    simulated = bare.simulated(update, draws)
-    if _labels_differ(setting, simulated, update):
-        return [pictures, weights]
-    ours, theirs = _spanned(bare, update, draws, strangers, (simulated, update.tensors))
-    return [pictures, weights] if ours > TELLING and theirs > 0.8 * ours else [weights, pictures]
-
-
 def _labels_differ(setting: Setting, simulated: Tensors, update: Update) -> bool:
     """Whether the classifier's bias moved for other classes than the plan's: most of its move is the labels'."""
     layer = find_classifier(Observation(setting.task, update, Knowledge()))
@@ -223,27 +369,19 @@ def _labels_differ(setting: Setting, simulated: Tensors, update: Update) -> bool
     return float(nn.functional.cosine_similarity(one, two, dim=0)) < ALIKE
 
 
-def _spanned(
-    setting: Setting, update: Update, draws: Draws, strangers: Tensor, targets: tuple[Tensors, Tensors]
-) -> tuple[float, float]:
-    """Share of each target's norm that rounds on strangers span."""
-    g, rounds = draws.generator("strangers"), []
-    for i in range(STRANGERS):
+def _is_odd(simulated: float, captured: float, inner: float, *, least: float) -> bool:
+    """Whether the plan explains little of a tensor, from the squared norms and the inner product."""
+    missing = math.sqrt(max(simulated + captured - 2 * inner, 0.0))
+    return Fit.of(simulated, captured, inner).share < ODD and missing > least
+
+
+def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: Draws) -> Tensors:
+    """Mean of rounds on other people's pictures with the plan's labels."""
+    g, mean = draws.generator("others"), {k: torch.zeros_like(v) for k, v in update.tensors.items()}
+    for i in range(OTHERS):
         chosen = torch.randint(len(strangers), (len(setting.batch),), generator=g)
-        labels = torch.randint(setting.task.data.classes, (len(setting.batch),), generator=g)
-        other = replace(setting, batch=Batch(strangers[chosen], labels))
-        try:
-            flat = _flat(other.simulated(update, draws.of("stranger", i)))
-        except (InputError, RuntimeError):
-            continue
-        if bool(torch.isfinite(flat).all()) and float(flat.norm()) > 0:
-            rounds.append(flat / flat.norm())
-    if not rounds:
-        return 0.0, 0.0
-    basis = torch.linalg.qr(torch.stack(rounds).T)[0]
-    ours, theirs = (float((basis.T @ f).norm() / f.norm().clamp_min(1e-300)) for f in map(_flat, targets))
-    return ours, theirs
-
-
-def _flat(tensors: Tensors) -> Tensor:
-    return torch.cat([tensors[k].detach().double().flatten() for k in sorted(tensors)])
+        other = replace(setting, batch=Batch(strangers[chosen], setting.batch.labels))
+        for name, tensor in other.simulated(update, draws.of("other", i)).items():
+            if name in mean:
+                mean[name].add_(tensor.detach().to(mean[name]), alpha=1 / OTHERS)
+    return mean

@@ -1,11 +1,12 @@
-"""Mistakes that people make when they describe a round, each undone: the plan's account with one thing changed."""
+"""The table of mistakes that people make when they describe a round, each undone: what was forgotten, the change, and
+the plan's account with it, which says how the update moves."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,6 +44,15 @@ SHUFFLE = "clients[0].shuffle"
 
 
 @dataclass(frozen=True, eq=False)
+class RoundAccount:
+    """A plan's account of a round, the update that was captured, and draws for simulated rounds."""
+
+    setting: Setting
+    update: Update
+    draws: Draws
+
+
+@dataclass(frozen=True, eq=False)
 class Mistake:
     """One mistake undone.
 
@@ -65,32 +75,15 @@ class Mistake:
     tensors: Tensors | None = None
 
 
-def mistakes(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
-    """The simplest first: of those that explain equally much, the first is named."""
-    yield from swapped(setting, update, draws)
-    yield from of_the_shuffle(setting)
-    yield from _of_the_update(setting, update)
-    yield from _of_the_order(setting)
-    yield from _of_the_mode(setting)
-    yield from _of_normalisation(setting)
-    yield from _of_the_loss(setting)
-    if not isinstance(setting.defense, NoDefense):
-        yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
-    yield from _of_local_training(setting)
+def mistakes(account: RoundAccount) -> Iterator[Mistake]:
+    """Every row of the table. The simplest first: of those that explain equally much, the first is named."""
+    for row in TABLE:
+        yield from row(account)
 
 
-def slight(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
-    """Those that change so little of an update that a plan with one explains nearly all."""
-    yield from swapped(setting, update, draws)
-    yield from _of_the_decay(setting, update, draws)
-    if setting.protocol.kind is UpdateKind.DELTA:
-        yield Mistake("clients[0].lr", "set", setting, fit_rate=True)
-    yield from _of_the_loss(setting)
-    yield from _of_the_zeros(setting, update)
-
-
-def _of_the_zeros(setting: Setting, update: Update) -> Iterator[Mistake]:
+def _of_the_zeros(account: RoundAccount) -> Iterator[Mistake]:
     """Small entries that were left out."""
+    setting, update = account.setting, account.update
     if isinstance(setting.defense, NoDefense):
         kept = sum(int(t.count_nonzero()) for t in update.tensors.values()) / entries(update.tensors)
         if kept < 1:
@@ -98,8 +91,9 @@ def _of_the_zeros(setting: Setting, update: Update) -> Iterator[Mistake]:
             yield Mistake("defenses", words, replace(setting, defense=TopK(keep=kept)))
 
 
-def swapped(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
+def _swapped(account: RoundAccount) -> Iterator[Mistake]:
     """An update whose tensors of one shape fit the plan's better under each other's names."""
+    setting, update, draws = account.setting, account.update, account.draws
     ours, groups = setting.simulated(update, draws), defaultdict[torch.Size, list[str]](list)
     for name, tensor in update.tensors.items():
         groups[tensor.shape].append(name)
@@ -113,15 +107,17 @@ def swapped(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]
         yield Mistake("update", words, setting, tensors={k: update.tensors[other.get(k, k)] for k in update.tensors})
 
 
-def of_the_shuffle(setting: Setting) -> Iterator[Mistake]:
+def of_the_shuffle(account: RoundAccount) -> Iterator[Mistake]:
     """Minibatches in another order: a framework's loader may shuffle unasked."""
+    setting = account.setting
     client, examples = setting.protocol, len(setting.batch)
     if isinstance(client, FedAvg | LocalTraining) and (client.batch_size or examples) < examples:
         other = replace(client, shuffle=not client.shuffle)
         yield Mistake(SHUFFLE, str(other.shuffle).lower(), replace(setting, protocol=other))
 
 
-def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
+def _of_the_update(account: RoundAccount) -> Iterator[Mistake]:
+    setting, update = account.setting, account.update
     task = setting.task
     if update.header.kind is UpdateKind.DELTA:
         after = {k: v.to(update.tensors[k]) for k, v in task.parameters.items()}
@@ -148,8 +144,9 @@ def _of_the_update(setting: Setting, update: Update) -> Iterator[Mistake]:
     yield Mistake("update", words, replace(setting, protocol=Scaled(setting.protocol, factor)))
 
 
-def _of_the_decay(setting: Setting, update: Update, draws: Draws) -> Iterator[Mistake]:
+def _of_the_decay(account: RoundAccount) -> Iterator[Mistake]:
     """Weight decay that the plan has otherwise: as much as explains most of what is left."""
+    setting, update, draws = account.setting, account.update, account.draws
     loop = setting.protocol.training if isinstance(setting.protocol, FedAvg) else setting.protocol
     if not isinstance(loop, LocalTraining) or not isinstance(loop.optimiser, SGD):
         return
@@ -169,8 +166,9 @@ def _of_the_decay(setting: Setting, update: Update, draws: Draws) -> Iterator[Mi
         yield Mistake("clients[0].weight_decay", f"{decay:g}", decaying(decay))
 
 
-def _of_the_order(setting: Setting) -> Iterator[Mistake]:
+def _of_the_order(account: RoundAccount) -> Iterator[Mistake]:
     """Weights whose arrays came in another order: those of equal shapes do not show it."""
+    setting = account.setting
     task, layers = setting.task, defaultdict[tuple[tuple[str, torch.Size], ...], list[str]](list)
     for name, module in task.module.named_modules():
         own = dict(module.named_parameters(recurse=False))
@@ -184,7 +182,8 @@ def _of_the_order(setting: Setting) -> Iterator[Mistake]:
         yield Mistake("model.weights", words, replace(setting, task=task.with_state(swaps)))
 
 
-def _of_the_mode(setting: Setting) -> Iterator[Mistake]:
+def _of_the_mode(account: RoundAccount) -> Iterator[Mistake]:
+    setting = account.setting
     task = setting.task
     drops = [m for m in task.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
     norms = [m for m in task.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -195,7 +194,8 @@ def _of_the_mode(setting: Setting) -> Iterator[Mistake]:
         yield Mistake("mode", other.value, replace(setting, task=changed))
 
 
-def _of_the_loss(setting: Setting) -> Iterator[Mistake]:
+def _of_the_loss(account: RoundAccount) -> Iterator[Mistake]:
+    setting = account.setting
     others: list[tuple[str, Loss]] = [("plain cross-entropy", cross_entropy)]
     others += [(f"label smoothing of {s:g}", CrossEntropy(label_smoothing=s)) for s in (0.1, 0.2, 0.05)]
     others += [("bce-with-logits", BCEWithLogits())]
@@ -204,7 +204,8 @@ def _of_the_loss(setting: Setting) -> Iterator[Mistake]:
             yield Mistake("loss", words, replace(setting, task=replace(setting.task, loss=loss)))
 
 
-def _of_normalisation(setting: Setting) -> Iterator[Mistake]:
+def _of_normalisation(account: RoundAccount) -> Iterator[Mistake]:
+    setting = account.setting
     data = setting.task.data
     low, width = data.low, data.range
     ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
@@ -223,7 +224,8 @@ def _of_normalisation(setting: Setting) -> Iterator[Mistake]:
             yield Mistake("data.normalise", words, replace(setting, task=changed))
 
 
-def _of_local_training(setting: Setting) -> Iterator[Mistake]:
+def _of_local_training(account: RoundAccount) -> Iterator[Mistake]:
+    setting = account.setting
     loop = setting.protocol.training if isinstance(setting.protocol, FedAvg) else setting.protocol
     if not isinstance(loop, LocalTraining):
         return
@@ -246,6 +248,28 @@ def _of_local_training(setting: Setting) -> Iterator[Mistake]:
         if optimiser != loop.optimiser:
             changed = replace(setting, protocol=replace(loop, optimiser=optimiser))
             yield Mistake("clients[0].optimiser", f"{name},", changed, fit_rate=True)
+
+
+def _of_the_defense(account: RoundAccount) -> Iterator[Mistake]:
+    setting = account.setting
+    if not isinstance(setting.defense, NoDefense):
+        yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
+
+
+TABLE: tuple[Callable[[RoundAccount], Iterator[Mistake]], ...] = (
+    _swapped,
+    of_the_shuffle,
+    _of_the_update,
+    _of_the_zeros,
+    _of_the_order,
+    _of_the_mode,
+    _of_normalisation,
+    _of_the_loss,
+    _of_the_decay,
+    _of_the_defense,
+    _of_local_training,
+)
+"""What people forget, each with the round as it then was."""
 
 
 @dataclass(frozen=True)

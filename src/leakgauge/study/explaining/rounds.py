@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from leakgauge.errors import require
-from leakgauge.update import UPDATE, WEIGHTS, Update
+from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, round_folder
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,18 @@ class CapturedRound:
             InputError: the update cannot be read.
         """
         return Update.load(self.update).header.protocol.get("node", "")
+
+    @property
+    def examples(self) -> Path | None:
+        """The folder with the round's examples: its own, or that of another side of the same round and node.
+
+        Raises:
+            InputError: the update cannot be read.
+        """
+        folder, known = self.update.parent, Update.load(self.update).header.protocol
+        same = folder.with_name(round_folder(known.get("round", ""), known.get("node", "")))
+        sides = sorted(folder.parent.glob(f"{escape(same.name)}-*")) if known else []
+        return next((place for place in (folder, same, *sides) if (place / EXAMPLES).is_file()), None)
 
 
 def rounds_of(update: str | Sequence[str] | None) -> tuple[CapturedRound, ...]:

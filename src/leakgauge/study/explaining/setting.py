@@ -17,6 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.fit import Fit
+from leakgauge.study.explaining.recorded import in_order, loop_of
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, Wire, fits_every_type
 from leakgauge.update import Update, UpdateKind
@@ -48,12 +49,33 @@ class Closest:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A plan's account of one round: everything that a simulated client needs, examples included."""
+    """A plan's account of one round: everything that a simulated client needs, examples included.
+
+    Attributes:
+        steps: which examples made each minibatch, where that was recorded.
+    """
 
     task: Task
     protocol: Protocol
     defense: Defense
     batch: Batch
+    steps: tuple[Tensor, ...] = ()
+
+    @property
+    def client(self) -> Protocol:
+        """The protocol, in the order that was recorded."""
+        return in_order(self.protocol, self.steps)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether an order of minibatches is drawn that nobody recorded."""
+        loop = loop_of(self.protocol)
+        return loop is not None and loop.shuffle and not self.steps and loop.steps(len(self.batch)) > loop.epochs
+
+    @property
+    def draws(self) -> bool:
+        """Whether anything is drawn."""
+        return self.shuffles or self.task.stochastic or not isinstance(self.defense, NoDefense)
 
     def simulated(self, update: Update, draws: Draws) -> Tensors:
         """The update as this account has it; what is drawn comes from `draws`, noise is left out.
@@ -61,7 +83,7 @@ class Setting:
         Raises:
             InputError: no client can train so.
         """
-        knowledge = Knowledge(example_count=len(self.batch), local_training=self.protocol, defense=self.defense)
+        knowledge = Knowledge(example_count=len(self.batch), local_training=self.client, defense=self.defense)
         seen = Observation(self.defense.on_task(self.task), update, knowledge)
         like = next(iter(self.task.parameters.values()))
         simulator = Simulator.of(seen, like, draws.generator("explained"))
@@ -81,7 +103,7 @@ class Setting:
     def rounded(self, update: Update) -> dict[str, float]:
         """Norm of what rounding makes of each tensor that is sent, a delta by the weights that it was taken of. What
         fits every type, as weights of one that did not move, counts as rounded like the coarsest of the others."""
-        steps, delta = max(self.protocol.steps(len(self.batch)), 1), update.header.kind is UpdateKind.DELTA
+        steps, delta = max(self.client.steps(len(self.batch)), 1), update.header.kind is UpdateKind.DELTA
         units: list[float] = []
         norms: dict[str, list[tuple[float | None, float]]] = {name: [] for name in update.tensors}
         for name, tensor in update.tensors.items():
@@ -99,7 +121,7 @@ class Setting:
 
     def own_round(self, update: Update, draws: Draws) -> Update:
         """What this account's client sends, noise included; `draws` are the client's."""
-        sent = client_update(self.task, self.protocol, self.batch, draws, defense=self.defense)
+        sent = client_update(self.task, self.client, self.batch, draws, defense=self.defense)
         return replace(sent, header=update.header)
 
     def closest(self, targets: Iterable[Update], draws: Draws, mean: Tensors | None = None) -> list[Closest]:

@@ -1,0 +1,200 @@
+"""The order in which a captured round's client trained: what makes a right plan explain all of its update.
+
+It is as secret as the examples. It judges plans, in `leakgauge.study.explaining`, and no attack is given it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from leakgauge.clients import FedAvg, LocalTraining, Protocol
+from leakgauge.data.captured import HINT
+from leakgauge.data.npz import read_archive
+from leakgauge.draws import Draws
+from leakgauge.errors import InputError, require
+from leakgauge.task import Batch, DataSpec
+
+CHANCE = 1e-3
+"""A loader that shuffles repeats the first epoch's minibatches by accident less often than a plan is doubted for."""
+
+SAME = 1e-4
+"""Share of the range by which two values of one pixel may differ: pictures are rescaled in other orders of rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InOrder(LocalTraining):
+    """The same training in a recorded order."""
+
+    recorded: tuple[Int[Tensor, " b"], ...] = ()
+
+    def order(self, examples: int, draws: Draws) -> list[Tensor]:
+        return list(self.recorded)
+
+    def _minibatches(self, examples: int) -> int:
+        return max(1, len(self.recorded) // self.epochs)
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A captured round as its network saw it. Never part of an observation.
+
+    Attributes:
+        inputs, labels: of all examples; the first `own` are those of one epoch, in the order in which they came.
+        steps: which of them made each minibatch.
+        own: examples that the client holds.
+    """
+
+    inputs: Float[Tensor, "n *shape"]
+    labels: Int[Tensor, " n"]
+    steps: tuple[Int[Tensor, " b"], ...]
+    own: int
+
+    @staticmethod
+    def read(file: Path) -> Recorded | None:
+        """From a capture's archive; `None` where there is none, or without an order.
+
+        Raises:
+            InputError: the archive is damaged, or its order is not of its examples.
+        """
+        if not file.is_file():
+            return None
+        try:
+            order, sizes = read_archive(file, (("order",), ("sizes",)), HINT)
+        except InputError:
+            read_archive(file, (("x",),), HINT)
+            return None
+        x, y, later, labels = read_archive(file, (("x",), ("y",), ("later_x",), ("later_y",)), HINT)
+        whole = order.dtype.kind in "iu" and sizes.dtype.kind in "iu" and int(sizes.sum()) == order.size > 0
+        alike = later.shape[1:] == x.shape[1:] and len(later) == len(labels) and len(x) == len(y)
+        inside = (
+            whole and alike and int(sizes.min()) > 0 and 0 <= int(order.min()) <= int(order.max()) < len(x) + len(later)
+        )
+        require(inside, "data.source", f"{file} has an order that is not of its examples", "capture the round anew")
+        steps = torch.from_numpy(order.astype(np.int64)).split(sizes.tolist())
+        inputs, targets = (torch.cat([torch.from_numpy(t) for t in both]) for both in ((x, later), (y, labels)))
+        return Recorded(inputs.float(), targets, tuple(steps), len(x))
+
+    def placed(self, batch: Batch, data: DataSpec) -> tuple[Batch, tuple[Tensor, ...]] | None:
+        """The plan's examples with those that came later, and the steps as indices into them.
+
+        Returns:
+            `None` where the plan's examples, as its network would see them, are not those of the round.
+        """
+        if len(batch) != self.own or batch.inputs.shape[1:] != self.inputs.shape[1:]:
+            return None
+        places = _matched(data.normalise(batch.inputs).float(), self.inputs[: self.own])
+        if places is None or not torch.equal(batch.labels[places].long(), self.labels[: self.own].long()):
+            return None
+        later = data.denormalise(self.inputs[self.own :])
+        where = torch.cat([places, torch.arange(self.own, len(self.inputs))])
+        labels = torch.cat([batch.labels, self.labels[self.own :].to(batch.labels)])
+        return Batch(torch.cat([batch.inputs, later.to(batch.inputs)]), labels), tuple(where[s] for s in self.steps)
+
+    def rescaled(self, batch: Batch, data: DataSpec) -> DataSpec | None:
+        """The normalisation under which the plan's examples are those of the round; `None` where none does that."""
+        if len(batch) != self.own or batch.inputs.shape[1:] != self.inputs.shape[1:] or batch.inputs.ndim < 3:
+            return None
+        raw, seen = batch.inputs.float(), self.inputs[: self.own]
+        alike = torch.einsum("icp,jcp->ij", _shape_of(raw), _shape_of(seen)) / (raw.shape[1] * raw[0, 0].numel())
+        rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
+        if float(alike[rows, columns].min()) < 1 - SAME:
+            return None
+        x, z = (t.transpose(0, 1).flatten(1).double() for t in (raw[rows], seen[columns]))
+        middle, centre = x.mean(1, keepdim=True), z.mean(1, keepdim=True)
+        std = ((x - middle) * (z - centre)).sum(1) / (z - centre).square().sum(1).clamp_min(1e-300)
+        mean = middle[:, 0] - std * centre[:, 0]
+        if not bool((std > 0).all()):
+            return None
+        found = replace(data, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+        return found if self.placed(batch, found) is not None else None
+
+    def training(self) -> tuple[int, int, bool] | None:
+        """(epochs, batch size, whether the last smaller minibatch was left out); `None` of no loop over epochs."""
+        sizes = [len(step) for step in self.steps]
+        size, total = max(sizes), sum(sizes)
+        for drop_last in (False, True):
+            epoch = [size] * (self.own // size) + ([] if drop_last or not self.own % size else [self.own % size])
+            epochs = total // max(sum(epoch), 1)
+            if epoch and epochs and sizes == epoch * epochs:
+                return epochs, size, drop_last
+        return None
+
+    def shuffled(self, epochs: int) -> bool | None:
+        """Whether a later epoch has other minibatches than the first; `None` where either may be by chance."""
+        an_epoch = len(self.steps) // epochs
+        seen = [
+            [frozenset(s.tolist()) for s in self.steps[i : i + an_epoch]] for i in range(0, len(self.steps), an_epoch)
+        ]
+        if any(max(step, default=0) >= self.own for epoch in seen for step in epoch):
+            return None  # augmented: no two epochs hold the same rows
+        if any(epoch != seen[0] for epoch in seen[1:]):
+            return True
+        log = math.lgamma(self.own + 1) - sum(math.lgamma(len(step) + 1) for step in seen[0])
+        return None if an_epoch < 2 or (epochs - 1) * log < -math.log(CHANCE) else False
+
+
+def loop_of(protocol: Protocol) -> LocalTraining | None:
+    """Local training whose steps visit examples in an order; `None` of other protocols."""
+    loop = protocol.training if isinstance(protocol, FedAvg) else protocol
+    return loop if type(loop) is LocalTraining else None
+
+
+def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:
+    """`protocol` with its steps on these examples."""
+    loop = loop_of(protocol)
+    if loop is None or not steps:
+        return protocol
+    return InOrder(**{f.name: getattr(loop, f.name) for f in fields(loop)}, recorded=steps)
+
+
+def contradictions(protocol: Protocol, recorded: Recorded) -> Iterator[tuple[str, str, Protocol]]:
+    """What the plan's local training says otherwise than the steps that were recorded: (key, value, as recorded)."""
+    loop, found = loop_of(protocol), recorded.training()
+    if loop is None or found is None:
+        return
+    epochs, size, drop_last = found
+    right = loop
+    if loop.epochs != epochs:
+        right = replace(right, epochs=epochs)
+        yield "clients[0].epochs", f"{epochs}", right
+    if min(loop.batch_size or recorded.own, recorded.own) != size:
+        right = replace(right, batch_size=size)
+        yield "clients[0].batch_size", f"{size}", right
+    if recorded.own % size and loop.drop_last != drop_last:
+        right = replace(right, drop_last=drop_last)
+        yield "clients[0].drop_last", f"{drop_last}".lower(), right
+    shuffled = recorded.shuffled(epochs)
+    if shuffled is not None and shuffled != loop.shuffle:
+        yield "clients[0].shuffle", f"{shuffled}".lower(), replace(right, shuffle=shuffled)
+
+
+def _shape_of(x: Float[Tensor, "n c *shape"]) -> Float[Tensor, "n c p"]:
+    """Each channel of each picture without its own mean and spread, which no normalisation changes."""
+    flat = x.flatten(2)
+    flat = flat - flat.mean(2, keepdim=True)
+    return flat / flat.square().mean(2, keepdim=True).sqrt().clamp_min(1e-12)
+
+
+def _matched(ours: Tensor, theirs: Tensor) -> Int[Tensor, " n"] | None:
+    """For each of their rows the index of ours that equals it, each once; `None` where there is none."""
+    if torch.equal(ours, theirs):
+        return torch.arange(len(ours))
+    a, b = ours.flatten(1), theirs.flatten(1)
+    most = SAME * float((b.max() - b.min()).clamp_min(1e-12))
+    free, places = list(range(len(a))), []
+    for row in b:
+        near = next((i for i in free if float((a[i] - row).abs().max()) <= most), None)
+        if near is None:
+            return None
+        free.remove(near)
+        places.append(near)
+    return torch.tensor(places)

@@ -25,7 +25,7 @@ FLOORS = (
         "workers",
         "executor",
     ),
-    ("batch", "task", "update", "checkpoint"),
+    ("step", "batch", "task", "update", "checkpoint"),
     ("clients", "defenses"),
     ("observation", "view", "data", "metrics", "models"),
     ("tracing", "attacks"),

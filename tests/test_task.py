@@ -109,8 +109,8 @@ class Two(nn.Module):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (Answers(lambda out: {"scores": out}), "answers with a dict"),
-        (Answers(lambda out: (out, out)), "answers with a tuple"),
+        (Answers(lambda out: {"loss": out.sum()}), "answers with a dict"),
+        (Answers(str), "answers with a str"),
         (Two(), "missing 1 required positional argument: 'mask'"),
     ],
 )

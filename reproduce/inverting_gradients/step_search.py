@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
-from leakgauge.errors import require
+from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.update import UpdateKind
 
@@ -71,13 +71,13 @@ class StepSearch:
             if allowed is None:
                 continue
             told = replace(observation, knowledge=replace(knowledge, local_training=candidate))
-            found = self.attack.reconstruct(
-                told,
-                torch.Generator().manual_seed(seed),
-                budget=allowed,
-                compute=compute,
-                on_step=_from(spent, on_step),
-            )
+            draws = torch.Generator().manual_seed(seed)
+            try:
+                found = self.attack.reconstruct(
+                    told, draws, budget=allowed, compute=compute, on_step=_from(spent, on_step)
+                )
+            except FOREIGN as error:  # the next candidate may run
+                found = Reconstruction(None, None, Status.FAILED, said(error))
             trace = tuple((spent + evaluations, objective) for evaluations, objective in found.trace)
             spent, seconds = spent + found.cost.gradient_evaluations, seconds + found.cost.seconds
             tries.append((candidate, replace(found, trace=trace)))

@@ -70,11 +70,13 @@ class Tried:
         name: of the method, as ``leakgauge list attacks`` has it.
         status: how it ended.
         why: one clause: what it found, what it lacked, or why it stopped.
+        raised: it ended by an error, so that nothing is known of what it would have found.
     """
 
     name: str
     status: Status
     why: str = ""
+    raised: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from torch.func import functional_call
 
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.step.answers import in_one_type, logits_of
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
 
@@ -90,6 +92,8 @@ class Task:
         stochastic: the model draws at random (dropout in train mode, a variational bottleneck), by its layers or as
             its answers show.
         penalties: added to the loss.
+        of_classes: labels are classes. Not where the loss tells real numbers apart, as that of a regression does: an
+            attack that tries every class would then prove what nobody had.
     """
 
     module: nn.Module
@@ -102,6 +106,7 @@ class Task:
     stochastic: bool = False
     outputs: int = 0
     penalties: tuple[Penalty, ...] = ()
+    of_classes: bool = True
 
     @staticmethod
     def of(
@@ -147,7 +152,13 @@ class Task:
             name=name or type(module).__name__,
             stochastic=drops and mode is Mode.TRAIN,
         )
-        return replace(task, outputs=task._check(), stochastic=task.stochastic or task._draws())
+        outputs = task._check()
+        return replace(
+            task,
+            outputs=outputs,
+            stochastic=task.stochastic or task._draws(),
+            of_classes=not task._tells_values_apart(outputs),
+        )
 
     def _check(self) -> int:
         try:
@@ -182,7 +193,7 @@ class Task:
 
     def _check_loss(self, logits: Tensor) -> None:
         try:
-            value = self.loss(logits, torch.arange(2, device=logits.device) % self.data.classes)
+            value = self.loss_of(logits, torch.arange(2, device=logits.device) % self.data.classes)
         except InputError:
             raise
         except FOREIGN as error:
@@ -190,6 +201,24 @@ class Task:
             raise InputError("loss", f"does not run ({said(error)})", hint) from error
         scalar = isinstance(value, Tensor) and value.ndim == 0
         require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
+
+    def _tells_values_apart(self, outputs: int) -> bool:
+        """Whether the loss takes real numbers for labels, one an example, and differs between them."""
+        if self.loss is cross_entropy:
+            return False
+        like = next(iter(self.parameters.values()))
+        logits = torch.linspace(-1, 1, 5 * outputs).view(5, outputs).to(like)
+        values = torch.linspace(0.1, 0.5, 5).to(like)
+        for shape in ((5,), (5, 1)):
+            try:
+                with warnings.catch_warnings(), torch.no_grad():
+                    warnings.simplefilter("error")  # torch warns of shapes that it stretches
+                    one, two = (self.loss_of(logits, (k * values).view(shape)) for k in (1.0, 1.5))
+            except FOREIGN:
+                continue
+            if bool(torch.isfinite(one)) and not torch.allclose(one, two, rtol=1e-4):
+                return True
+        return False
 
     def with_state(self, state: Mapping[str, Tensor]) -> Task:
         """The same task with other parameters and buffers, e.g. of the next round."""
@@ -216,15 +245,14 @@ class Task:
         fresh = {k: inputs.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}
         with twice_differentiable():
             out = functional_call(self.module, {**parameters, **fresh}, (self.data.given(inputs),))
-        if isinstance(out, Mapping) and "logits" in out:  # as Hugging Face models answer
-            out = out["logits"]
-        require(
-            isinstance(out, Tensor),
-            "model",
-            f"answers with a {type(out).__name__}, not with a tensor",
-            "wrap it in a module that returns the logits alone, e.g. its first item",
-        )
-        return cast(Tensor, out), fresh
+        return logits_of(out), fresh
+
+    def loss_of(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
+        """The loss on the logits; tensors that it holds follow the type of these."""
+        if self.loss is cross_entropy:
+            return cross_entropy(logits, labels)
+        with in_one_type(logits.dtype):
+            return self.loss(logits, labels)
 
     def __call__(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, generator: torch.Generator | None = None
@@ -250,7 +278,7 @@ class Task:
         labels = batch.labels
         if labels.is_floating_point() and labels.shape[1] < logits.shape[1]:
             labels = F.pad(labels, (0, logits.shape[1] - labels.shape[1]))
-        loss = self.loss(logits, labels)
+        loss = self.loss_of(logits, labels)
         for penalty in self.penalties:
             loss = loss + penalty(seen[penalty.part])
         return loss, fresh

@@ -52,6 +52,22 @@ def test_verdict_comes_first_and_the_worst_case_next(html: str) -> None:
     assert order == sorted(order)
 
 
+def test_the_page_says_which_methods_were_tried_and_which_raised(
+    full: tuple[Report, dict[str, list[Picture]]],
+) -> None:
+    report, pictures = full
+    trials = [dict(t) for t in report["trials"]]
+    for t in trials:
+        t["tried"] = [
+            {"name": "patches", "status": "failed", "why": "KeyError: '<logits>'", "raised": True},
+            {"name": "peeling", "status": "not_applicable", "why": "a delta", "raised": False},
+        ]
+    shown = render({**report, "trials": trials}, pictures)
+    text = _text(shown[shown.index("Methods that attacks of several tried") :])
+    assert "patches by an error KeyError: &#39;&lt;logits&gt;&#39;" in text
+    assert "peeling not applicable a delta" in text
+
+
 def test_worst_case_is_the_identified_image_of_highest_psnr(html: str) -> None:
     hero = _text(html[html.index('id="worst"') : html.index("<nav")])
     assert "PSNR 100.0 dB" in hero

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ import pytest
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.flags import (
     ControlNotRecovered,
+    MethodRaised,
     NoBetterThanPrior,
     NoGradient,
     RestartsDisagree,
     WeakerWins,
 )
-from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.records import Attempted, Role, Trial
 from leakgauge.study.judging.verdict import verdict
 from study.trials import POWER, trial
 
@@ -96,6 +98,14 @@ def lucky_restart(rng: np.random.Generator) -> list[Trial]:
     return [*POWER, *(trial(i, 10.0, defense="d", restarts=ends[i]) for i in range(8))]
 
 
+def raising(rng: np.random.Generator) -> list[Trial]:
+    """One method of the attack ended by an error on some of the clients."""
+    ends = (Attempted("patches", "failed", "KeyError: 'logits'", True), Attempted("matching", "converged", "", False))
+    broken = {int(rng.integers(8)), int(rng.integers(8))}
+    made = [trial(i, 10.0, defense="d") for i in range(8)]
+    return [*POWER, *(replace(t, tried=ends[i not in broken :]) for i, t in enumerate(made))]
+
+
 FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
     broken_strongest: {WeakerWins},
     naive_wins: {WeakerWins},
@@ -105,6 +115,7 @@ FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
     prior_only: {ControlNotRecovered, NoBetterThanPrior},
     torn: {RestartsDisagree},
     lucky_restart: {RestartsDisagree},
+    raising: {MethodRaised},
 }
 
 
@@ -156,6 +167,17 @@ def test_two_attacks_of_luck_do_not_convict_each_other() -> None:
         ]
         false += WeakerWins in kinds(trials)
     assert false <= 2
+
+
+def test_what_was_tried_survives_the_record_and_an_error_is_told() -> None:
+    broken = next(t for t in raising(np.random.default_rng(0)) if any(one.raised for one in t.tried))
+    told = broken.to_json()
+    assert told["tried"][0] == {"name": "patches", "status": "failed", "why": "KeyError: 'logits'", "raised": True}
+    assert Trial.from_json(told).tried == broken.tried
+    told.pop("tried")
+    assert Trial.from_json(told).tried == ()  # of an earlier version
+    flags = verdict(raising(np.random.default_rng(0)), GATE).to_json()["findings"][0]["flags"]
+    assert "patches ended by an error in" in flags[0]["sentence"]
 
 
 def test_a_flag_is_on_the_record_and_in_the_sentence() -> None:

@@ -161,7 +161,7 @@ def _some(task: Task, inputs: Float[Tensor, "n *shape"], labels: Tensor) -> Driv
         x = inputs.detach().clone().requires_grad_()
         logits, _ = task.logits(task.parameters, task.buffers, x)
         answer = logits.detach().clone().requires_grad_()
-        losses = torch.stack([task.loss(answer[i : i + 1], labels[i : i + 1]) for i in range(len(x))])
+        losses = torch.stack([task.loss_of(answer[i : i + 1], labels[i : i + 1]) for i in range(len(x))])
         residual = torch.autograd.grad(losses.sum(), answer)[0]
         heads = {name for name, watch in watches.items() if watch.output is logits}
         length = residual.norm(dim=1)

@@ -81,6 +81,7 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
         plots=plots.every([s for s in (r.series for r in audited) if s]),
         failures=list(seen.failures.values()),
         endings=seen.endings,
+        tried=seen.tried,
         seeds=sorted(seen.seeds, key=lambda s: (len(s), s)),
         plan=yaml.safe_dump(report.get("config") or {}, sort_keys=False, allow_unicode=True, width=100),
         script=script,

@@ -149,6 +149,8 @@ class Seen:
     endings: Counter[str] = field(default_factory=Counter)
     seeds: set[str] = field(default_factory=set)
     failures: dict[str, tuple[Record, int]] = field(default_factory=dict)
+    tried: dict[tuple[str, str, str], tuple[Record, int]] = field(default_factory=dict)
+    """By attack, method and how it ended: the first of them, and how many."""
 
     @staticmethod
     def of(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> Seen:
@@ -179,6 +181,10 @@ class Seen:
         self.endings[str(trial.get("status") or "no status")] += 1
         if trial.get("seed") is not None:
             self.seeds.add(str(trial["seed"]))
+        for one in trial.get("tried") or []:
+            way = str(trial.get("attack") or NONE), str(one.get("name")), str(one.get("status"))
+            example, count = self.tried.get(way, (one, 0))
+            self.tried[way] = example, count + 1
         if not trial.get("scores"):  # equal ones together: an example and how many
             where = [get(trial, "scenario", k) for k in ("model", "client", "defense")]
             key = json.dumps([*where, *(trial.get(k) for k in ("attack", "status", "message"))])

@@ -17,7 +17,7 @@ from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes.information import image_information
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status
+from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status, Tried
 from leakgauge.task import DataSpec
 
 T = TypeVar("T")
@@ -105,6 +105,7 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
         certified=None if found.certified is None else found.certified.detach().cpu().bool(),
         blind=str(found.blind),
         restarts=tuple(float(v) for v in found.restarts),
+        tried=tuple(Tried(str(t.name), Status(t.status), str(t.why), bool(t.raised)) for t in found.tried),
     )
 
 

@@ -26,7 +26,7 @@ from leakgauge.study.contents import withheld_name
 from leakgauge.study.dealt import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.evaluate_texts import evaluate_texts
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import Attempted, Trial
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.study.words import in_words
@@ -139,6 +139,7 @@ def run_trial(
         gradient_evaluations=reconstruction.cost.gradient_evaluations,
         seconds=round(reconstruction.cost.seconds, 3),
         tokens=found.tokens,
+        tried=tuple(Attempted(one.name, one.status.value, one.why, one.raised) for one in reconstruction.tried),
     )
     pictures = (
         ()

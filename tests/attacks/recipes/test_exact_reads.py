@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge.attacks.labels.tried import tried_labels
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.exact_reads import read_exactly
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.batch import Batch, DataSpec
-from leakgauge.clients import FedSGD, Protocol, client_update
+from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import (
@@ -102,3 +103,47 @@ def test_the_only_example_is_searched_for_from_a_read_that_explains_much_more_th
     assert read.proved is None
     assert (read.start is not None) == near
     assert portfolio.spent < 50
+
+
+class Headed(nn.Module):
+    """A perceptron with a head that is no linear layer."""
+
+    def __init__(self, head: str) -> None:
+        super().__init__()
+        self.a, self.out = nn.Linear(48, 96), nn.Linear(96, 5)
+        self.wide, self.head = nn.Linear(48, 5) if head == "wide" else None, head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        h = self.a(x).relu()
+        if self.wide is not None:
+            return self.out(h) + self.wide(x)
+        if self.head == "cosine":
+            return 5 * nn.functional.linear(nn.functional.normalize(h), self.out.weight)
+        return self.out(h) / 0.7 if self.head == "temperature" else self.out(h).log_softmax(1)
+
+
+@pytest.mark.parametrize("head", ["wide", "temperature", "log-softmax", "cosine"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_labels_are_found_whatever_makes_the_logits(n: int, head: str) -> None:
+    torch.manual_seed(0)
+    t, b = task(Headed(head)), batch(n)
+    b = Batch(b.inputs, 3 - b.labels)
+    found = attacked(seen(t, b))
+    assert certified(found, b) == n
+    assert found.labels is not None
+    pairs = assign(found.inputs, b.inputs)
+    assert pairs.take(found.labels).tolist() == b.labels.tolist()
+
+
+@pytest.mark.parametrize("labels_known", [False, True])
+def test_tried_labels_need_no_length_and_no_head(labels_known: bool) -> None:
+    torch.manual_seed(0)
+    t, b = task(Headed("wide")), batch(6)
+    client = FedAvg(lr=0.3)
+    update = client_update(t, client, b, Draws(1), defense=Clip(norm=0.1))
+    known = Knowledge(labels=b.labels.flip(0) if labels_known else None, example_count=6)
+    found = tried_labels(Observation(t, update, known), b.inputs)
+    assert found is not None
+    assert found.labels.tolist() == b.labels.tolist()
+    assert found.unexplained < 1e-3

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.outer_product import Errors, gradients, read_one
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.labels.tried import tried_labels
 from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Observation, OnStep, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, OnStep, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
@@ -55,7 +56,10 @@ class LinearRead(ReadingAttack):
     rows: int = 1
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """Costs no gradient evaluation. `EXACT` when certified, `CONVERGED` for an uncertain read."""
+        """Costs no gradient evaluation, but one a class where a certified example's label has to be tried.
+
+        `EXACT` when certified, `CONVERGED` for an uncertain read.
+        """
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
@@ -80,9 +84,12 @@ class LinearRead(ReadingAttack):
         like = observation.task.parameters[layers[0].weight].dtype
         inputs = data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like, torch.float32))
         labels, confidence = read_labels(observation, generator)
+        spent = 0
+        if certain and labels is None and (tried := tried_labels(observation, inputs)) is not None:
+            labels, confidence, spent = tried.labels, 1.0 - min(tried.unexplained, 1.0), tried.cost
         status = Status.EXACT if certain else Status.CONVERGED
         paired = examples == 1
-        return Reconstruction(inputs, labels, status, message, None, confidence, paired=paired)
+        return Reconstruction(inputs, labels, status, message, None, confidence, cost=Cost(spent), paired=paired)
 
     def _several(
         self,
@@ -117,12 +124,26 @@ class LinearRead(ReadingAttack):
                 "no unit was driven by one example alone: every ratio is a mixture outside the data's range",
             )
         groups = groups[:examples]
-        pooled = [(ratios[g] * strength[g, None].square()).sum(0) / strength[g].square().sum() for g in groups]
+        pooled = [_pooled(ratios[g], strength[g], doubt[g]) for g in groups]
         agreed = sum(len(g) > 1 for g in groups)
         message = (
             f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
         )
         return torch.stack(pooled), False, message
+
+
+def _pooled(
+    ratios: Float[Tensor, "rows d"], strength: Float[Tensor, " rows"], doubt: Float[Tensor, " rows"]
+) -> Float[Tensor, " d"]:
+    """The example that rows agree on: the mean of those that rounding alone can have moved from their median.
+
+    A row that another example drives a little is further off.
+    """
+    centre = ratios.median(0).values
+    gap = (ratios - centre).norm(dim=1) / centre.norm().clamp_min(1e-12)
+    near = gap <= 2 * doubt
+    weight = strength.square() * (near if bool(near.any()) else torch.ones_like(near))
+    return (ratios * weight[:, None]).sum(0) / weight.sum()
 
 
 def read_labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:

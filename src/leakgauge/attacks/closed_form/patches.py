@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.labels.tried import tried_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, twice_differentiable
+from leakgauge.tensors import twice_differentiable
 
 PROBES = 2
 """Examples that are sent through the model: BatchNorm in train mode refuses one."""
@@ -52,13 +52,18 @@ class PatchRead(ReadingAttack):
         flat = patches.new_zeros(found.places.numel())
         flat[found.places.flatten()] = patches.flatten()
         inputs = data.denormalise(flat.view(1, *data.shape))
-        labels, confidence = observation.knowledge.labels, None
+        labels, confidence, spent = observation.knowledge.labels, None, 0
         if labels is None:
             guess = CountsFromLastLayer().infer(observation, generator)
-            if isinstance(guess, Unknown):
+            tried = tried_labels(observation, inputs) if isinstance(guess, Unknown) else None
+            if tried is not None:
+                labels, confidence, spent = tried.labels, 1.0 - min(tried.unexplained, 1.0), tried.cost
+            elif isinstance(guess, Unknown):
                 return Reconstruction(inputs, None, Status.CONVERGED, f"read, not certified: {guess.message}")
-            labels, confidence = guess.labels, guess.confidence
+            else:
+                labels, confidence = guess.labels, guess.confidence
         explainer = Explainer.of(observation, generator)
+        explainer.spent = spent
         left, certified = explainer.left(Batch(inputs, labels)), explainer.certified(Batch(inputs, labels), generator)
         return Reconstruction(
             inputs.to(torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)),
@@ -111,13 +116,15 @@ def find_patches(task: Task, generator: torch.Generator) -> Patches | None:
 
 def _places(task: Task, module: nn.Module) -> Int[Tensor, "tokens size"] | None:
     """The input's entry numbers as the layer is given them; `None` unless each is given exactly once."""
-    count = torch.Size(task.data.shape).numel()
-    numbers = torch.arange(count, dtype=torch.float64).expand(PROBES, -1).view(PROBES, *task.data.shape)
+    count, data = torch.Size(task.data.shape).numel(), task.data
+    raw = torch.linspace(data.low, data.high, count, dtype=torch.float64)
+    numbers = raw.expand(PROBES, -1).reshape(PROBES, *data.shape)
+    known, order = data.normalise(numbers)[0].flatten().sort()
     seen: list[Tensor] = []
     handle = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
     try:
         with torch.no_grad(), twice_differentiable():
-            functional_call(task.module, _state(task, task.parameters), (numbers,))
+            task.logits(task.parameters, task.buffers, numbers)
     finally:
         handle.remove()
     if len(seen) != 1 or len(seen[0]) != PROBES or seen[0].numel() != PROBES * count:
@@ -132,19 +139,16 @@ def _places(task: Task, module: nn.Module) -> Int[Tensor, "tokens size"] | None:
         given = given[0]
     else:
         return None
-    entries = given.flatten().round().long()
-    whole = torch.equal(entries.sort().values, torch.arange(count)) and torch.equal(given.flatten(), entries.double())
-    return entries.view(given.shape) if whole else None
-
-
-def _state(task: Task, parameters: Tensors) -> Tensors:
-    """What the module is called with: BatchNorm in train mode writes into buffers, which the task keeps."""
-    return {**parameters, **{name: value.clone() for name, value in task.buffers.items()}}
+    seen_values, places = given.flatten().sort()
+    if not torch.equal(seen_values, known) or bool((known.diff() <= 0).any()):
+        return None
+    return torch.empty_like(order).scatter_(0, places, order).view(given.shape)
 
 
 def _embedding(task: Task, module: nn.Module, tokens: int, first: int, generator: torch.Generator) -> str | None:
     """The parameter whose gradient is that of the layer's output, summed over random examples."""
-    x = torch.rand((PROBES, *task.data.shape), generator=generator, dtype=torch.float64)
+    data = task.data
+    x = data.low + data.range * torch.rand((PROBES, *data.shape), generator=generator, dtype=torch.float64)
     parameters = {k: v.detach().clone().requires_grad_() for k, v in task.parameters.items()}
     outputs: list[Tensor] = []
 
@@ -154,7 +158,7 @@ def _embedding(task: Task, module: nn.Module, tokens: int, first: int, generator
     handle = module.register_forward_hook(keep)
     try:
         with twice_differentiable():
-            answer = functional_call(task.module, _state(task, parameters), (x,))
+            answer = task.logits(parameters, task.buffers, x)[0]
     finally:
         handle.remove()
     loss = (answer * torch.randn(answer.shape, generator=generator, dtype=torch.float64)).sum()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.attacks.labels.tried import assigned, tried_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
@@ -56,15 +56,19 @@ class BatchRead:
         if found.inputs is None or count is None:
             return found
         if len(found.inputs) < count:
-            return Reconstruction(None, None, Status.FAILED, found.message)
+            return replace(found, labels=None, paired=False)
         gradient = mean_gradient_of(observation)
         labels = None if gradient is None else paired_labels(observation, found.inputs, gradient)
-        if labels is None:
-            return Reconstruction(None, None, Status.FAILED, f"{found.message}; nothing tells which label is whose")
-        batch = Batch(found.inputs, labels)
         explainer = Explainer.of(observation, generator)
-        room = budget.gradient_evaluations
-        if room is not None and room < (2 + count) * explainer.simulator.cost(count):
+        room, price = budget.gradient_evaluations, (2 + count) * explainer.simulator.cost(count)
+        if labels is None and (room is None or room >= price + observation.task.data.classes):
+            tried = tried_labels(observation, found.inputs)
+            labels, explainer.spent = (None, 0) if tried is None else (tried.labels, tried.cost)
+        if labels is None:
+            words = f"{found.message}; nothing tells which label is whose"
+            return replace(found, labels=None, message=words, paired=False)
+        batch = Batch(found.inputs, labels)
+        if room is not None and room < price:
             return Reconstruction(None, None, Status.OUT_OF_BUDGET, "the budget has no room for the certificate")
         left = explainer.left(batch)
         certified = explainer.certified(batch, generator)
@@ -118,10 +122,4 @@ def paired_labels(
         h, slope = torch.cat([h, h.new_ones(len(h), 1)], 1), torch.cat([slope, offset[:, None]], 1)
     explained = p.T @ h - len(h) * slope  # Σ e_k h_kᵀ, classes by features
     shares: Tensor = (explained @ torch.linalg.pinv(h)).T[:, : task.data.classes]
-    known = observation.knowledge.labels
-    if known is None or len(known) != len(shares):
-        return shares.argmax(1)
-    slots, which = linear_sum_assignment(-shares[:, known.cpu().long()].numpy())
-    labels = known.cpu().clone()
-    labels[slots] = known.cpu()[which]
-    return labels
+    return assigned(shares, observation.knowledge.labels)

@@ -258,6 +258,8 @@ def readable_layer(task: Task, generator: torch.Generator, like: Tensor) -> Tail
     """The layer that peeling reads, in the dtype and on the device of `like`, or why there is none."""
     if why := mixes(task):
         return why
+    if not task.of_classes:
+        return "the loss takes real numbers for labels, of which no list can be tried"
     raw = torch.rand((3, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
     raw = task.data.low + task.data.range * raw
     for layer in input_layers(task, generator):

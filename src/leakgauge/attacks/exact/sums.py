@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.attacks.matching.simulator import cohort_view
 from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation
@@ -169,10 +167,9 @@ class Tail:
 
         handle = self.task.module.get_submodule(self.layer.name).register_forward_hook(replace)
         data = self.task.data
-        grey = data.normalise(torch.full((1, *data.shape), (data.low + data.high) / 2).to(self.weight))
-        state = {**self.task.parameters, **{name: value.clone() for name, value in self.task.buffers.items()}}
+        grey = torch.full((1, *data.shape), (data.low + data.high) / 2).to(self.weight)
         try:
-            return cast(Tensor, functional_call(self.task.module, state, (grey,)))
+            return self.task.logits(self.task.parameters, self.task.buffers, grey)[0]
         finally:
             handle.remove()
 
@@ -180,7 +177,7 @@ class Tail:
         """∂loss/∂z of each example by itself (not of the mean)."""
         z = z.detach().requires_grad_()
         logits = self.logits(z)
-        loss = self.task.loss(logits, labels) * len(z)
+        loss = self.task.loss_of(logits, labels) * len(z)
         (slope,) = torch.autograd.grad(loss, z)
         return slope
 
@@ -203,7 +200,7 @@ class Tail:
         columns = []
         for label in range(classes):
             at = logits.detach().requires_grad_()
-            loss = self.task.loss(at, torch.full((len(z),), label, device=z.device)) * len(z)
+            loss = self.task.loss_of(at, torch.full((len(z),), label, device=z.device)) * len(z)
             columns.append((torch.autograd.grad(loss, at)[0] * slope).sum(1))
         return torch.stack(columns, 1)
 

@@ -112,7 +112,7 @@ def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor, client: Task
     kind = next(iter(client.parameters.values())).dtype
 
     def in_its_type(logits: Tensor, labels: Tensor) -> Tensor:
-        return client.loss(logits.to(kind), labels).to(logits)  # it may hold tensors of its own
+        return client.loss_of(logits.to(kind), labels).to(logits)  # it may hold tensors of its own
 
     loss: Loss = client.loss if client.loss is cross_entropy else in_its_type
     task = Task.of(_Head(weight, bias, tangent), DataSpec(shape=(width,), classes=outputs), loss=loss, name="head")

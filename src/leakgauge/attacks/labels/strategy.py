@@ -182,7 +182,7 @@ def lowers_the_label(task: Task) -> bool:
     logits = logits.to(next(iter(task.parameters.values()))).requires_grad_()
     labels = labels.to(logits.device)
     try:
-        total = torch.stack([task.loss(z[None], y[None]) for z, y in zip(logits, labels, strict=True)]).sum()
+        total = torch.stack([task.loss_of(z[None], y[None]) for z, y in zip(logits, labels, strict=True)]).sum()
         (slope,) = torch.autograd.grad(total, logits)
     except FOREIGN:
         return False

@@ -215,15 +215,20 @@ class Explainer:
     def certified(self, batch: Batch, generator: torch.Generator) -> Bool[Tensor, " n"]:
         """Which examples are proved: together they explain the update to its rounding, and each must be what it is.
 
-        Behind noise, rounding or draws that are not known nothing explains an update that well.
+        Behind noise, rounding or draws that are not known nothing explains an update that well. Whole numbers are no
+        labels where the loss takes real ones.
         """
         count = len(batch)
+        if not self.simulator.task.of_classes and not batch.labels.is_floating_point():
+            return torch.zeros(count, dtype=torch.bool)
         if self.tolerance > SHIFT / 10 or not self.left(batch) <= self.tolerance:
             return torch.zeros(count, dtype=torch.bool)
         data, proved = self.simulator.task.data, []
         for index in range(count):
             moved = batch.inputs.double().clone()
-            moved[index] += SHIFT * data.range * torch.randn(moved[index].shape, generator=generator).double()
+            step = SHIFT * data.range * torch.randn(moved[index].shape, generator=generator).double()
+            beyond = (moved[index] + step < data.low) | (moved[index] + step > data.high)
+            moved[index] += torch.where(beyond, -step, step)
             proved.append(self.left(Batch(moved, batch.labels)) > 10 * self.tolerance)
         return torch.tensor(proved)
 

@@ -149,7 +149,8 @@ class Auto:
             return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))
         if portfolio.ended:
             return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
-        return portfolio.answer(self._search(portfolio, observation, read, generator))
+        found = self._search(portfolio, observation, read, generator)
+        return portfolio.answer(read.unlabelled if found.inputs is None and read.unlabelled else found)
 
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator
@@ -158,7 +159,8 @@ class Auto:
         assert proved.inputs is not None
         assert proved.labels is not None
         count = observation.examples or 0
-        left = remaining(observation, Batch(proved.inputs, proved.labels))
+        batch = Batch(proved.inputs, proved.labels)
+        left = portfolio.asked("the rest of the update", lambda: remaining(observation, batch), None)
         if portfolio.ended:
             rest = Reconstruction(None, None, portfolio.ended)
         elif left is None:  # they cannot be taken out: all are searched for
@@ -177,17 +179,24 @@ class Auto:
             # So near, 1 − cosine has no digits left in float32, and the prior alone would lead away.
             portfolio.compute = replace(portfolio.compute, dtype=torch.float64)
             if read.doubt is None:
-                first, doubt = read_start(observation, read.start.inputs, generator)
+                inputs = read.start.inputs
+                plain = Given(inputs), 1.0
+                first, doubt = portfolio.asked("near", lambda: read_start(observation, inputs, generator), plain)
             else:
                 first, doubt = Given(read.start.inputs), read.doubt
                 # Its examples are in an order of their own.
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
-        if first is None and not refuses(observation) and is_smooth(observation.task, generator):
+        ratios = first is None and not refuses(observation)
+        if ratios and portfolio.asked("smooth", lambda: is_smooth(observation.task, generator), False):
             steps = self.smooth_steps * min(observation.examples or 1, GROWTH)
-            return portfolio.run("adam-ratios", AdamRatios(iterations=steps), observation, generator)
+            found = portfolio.run("adam-ratios", AdamRatios(iterations=steps), observation, generator)
+            if found.status is not Status.FAILED:
+                return found
         search = Search(self, first, doubt)
         if first is None and several_steps(observation) is not None:
-            return portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
+            found = portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
+            if found.status is not Status.FAILED:
+                return found
         if read.start is None:
             return portfolio.run("matching", search, observation, generator)
         return searched_from(read.start, search, portfolio, observation, generator)

@@ -15,6 +15,7 @@ from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.clients import FedSGD
 from leakgauge.defenses import Clip, ClipExamples, MixUp, parts_of, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
@@ -74,6 +75,7 @@ class ExactReads:
             certify any (the model draws at random, or the order of the client's steps is unknown), those that
             `AGREEING` rows show.
         start: all examples, paired with labels, but not certified.
+        unlabelled: some examples without labels, not certified: the answer where no search can go on without labels.
         whole: `proved` holds all examples, so that nothing is left to search for.
         doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
             layer that was read says it better.
@@ -82,6 +84,7 @@ class ExactReads:
     proved: Reconstruction | None = None
     start: Reconstruction | None = None
     doubt: float | None = None
+    unlabelled: Reconstruction | None = None
     whole: bool = False
 
 
@@ -93,6 +96,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         return ExactReads(one)
     draws = generator.clone_state()  # the search starts from the same draws, whatever is read before it
     starts: list[Reconstruction] = []
+    unlabelled: Reconstruction | None = None
     for method in EXACT:
         reserve = method.reserve(observation)
         found = portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
@@ -100,16 +104,20 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             return ExactReads(found)
         if (sure := _proved(found)) is not None:
             return ExactReads(sure)
-        if found.inputs is not None and found.labels is not None and found.paired and len(found.inputs) == count:
+        if found.inputs is not None and found.labels is None:
+            unlabelled = unlabelled or found
+        if found.labels is not None and found.inputs is not None and found.paired and len(found.inputs) == count:
             starts.append(found)
         if portfolio.ended:
             break
     if count == 1 and one.inputs is not None:
-        return _single(portfolio, observation, one, draws)
-    agreed = None if portfolio.ended else _agreed(portfolio, observation, draws)
-    if agreed is not None:
-        return agreed
-    return _nearest(portfolio, observation, starts, draws)
+        return portfolio.asked("nearest", lambda: _single(portfolio, observation, one, draws), ExactReads(start=one))
+    if not portfolio.ended:
+        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, draws), None)
+        if agreed is not None:
+            return agreed
+    near = portfolio.asked("nearest", lambda: _nearest(portfolio, observation, starts, draws), ExactReads())
+    return replace(near, unlabelled=unlabelled)
 
 
 def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads | None:
@@ -227,17 +235,30 @@ def searched_from(
     knowledge = observation.knowledge
     if _leaves_out(observation):
         return portfolio.run("matching", search, observation, generator)
-    explainer = Explainer.of(observation, generator.clone_state())
-    found = portfolio.run(
-        "matching", search, observation, generator, reserve=2 * explainer.simulator.cost(observation.examples or 1)
-    )
-    known, data = knowledge.labels, observation.task.data
+    draws = generator.clone_state()
+    price = 2 * (knowledge.local_training or FedSGD()).steps(observation.examples or 1)
+    found = portfolio.run("matching", search, observation, generator, reserve=price)
+    return portfolio.asked("nearer", lambda: _nearer(start, found, portfolio, observation, draws), found)
+
+
+def _nearer(
+    start: Reconstruction,
+    found: Reconstruction,
+    portfolio: Portfolio,
+    observation: Observation,
+    generator: torch.Generator,
+) -> Reconstruction:
+    """Whichever of a read and what was found from it explains more."""
+    known, data = observation.knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
+    if found.inputs is None and own is None:
+        return start
     if start.inputs is None or own is None or (found.inputs is not None and other is None):
         return found
     read = start.inputs.clamp(data.low, data.high)
     if found.inputs is None or other is None:
         return replace(found, inputs=read, labels=start.labels)
+    explainer = Explainer.of(observation, generator)
     left, after = explainer.left(Batch(read, own)), explainer.left(Batch(found.inputs, other))
     portfolio.spent += explainer.spent
     if left >= after:

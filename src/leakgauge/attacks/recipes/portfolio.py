@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import parts_of
+from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step, Tried
 from leakgauge.task import Batch, Mode
 from leakgauge.tensors import map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+T = TypeVar("T")
 
 DONE = (Status.STOPPED, Status.TIME_LIMIT)
 """The caller or the clock ends everything, not one method."""
@@ -64,28 +69,37 @@ class Portfolio:
             allowed = max(int(share * allowed) - reserve, 0)
         if seconds is not None:
             seconds = seconds - (time.perf_counter() - self._began)
+        raised = False
         if allowed == 0 or (seconds is not None and seconds <= 0):
             status = Status.OUT_OF_BUDGET if allowed == 0 else Status.TIME_LIMIT
             found = Reconstruction(None, None, status, "the budget allowed no evaluation")
         else:
-            found = attack.reconstruct(
-                observation,
-                generator,
-                budget=Budget(gradient_evaluations=allowed, seconds=seconds),
-                compute=self.compute,
-                on_step=self._from(self.spent),
-            )
+            given = Budget(gradient_evaluations=allowed, seconds=seconds)
+            try:
+                found = attack.reconstruct(
+                    observation, generator, budget=given, compute=self.compute, on_step=self._from(self.spent)
+                )
+            except FOREIGN as error:  # the model is anybody's, and no other method ends with this one
+                found, raised = Reconstruction(None, None, Status.FAILED, said(error)), True
         found = replace(found, trace=tuple((self.spent + n, value) for n, value in found.trace))
         self.spent += found.cost.gradient_evaluations
         if found.status in DONE:
             self.ended = found.status
-        if note:
-            self.note(name, found.status, found.message)
+        if note or raised:
+            self.note(name, found.status, found.message, raised=raised)
         return found
 
-    def note(self, name: str, status: Status, why: str) -> None:
+    def asked(self, name: str, question: Callable[[], T], otherwise: T) -> T:
+        """The answer to a question about the observation, or `otherwise` where it raises, which is noted."""
+        try:
+            return question()
+        except FOREIGN as error:
+            self.note(name, Status.FAILED, said(error), raised=True)
+            return otherwise
+
+    def note(self, name: str, status: Status, why: str, *, raised: bool = False) -> None:
         """Keeps how a method ended."""
-        self.tried.append(Tried(name, status, why))
+        self.tried.append(Tried(name, status, why, raised))
 
     def answer(self, found: Reconstruction) -> Reconstruction:
         """The answer of the whole run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,6 +114,20 @@ class BrokenElsewhere:
         return f"{self.by}; no attack here does that, so finding nothing says little"
 
 
+@dataclass(frozen=True)
+class MethodRaised:
+    """A method that the attack tried ended by an error: what it would have found is not known."""
+
+    method: str
+    why: str
+    trials: int
+    of: int
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.method} ended by an error in {self.trials} of {self.of} trials ({self.why})"
+
+
 Flag = (
     Uninformed
     | BrokenElsewhere
@@ -122,6 +137,7 @@ Flag = (
     | ControlNotRecovered
     | NoBetterThanPrior
     | RestartsDisagree
+    | MethodRaised
 )
 
 
@@ -139,6 +155,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
         *_control(found, group),
         *_prior(control if control is not None else group, found),
         *_disagree(group, control),
+        *_raised(group, found),
     )
 
 
@@ -188,6 +205,18 @@ def _no_gradient(group: TrialGroup) -> list[Flag]:
 def _stands(trial: Trial) -> bool:
     values = [value for _, value in trial.trace if value is not None]
     return max(values) - min(values) <= 1e-9 * max(abs(v) for v in values)
+
+
+def _raised(group: TrialGroup, found: Finding) -> list[Flag]:
+    if found.level is Level.EXPOSED:
+        return []
+    first: dict[str, str] = {}
+    times: Counter[str] = Counter()
+    for trial in group.trials:
+        broken = {one.name: one.why for one in trial.tried if one.raised}
+        times.update(broken.keys())
+        first = broken | first
+    return [MethodRaised(name, first[name], n, len(group.trials)) for name, n in times.items()]
 
 
 def _control(found: Finding, group: TrialGroup) -> list[Flag]:

@@ -118,6 +118,16 @@ class Explanation:
 
 
 @dataclass(frozen=True)
+class Attempted:
+    """One method of an attack of several: how it ended, and whether by an error."""
+
+    name: str
+    status: str
+    why: str
+    raised: bool
+
+
+@dataclass(frozen=True)
 class Trial:
     """One attack on one client's update.
 
@@ -126,6 +136,7 @@ class Trial:
         blind: why the update says nothing of its images; empty where it does, or was not asked.
         explained: of a captured update.
         tokens: of texts, what was read of them.
+        tried: the methods of an attack of several, in order.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
     """
@@ -149,6 +160,7 @@ class Trial:
     seconds: float
     explained: Explanation | None = None
     tokens: TokenScores | None = None
+    tried: tuple[Attempted, ...] = ()
 
     @property
     def client(self) -> int:
@@ -192,6 +204,7 @@ class Trial:
             scores=scores,
             controls=replace(controls, mean_image=(), other_client=other),
             trace=_ends(self.trace),
+            tried=tuple(one for one in self.tried if one.raised),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -227,6 +240,7 @@ class Trial:
             seconds=found["cost"]["seconds"],
             explained=None if found.get("explained") is None else Explanation.from_json(found["explained"]),
             tokens=None if found.get("tokens") is None else TokenScores(**found["tokens"]),
+            tried=tuple(Attempted(**one) for one in found.get("tried", ())),
         )
 
 

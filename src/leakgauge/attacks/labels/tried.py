@@ -1,0 +1,112 @@
+"""Labels of examples that are known: those under which their own gradients make up the update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from leakgauge.batch import Batch
+from leakgauge.clients import rescales_entries
+from leakgauge.clients.protocol import example_gradients
+from leakgauge.defenses import view_of
+from leakgauge.errors import FOREIGN
+from leakgauge.observation import Observation
+from leakgauge.tensors import Tensors, entries
+from leakgauge.update import UpdateKind
+
+TIMES = 16
+"""Entries of the update that are compared, for each pair of an example and a label."""
+MOST_PAIRS = 2048
+"""Pairs of an example and a label."""
+MOST_ENTRIES = 2**24
+"""Of the gradients that are held at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class TriedLabels:
+    """Labels of given examples.
+
+    Attributes:
+        labels: of each.
+        unexplained: share of the length of the entries that were compared which no labels explain.
+        cost: gradient evaluations.
+    """
+
+    labels: Int[Tensor, " n"]
+    unexplained: float
+    cost: int
+
+
+def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> TriedLabels | None:
+    """Each example under each label, and least squares for how much of each is in the update.
+
+    It asks for nothing of the model's head. The update's length need not be known, nor need it be of one local step:
+    only its direction is compared, in the smallest tensors that say enough, where entries were sent.
+
+    Args:
+        inputs: raw examples, all those of the update.
+
+    Returns:
+        `None` where examples have no gradients of their own, a client's optimiser rescales entries, or there are more
+        than `MOST_PAIRS` to try.
+    """
+    task, known = observation.task, observation.knowledge
+    n, classes = len(inputs), task.data.classes
+    given = known.labels
+    if task.stochastic or task.penalties or rescales_entries(known.local_training) or n * classes > MOST_PAIRS:
+        return None
+    if given is not None and (given.ndim != 1 or len(given) != n):
+        return None
+    task = task.to(torch.empty((), dtype=torch.float64))
+    inputs = inputs.detach().to(next(iter(task.parameters.values())))
+    names = _smallest(observation.update.tensors, TIMES * n * classes)
+    pairs = torch.arange(n * classes)
+    made = []
+    try:
+        for at in pairs.split(max(1, MOST_ENTRIES // entries(task.parameters))):
+            batch = Batch(inputs[at // classes], at % classes)
+            each = example_gradients(task, task.parameters, task.buffers, batch, None)
+            made.append(torch.cat([each[name].detach().flatten(1) for name in names], 1))
+    except FOREIGN:
+        return None
+    sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+    sent = sign * torch.cat([observation.values(name).flatten().cpu() for name in names])
+    columns = torch.cat(made).cpu()
+    if known.defense is not None:
+        support = view_of(known.defense, observation.update, known.draws).support
+        if support is not None:
+            seen = torch.cat([support[name].flatten().cpu() for name in names]).bool()
+            sent, columns = sent[seen], columns[:, seen]
+    size = float(sent.norm())
+    if not 0 < size < float("inf") or not bool(columns.isfinite().all()):
+        return None
+    # Σ_c p_c·g(c) is zero for cross-entropy: of all solutions the shortest, whose largest entry is the label's.
+    unit = columns.norm(dim=1).max().clamp_min(torch.finfo(torch.float64).tiny)
+    solved = torch.linalg.lstsq((columns / unit).T, sent / size, driver="gelsd").solution
+    unexplained = float(((columns / unit).T @ solved - sent / size).norm())
+    return TriedLabels(assigned(solved.view(n, classes), given), unexplained, classes)
+
+
+def assigned(shares: Float[Tensor, "n classes"], given: Int[Tensor, " n"] | None) -> Int[Tensor, " n"]:
+    """The label of each example by its largest share, or the best order of labels that are known."""
+    if given is None or len(given) != len(shares):
+        return shares.argmax(1)
+    slots, which = linear_sum_assignment(-shares[:, given.cpu().long()].numpy())
+    labels = given.cpu().clone()
+    labels[slots] = given.cpu()[which]
+    return labels
+
+
+def _smallest(tensors: Tensors, wanted: int) -> list[str]:
+    """Names of the smallest tensors that have so many entries together."""
+    names, total = [], 0
+    for name in sorted(tensors, key=lambda name: tensors[name].numel()):
+        names.append(name)
+        total += tensors[name].numel()
+        if total >= wanted:
+            break
+    return names

@@ -1,0 +1,255 @@
+"""What a network's gradient is made of, whatever words the network is written in.
+
+`traced(task)` follows every parameter's gradient back to sums of outer products. A `OuterSum` is one such sum
+
+    M = Σ over examples and positions of  δ ⊗ a        [blocks, outputs, inputs]
+
+with error signals δ and activations a. Gradients hold it through a linear map that the server knows: the identity for
+the weight of a linear layer or a convolution (`OuterSum.weight`), something else where the weight is computed from
+parameters (`weight_norm`, a scale, a merged LoRA). Products that read one tensor form a `Group`: q, k and v, the halves
+of a weight, a block's convolution and its shortcut. That tensor, `Group.hidden`, is the deepest one of which the
+activations are affine maps that depend on parameters alone; a reader that finds it knows all that is above.
+
+    graph = traced(task)
+    for group in graph.groups:
+        for product in group.products:
+            product.activation              # None: a plain sum of δ (a bias); .windows: of a convolution; .hot: a table
+            graph.read(product, hidden)     # the rows that it reads of group.hidden, one for each example and position
+    graph.unexplained                       # parameters used in a way that is not understood
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, fx
+
+from leakgauge.batch import Batch
+from leakgauge.task import Task
+from leakgauge.tensors import Tensors
+from leakgauge.view.affine import affine_bases, representatives
+from leakgauge.view.axes import Atom, cut
+from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished, remade
+from leakgauge.view.trace import TracedGradient, probe, trace
+
+__all__ = ["Graph", "Group", "OuterSum", "traced"]
+
+
+@dataclass(frozen=True, eq=False)
+class OuterSum:
+    """A sum of outer products in the gradients.
+
+    Attributes:
+        node: the sum in the graph, in axes of its own.
+        terms: what is summed up: one, or several where a parameter is used several times.
+        parameters: whose gradients hold it.
+        weight: the parameter of which it is the gradient itself; `None` where a map lies between.
+    """
+
+    node: fx.Node
+    terms: tuple[Term, ...]
+    parameters: tuple[str, ...]
+    weight: str | None
+
+    @property
+    def activation(self) -> Operand | None:
+        """Of the only term, or the first; `None` for a plain sum of the error signal."""
+        return self.terms[0].activation
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Blocks (the groups of a convolution), outputs and inputs of the product as matrices."""
+        blocks, outputs, inputs = (math.prod(a.length for a in self._axes(kind)) for kind in _KINDS)
+        return blocks, outputs, inputs
+
+    def _axes(self, kind: str) -> list[Atom]:
+        return [a for a, k in self.terms[0].kinds if k == kind]
+
+    def matrices(self, value: Tensor) -> Float[Tensor, "blocks outputs inputs"]:
+        """The product as matrices, from its value in the graph's axes."""
+        own = [a for axis in cut(self.terms[0].dims) for a in axis]
+        order = [a for kind in _KINDS for a in self._axes(kind)]
+        return value.reshape([a.length for a in own]).permute([own.index(a) for a in order]).reshape(self.shape)
+
+    def tensor(self, matrices: Float[Tensor, "blocks outputs inputs"]) -> Tensor:
+        """The product in the graph's axes, from its matrices."""
+        own = [a for axis in cut(self.terms[0].dims) for a in axis]
+        order = [a for kind in _KINDS for a in self._axes(kind)]
+        found = matrices.reshape([a.length for a in order]).permute([order.index(a) for a in own])
+        return found.reshape([math.prod(a.length for a in axis) for axis in cut(self.terms[0].dims)])
+
+
+_KINDS = ("both", "signal", "activation")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Products whose activations are affine maps of the same tensors.
+
+    Attributes:
+        hidden: one tensor; several where the terms of a product read several; none for shifts.
+        products: with a tensor to read, and no shifts.
+        shifts: plain sums of the error signals of its products: the gradients of their biases.
+    """
+
+    hidden: tuple[fx.Node, ...]
+    products: tuple[OuterSum, ...]
+    shifts: tuple[OuterSum, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the hidden tensor of one example."""
+        return tuple(int(s) for s in self.hidden[0].meta["val"].shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Products of all parameters of a task.
+
+    Attributes:
+        unexplained: parameters whose gradient has another source than `products`, with what computes it.
+    """
+
+    task: Task
+    trace: TracedGradient
+    colours: Colours
+    products: tuple[OuterSum, ...]
+    unexplained: tuple[tuple[str, str], ...]
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is drawn at random."""
+        return self.colours.drawn
+
+    @cached_property
+    def bases(self) -> dict[fx.Node, fx.Node]:
+        """For every tensor of the forward pass the deepest one of which it is an affine map."""
+        return affine_bases(self.trace, self.colours)
+
+    @cached_property
+    def same(self) -> dict[fx.Node, fx.Node]:
+        """For every tensor the first one that is computed in the same way."""
+        return representatives(self.trace.code.graph)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Groups in the order of the forward pass, shifts without a product last."""
+        found: dict[tuple[fx.Node, ...], list[OuterSum]] = {}
+        places = {n: k for k, n in enumerate(self.trace.code.graph.nodes)}
+        shifts = [p for p in self.products if p.activation is None]
+        for p in self.products:
+            if p.activation is not None:
+                found.setdefault(self._hidden(p), []).append(p)
+        groups, used = [], set[OuterSum]()
+        for hidden in sorted(found, key=lambda nodes: [places[n] for n in nodes]):
+            signals = {self.same[t.signal.node] for p in found[hidden] for t in p.terms}
+            own = tuple(s for s in shifts if {self.same[t.signal.node] for t in s.terms} <= signals)
+            used.update(own)
+            groups.append(Group(hidden, tuple(found[hidden]), own))
+        left = tuple(s for s in shifts if s not in used)
+        return (*groups, *(Group((), (), (s,)) for s in left))
+
+    def _hidden(self, product: OuterSum) -> tuple[fx.Node, ...]:
+        nodes = [t.activation.node for t in product.terms if t.activation is not None]
+        return tuple(dict.fromkeys(self.same[self.bases.get(n, n)] for n in nodes))
+
+    @property
+    def inputs(self) -> fx.Node:
+        """The raw examples."""
+        return self.trace.nodes["inputs"]
+
+    @cached_property
+    def first(self) -> tuple[Group, ...]:
+        """Groups that read the raw examples and nothing else."""
+        return tuple(g for g in self.groups if g.hidden == (self.inputs,))
+
+    def read(self, product: OuterSum, hidden: Tensor, term: int = 0) -> Float[Tensor, "blocks rows inputs"]:
+        """Activations that a product reads of its group's hidden tensor, a row for each example and position.
+
+        Args:
+            hidden: of any number of examples, ``[n, *group.shape]``.
+        """
+        of = product.terms[term]
+        assert of.activation is not None
+        base = self.same[self.bases.get(of.activation.node, of.activation.node)]
+        value = hidden
+        if self.same[of.activation.node] is not base:
+            value = self._above(base, of.activation.node, hidden)
+        own = [a for axis in cut(of.activation.dims) for a in axis]
+        kinds = dict(of.kinds)
+        blocks = [a for a in own if kinds.get(a) == "both"]
+        inputs = [a for a in own if kinds.get(a) == "activation"]
+        rows = [a for a in own if a not in kinds]
+        found = of.activation.matrix(value, (*blocks, *rows, *inputs), self._sized(len(hidden)))
+        counts = [math.prod(a.length for a in axes) for axes in (blocks, inputs)]
+        return found.reshape(counts[0], -1, counts[1])
+
+    def remade(self, batch: Batch) -> Tensors:
+        """The gradients of a batch put together from the error signals and activations of the products alone."""
+        sized, made = self._sized(len(batch)), dict[fx.Node, Tensor]()
+        operands = [o for p in self.products for t in p.terms for o in (t.signal, t.activation) if o is not None]
+        nodes = list(dict.fromkeys(o.node for o in operands))
+        values = dict(zip(nodes, self.trace.evaluate(nodes, self.task, batch), strict=True))
+        for p in self.products:
+            own = [(t.signal.node, t.activation.node if t.activation is not None else None) for t in p.terms]
+            given = [(values[one], None if two is None else values[two]) for one, two in own]
+            made[p.node] = torch.stack([remade(t, *g, sized) for t, g in zip(p.terms, given, strict=True)]).sum(0)
+        wanted = {name: g for name, g in self.trace.gradients.items() if g is not None}
+        found = self.trace.evaluate(list(wanted.values()), self.task, batch, given=made)
+        return dict(zip(wanted, found, strict=True))
+
+    def _above(self, base: fx.Node, node: fx.Node, value: Tensor) -> Tensor:
+        shape = (len(value), *self.task.data.shape)
+        batch = probe(self.task, len(value))
+        if base is self.inputs:
+            batch = Batch(value.reshape(shape), batch.labels)
+        return self.trace.evaluate([node], self.task, batch, given={base: value})[0]
+
+    def _sized(self, examples: int) -> Callable[[int], int]:
+        traced = self.trace.examples
+        return lambda length: length if length % traced else length // traced * examples
+
+
+_GRAPHS: weakref.WeakKeyDictionary[Task, Graph] = weakref.WeakKeyDictionary()
+
+
+def traced(task: Task) -> Graph:
+    """The graph of a task; traced once."""
+    if task not in _GRAPHS:
+        _GRAPHS[task] = _graph(task)
+    return _GRAPHS[task]
+
+
+def _graph(task: Task) -> Graph:
+    made = trace(task)
+    colours = Colours(made)
+    finder = OuterProducts(colours)
+    products: dict[fx.Node, list[str]] = {}
+    unexplained: list[tuple[str, str]] = []
+    for name, gradient in made.gradients.items():
+        pending, seen = [] if gradient is None else [gradient], set[fx.Node]()
+        while pending:
+            node = pending.pop()
+            if node in seen or node not in colours.behind:
+                continue
+            seen.add(node)
+            behind = [n for n in node.all_input_nodes if n in colours.behind]
+            if finder.of(node) is not None:
+                products.setdefault(node, []).append(name)
+            elif any(n in colours.data and n not in behind for n in node.all_input_nodes):
+                unexplained.append((name, node.name))
+            else:
+                pending += behind
+    own = {g: name for name, g in made.gradients.items() if g is not None}
+    found = [
+        OuterSum(n, tuple(finished(t) for t in finder.of(n) or ()), tuple(names), own.get(n))
+        for n, names in products.items()
+        if finder.of(n)
+    ]
+    return Graph(task, made, colours, tuple(found), tuple(unexplained))

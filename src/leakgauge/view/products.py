@@ -1,0 +1,308 @@
+"""The sums of outer products that a gradient is made of, found in its graph.
+
+A gradient is linear in the derivative of the loss. Going back from a parameter's gradient through linear operations one
+meets places where a tensor that depends on the examples is multiplied with an error signal and examples and positions
+are summed over: a sum of outer products δ ⊗ a of error signal and activation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, fx
+
+from leakgauge.view.axes import Atom, Dims, cut, fresh, moved, pulled, shape_of
+from leakgauge.view.trace import TracedGradient, operation
+from leakgauge.view.windows import Windows
+
+__all__ = ["Colours", "Operand", "OuterProducts", "Term", "Terms"]
+
+
+_FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "new_empty", "new_full", "new_ones"}
+"""They take a tensor for its shape alone."""
+
+
+class Colours:
+    """What the nodes of a traced gradient depend on: parameters, examples, the derivative of the loss."""
+
+    def __init__(self, traced: TracedGradient) -> None:
+        self.parameters: dict[fx.Node, frozenset[str]] = {}
+        self.data: set[fx.Node] = set()
+        self.behind: set[fx.Node] = set()
+        self.drawn = False
+        self.examples = traced.examples
+        own = {n: name[2:] for name, n in traced.nodes.items() if name.startswith("p:")}
+        for node in traced.code.graph.nodes:
+            given = [] if operation(node) in _FILLED else node.all_input_nodes
+            draws = isinstance(node.target, torch._ops.OpOverload) and (
+                torch.Tag.nondeterministic_seeded in node.target.tags
+            )
+            self.drawn |= draws
+            if draws or node in (traced.nodes["inputs"], traced.nodes["labels"]) or self.data.intersection(given):
+                self.data.add(node)
+            if node is traced.nodes["seed"] or self.behind.intersection(given):
+                self.behind.add(node)
+            held = frozenset({own[node]} if node in own else ())
+            self.parameters[node] = held.union(*(self.parameters[n] for n in given))
+
+    def per_example(self, node: fx.Node) -> bool:
+        """Whether an axis of the tensor is as long as there are examples, or a multiple of it."""
+        value = node.meta.get("val")
+        return isinstance(value, Tensor) and any(s and s % self.examples == 0 for s in value.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor of the graph as a matrix with a row for each example and position.
+
+    Attributes:
+        node: the tensor.
+        dims: of its axes, or of the windows'.
+        windows: it is unfolded into the windows of a convolution first.
+        hot: it holds whole numbers, each for a row of zeros with a single one; how long that row is; 0 where not.
+    """
+
+    node: fx.Node
+    dims: Dims
+    windows: Windows | None = None
+    hot: int = 0
+
+    def matrix(self, value: Tensor, order: tuple[Atom, ...], sized: Callable[[int], int]) -> Tensor:
+        """The tensor with an axis for each atom of `order`, all of which it has, as long as `sized` says."""
+        if self.windows is not None:
+            value = self.windows(value)
+        if self.hot:
+            value = torch.nn.functional.one_hot(value, self.hot)
+        own = [a for axis in cut(self.dims) for a in axis]
+        return value.reshape([sized(a.length) for a in own]).permute([own.index(a) for a in order])
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One product, its sum over examples and positions in axes of its own.
+
+    Attributes:
+        signal: behind the loss.
+        activation: `None` for a plain sum of the signal.
+        dims: axes of the sum.
+        site, there: the node that multiplies, and its axes.
+    """
+
+    signal: Operand
+    activation: Operand | None
+    dims: Dims
+    site: fx.Node
+    there: Dims
+
+    def moved(self, dims: Dims) -> Term:
+        return Term(self.signal, self.activation, dims, self.site, self.there)
+
+    @property
+    def kinds(self) -> tuple[tuple[Atom, str], ...]:
+        """The atoms of the sum and whether the ``signal``, the ``activation`` or ``both`` have them."""
+        of = [set(_atoms(o.dims)) if o is not None else set() for o in (self.signal, self.activation)]
+        named = {(True, False): "signal", (False, True): "activation", (True, True): "both"}
+        return tuple((a, named[a in of[0], a in of[1]]) for a in _atoms(self.dims))
+
+
+def _atoms(dims: Dims) -> list[Atom]:
+    return [a for axis in cut(dims) for a in axis]
+
+
+Terms = list[Term]
+
+
+@dataclass(eq=False)
+class OuterProducts:
+    """Finds the terms that nodes of a gradient are sums of."""
+
+    colours: Colours
+    known: dict[fx.Node, Terms | None] = field(default_factory=dict)
+
+    def of(self, node: fx.Node) -> Terms | None:
+        """Products whose sum the node is, in its own axes; `None` where it is something else."""
+        if node not in self.known:
+            self.known[node] = self._of(node)
+        return self.known[node]
+
+    def _of(self, node: fx.Node) -> Terms | None:
+        if node not in self.colours.behind:
+            return []
+        name, data = operation(node), self.colours.data
+        if name == "getitem":
+            found = _convolution(node, self.colours)
+            if found is not None:
+                return found
+        behind = [n for n in node.all_input_nodes if n in self.colours.behind]
+        sums = name in _SITES and not self.colours.per_example(node) and any(map(self.colours.per_example, behind))
+        if not sums and not any(n in data and n not in behind for n in node.all_input_nodes):
+            if name == "add" and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args):
+                return self._sum([self.of(cast(fx.Node, a)) for a in node.args], node)
+            if len(behind) == 1 and (below := self.of(behind[0])) is not None:
+                dims = [moved(node, t.dims) for t in below]
+                if dims and None not in dims:
+                    return [t.moved(d) for t, d in zip(below, cast(list[Dims], dims), strict=True)]
+            return [_whole(node)] if self.colours.per_example(node) else None
+        found = _SITES[name](node, self.colours) if name in _SITES else None
+        if found is not None:
+            return found
+        statistic = name in ("mul", "div") and not any(map(self.colours.per_example, node.all_input_nodes))
+        return [_whole(node)] if statistic or self.colours.per_example(node) else None
+
+    def _sum(self, parts: list[Terms | None], node: fx.Node) -> Terms | None:
+        if self.colours.per_example(node):
+            return [_whole(node)]
+        shape, found = shape_of(node), list[Term]()
+        for terms in parts:
+            if terms is None:
+                return None
+            found += terms
+        same = all(tuple(math.prod(a.length for a in axis) for axis in t.dims) == shape for t in found)
+        return found if same and len({_pattern(finished(t)) for t in found}) == 1 else None
+
+
+def _whole(node: fx.Node) -> Term:
+    dims = fresh(shape_of(node))
+    return Term(Operand(*pulled(node, dims)), None, dims, node, dims)
+
+
+def _pattern(term: Term) -> tuple[tuple[int, str], ...]:
+    return tuple((a.length, kind) for a, kind in term.kinds)
+
+
+def finished(term: Term) -> Term:
+    """The term as it is to be read: where the activation has no axis of its own left, a plain sum of what was
+    multiplied."""
+    if term.activation is None or any(kind == "activation" for _, kind in term.kinds):
+        return term
+    inner = set(_atoms(term.there)) - set(_atoms(term.dims))
+    if not inner and not any(kind == "both" for _, kind in term.kinds):
+        return term  # it multiplied and summed at once: a matrix of one column
+    return Term(Operand(*pulled(term.site, term.there)), None, term.dims, term.site, term.there)
+
+
+def _product(node: fx.Node, colours: Colours, one: Operand, two: Operand, out: Dims) -> Terms | None:
+    """A term of two operands of which one is behind the loss and the other is of data."""
+    for signal, activation in ((one, two), (two, one)):
+        if signal.node in colours.behind and activation.node not in colours.behind:
+            below = [o if o.windows or o.hot else Operand(*pulled(o.node, o.dims)) for o in (signal, activation)]
+            return [Term(below[0], below[1], out, node, out)]
+    return None
+
+
+def _matrices(node: fx.Node, colours: Colours) -> Terms | None:
+    one, two = cast(list[fx.Node], list(node.args[-2:] if operation(node) == "baddbmm" else node.args))
+    shapes = shape_of(one), shape_of(two)
+    batch, inner = fresh(shapes[0][:-2] if len(shapes[0]) > 2 else ()), fresh(shapes[0][-1:])
+    rows, columns = fresh(shapes[0][:-1][len(batch) :]), fresh(shapes[1][len(batch) + 1 :])
+    out = (*batch, *rows, *columns)
+    return _product(node, colours, Operand(one, (*batch, *rows, *inner)), Operand(two, (*batch, *inner, *columns)), out)
+
+
+def _entries(node: fx.Node, colours: Colours) -> Terms | None:
+    one, two = node.args
+    if not isinstance(one, fx.Node) or not isinstance(two, fx.Node):
+        return None
+    out, held = fresh(shape_of(node)), list[Operand]()
+    for operand in (one, two):
+        shape = shape_of(operand)
+        axes = tuple(() if s == 1 else axis for s, axis in zip(shape, out[len(out) - len(shape) :], strict=True))
+        held.append(Operand(*pulled(operand, axes)))
+    found = _product(node, colours, held[0], held[1], out)
+    if found is None:
+        return None
+    return found if any(kind == "activation" for _, kind in found[0].kinds) else None
+
+
+def _convolution(node: fx.Node, colours: Colours) -> Terms | None:
+    parent = cast(fx.Node, node.args[0])
+    if operation(parent) != "convolution_backward":
+        return None
+    signal, given, weight = cast(tuple[fx.Node, fx.Node, fx.Node], parent.args[:3])
+    out = fresh(shape_of(node))
+    if node.args[1] == 2:
+        batch, *places = fresh((shape_of(signal)[0], *shape_of(signal)[2:]))
+        return [Term(Operand(*pulled(signal, (batch, out[0], *places))), None, out, node, out)]
+    if node.args[1] != 1:
+        return None
+    _, stride, padding, dilation, transposed, _, groups = parent.args[3:10]
+    kernel = shape_of(weight)[2:]
+    windows = Windows(kernel, *(tuple(cast(list[int], v)) for v in (stride, padding, dilation)))
+    slid, plain = (signal, given) if transposed else (given, signal)
+    batch, *places = fresh((shape_of(plain)[0], *shape_of(plain)[2:]))
+    group, outer = fresh((cast(int, groups), shape_of(weight)[0] // cast(int, groups)))
+    inner, *kernels = fresh(shape_of(weight)[1:])
+    windowed = (batch, (*group, *inner), *kernels, *places)
+    dims = ((*group, *outer), inner, *kernels)
+    windows = windows.over(shape_of(plain)[2:])
+    return _product(
+        node, colours, Operand(plain, (batch, (*group, *outer), *places)), Operand(slid, windowed, windows), dims
+    )
+
+
+def _put(node: fx.Node, colours: Colours) -> Terms | None:
+    """Rows of a table, added up where they were looked up."""
+    into, where, values = cast(tuple[fx.Node, list[fx.Node | None], fx.Node], node.args[:3])
+    if into in colours.behind or len(where) != 1 or where[0] is None:
+        return None
+    return _rows(node, colours, where[0], values)
+
+
+def _added(node: fx.Node, colours: Colours) -> Terms | None:
+    into, axis, where, values = cast(tuple[fx.Node, int, fx.Node, fx.Node], node.args[:4])
+    if into in colours.behind or axis != 0:
+        return None
+    if operation(node) != "scatter_add":
+        return _rows(node, colours, where, values)
+    every = fresh(shape_of(where))
+    base, dims = pulled(where, every)
+    if set(_atoms(dims)) & set(_atoms(every[1:])):  # not one row in all columns
+        return None
+    return _rows(node, colours, base, values, dims, cut(every)[0])
+
+
+def _rows(
+    node: fx.Node,
+    colours: Colours,
+    where: fx.Node,
+    values: fx.Node,
+    dims: Dims | None = None,
+    first: tuple[Atom, ...] | None = None,
+) -> Terms | None:
+    out = fresh(shape_of(node))
+    if values not in colours.behind or where not in colours.data or not out:
+        return None
+    places = fresh(shape_of(where)) if dims is None else dims
+    leading = places if first is None else (first,)
+    axes = (*leading, *out[1:])
+    hot = Operand(where, (*places, out[0]), hot=shape_of(node)[0])
+    return [Term(Operand(*pulled(values, axes)), hot, out, node, out)]
+
+
+_SITES: dict[str, Callable[[fx.Node, Colours], Terms | None]] = {
+    "mm": _matrices,
+    "bmm": _matrices,
+    "mv": _matrices,
+    "mul": _entries,
+    "index_put": _put,
+    "_unsafe_index_put": _put,
+    "index_add": _added,
+    "scatter_add": _added,
+}
+
+
+def remade(term: Term, signal: Tensor, activation: Tensor | None, sized: Callable[[int], int] = int) -> Tensor:
+    """The sum of outer products, in its own axes, from the values of both operands."""
+    operands = [o for o in (term.signal, term.activation) if o is not None]
+    order = tuple(dict.fromkeys(a for o in operands for a in _atoms(o.dims)))
+    letters = {a: k for k, a in enumerate(order)}
+    parts: list[object] = []
+    for operand, value in zip(operands, (signal, activation), strict=False):
+        own = tuple(a for a in order if a in _atoms(operand.dims))
+        parts += [operand.matrix(cast(Tensor, value), own, sized).to(signal.dtype), [letters[a] for a in own]]
+    found = torch.einsum(*parts, [letters[a] for a in _atoms(term.dims)])
+    return found.reshape([math.prod(a.length for a in axis) for axis in cut(term.dims)])

@@ -1,0 +1,247 @@
+"""A training step's gradient as a graph of elementary tensor operations."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, fx
+from torch._decomp import get_decompositions
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from leakgauge.batch import Batch
+from leakgauge.task import Task
+
+__all__ = ["TracedGradient", "operation", "probe", "trace"]
+
+PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
+"""Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
+FEW = (5, 7, 11, 13, 3)
+"""The same where the examples' values decide, so that the step must really run."""
+
+
+@dataclass(frozen=True, eq=False)
+class TracedGradient:
+    """What one gradient of a task computes.
+
+    Attributes:
+        code: its placeholders are parameters, buffers, inputs, labels and the derivative of the loss by itself; it
+            returns outputs, then gradients.
+        nodes: its placeholders by name: ``p:`` a parameter, ``b:`` a buffer, ``inputs``, ``labels``, ``seed``.
+        gradients: where each parameter's gradient is; `None` where the loss does not depend on it.
+        outputs: what the loss is given; `None` where the task does not say.
+        examples: how many it was traced with.
+    """
+
+    code: fx.GraphModule
+    nodes: Mapping[str, fx.Node]
+    gradients: Mapping[str, fx.Node | None]
+    outputs: fx.Node | None
+    examples: int
+
+    def evaluate(
+        self, wanted: list[fx.Node], task: Task, batch: Batch, *, given: Mapping[fx.Node, Tensor] | None = None
+    ) -> list[Tensor]:
+        """Values of nodes at a batch of any number of examples, the nodes `given` held at theirs."""
+        held = _arguments(task, batch)
+        environment: dict[fx.Node, Any] = {n: held[name] for name, n in self.nodes.items()} | dict(given or {})
+        needed, pending = set(environment), list(wanted)
+        while pending:
+            node = pending.pop()
+            if node not in needed:
+                needed.add(node)
+                pending += node.all_input_nodes
+        running = _Resized(self.code, self.examples, len(batch))
+        running.env = environment
+        for node in self.code.graph.nodes:
+            if node in needed and node not in environment:
+                environment[node] = running.run_node(node)
+        return [environment[n] for n in wanted]
+
+
+class _Resized(fx.Interpreter):
+    """Runs a graph with another number of examples: lengths that are multiples of the traced one follow it."""
+
+    def __init__(self, code: fx.GraphModule, traced: int, examples: int) -> None:
+        super().__init__(code)
+        self.traced, self.examples = traced, examples
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return fx.node.map_aggregate(args, self._resized), fx.node.map_aggregate(kwargs, self._resized)
+
+    def _resized(self, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 2**40:
+            return value
+        if value % self.traced == 0:
+            return type(value)(value / self.traced * self.examples)
+        share = isinstance(value, float) and abs(value) < 1 and 1 / value  # of a mean
+        if share and abs(share - round(share)) < 1e-9 * abs(share) and round(share) % self.traced == 0:
+            return value * self.traced / self.examples
+        return value
+
+
+def operation(node: fx.Node) -> str:
+    """Name of what a node computes, ``mm`` or ``convolution_backward``; empty for what is given."""
+    if node.op != "call_function":
+        return ""
+    packet = node.target.overloadpacket if isinstance(node.target, torch._ops.OpOverload) else node.target
+    return str(packet.__name__ if callable(packet) else packet)
+
+
+def _arguments(task: Task, batch: Batch) -> dict[str, object]:
+    like = next(iter(task.parameters.values()))
+    held: dict[str, object] = {f"p:{k}": v for k, v in task.parameters.items()}
+    held |= {f"b:{k}": v.clone() for k, v in task.buffers.items()}  # a layer may write into one
+    return held | {"inputs": batch.inputs, "labels": batch.labels, "seed": torch.ones((), dtype=like.dtype)}
+
+
+def probe(task: Task, examples: int) -> Batch:
+    """Random examples and labels."""
+    data, generator = task.data, torch.Generator().manual_seed(0)
+    like = next(iter(task.parameters.values()))
+    if data.is_text:
+        inputs = torch.randint(data.vocabulary, (examples, *data.shape), generator=generator).to(like)
+    else:
+        shape = (examples, *data.shape)
+        inputs = (data.low + data.range * torch.rand(shape, generator=generator, dtype=torch.float64)).to(like)
+    return Batch(inputs, torch.arange(examples, device=like.device) % data.classes)
+
+
+def trace(task: Task) -> TracedGradient:
+    """Traces without computing; where a value decides what is computed, with random examples."""
+    count = _examples(task, PRIMES)
+    try:
+        return _traced(task, count, "fake")
+    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode):
+        return _traced(task, _examples(task, FEW), "real")
+
+
+def _bags(
+    grad: Tensor, indices: Tensor, _offsets: Tensor, bags: Tensor, sizes: Tensor, _most: Tensor, *rest: Any
+) -> Any:
+    """Gradient of the table behind ``F.embedding_bag`` by its mean or sum."""
+    rows, _, mode = rest[:3]
+    weights = rest[4] if len(rest) > 4 else None
+    if mode > 1:
+        return NotImplemented
+    each = grad.index_select(0, bags)
+    if mode == 1:
+        each = each / sizes.index_select(0, bags).unsqueeze(1)
+    if weights is not None:
+        each = each * weights.unsqueeze(1)
+    return grad.new_zeros(rows, grad.shape[1]).index_add(0, indices, each)
+
+
+def _looked_up(grad: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Any:
+    """Gradient of the table behind ``F.embedding``."""
+    if by_frequency:
+        return NotImplemented
+    if padding >= 0:
+        grad = grad.masked_fill((indices == padding).unsqueeze(-1), 0)
+    return grad.new_zeros(rows, grad.shape[-1]).index_put([indices], grad, accumulate=True)
+
+
+def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
+    """``nn.Bilinear`` and its gradients: a product of three tensors with new axes, summed."""
+    factors = []
+    for factor, axes in zip((one, two, three), rest[:3], strict=True):
+        for axis in sorted(axes):
+            factor = factor.unsqueeze(axis)
+        factors.append(factor)
+    return (factors[0] * factors[1] * factors[2]).sum(rest[3])
+
+
+_aten = torch.ops.aten
+_PARTS: dict[Any, Callable[..., Any]] = {
+    **get_decompositions(
+        [
+            _aten.native_layer_norm_backward,
+            _aten.native_batch_norm_backward,
+            _aten.native_group_norm_backward,
+        ]
+    ),
+    _aten._embedding_bag_backward.default: _bags,
+    _aten._trilinear.default: _three,
+    _aten.embedding_dense_backward.default: _looked_up,
+}
+"""Gradients whose parts are to be seen."""
+
+
+def _examples(task: Task, among: tuple[int, ...]) -> int:
+    tensors = [*task.parameters.values(), *task.buffers.values()]
+    lengths = {length for t in tensors for length in t.shape} | set(task.data.shape) | {task.outputs}
+    return next((p for p in among if all(length == 0 or length % p for length in lengths)), among[0])
+
+
+def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGradient:
+    seen: list[Tensor] = []
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.append(outputs)
+        return task.loss(outputs, labels)
+
+    step = replace(task, loss=loss, stochastic=False)  # what is drawn is drawn in the graph
+    held = _arguments(task, probe(task, count))
+    names = list(held)
+
+    def gradient(*tensors: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
+        seen.clear()
+        given = dict(zip(names, tensors, strict=True))
+        leaves = {k: given[f"p:{k}"].detach().requires_grad_() for k in task.parameters}
+        buffers = {k: given[f"b:{k}"] for k in task.buffers}
+        with torch.enable_grad():
+            value = step(leaves, buffers, Batch(given["inputs"], given["labels"]))[0]
+        found = torch.autograd.grad(value, list(leaves.values()), given["seed"], allow_unused=True)
+        return seen[:1], list(found)
+
+    with plain_operations(), torch.random.fork_rng(devices=[]):
+        code = make_fx(
+            gradient,
+            decomposition_table=_PARTS,
+            tracing_mode=mode,
+            _allow_non_fake_inputs=True,
+            _error_on_data_dependent_ops=mode == "fake",
+        )(*held.values())
+    nodes = list(code.graph.nodes)
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    outputs, gradients = cast(tuple[list[fx.Node], list[fx.Node | None]], nodes[-1].args[0])
+    return TracedGradient(
+        code,
+        dict(zip(names, placeholders, strict=True)),
+        dict(zip(task.parameters, gradients, strict=True)),
+        outputs[0] if outputs else None,
+        count,
+    )
+
+
+@contextmanager
+def plain_operations() -> Iterator[None]:
+    """No fused kernels that hide a layer's parts, and no block that computes itself twice to save memory."""
+    before = torch.utils.checkpoint.checkpoint
+
+    def once(function: Any, *args: Any, use_reentrant: object = None, **kwargs: Any) -> Any:
+        del use_reentrant
+        known = {"context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state"}
+        return function(*args, **{k: v for k, v in kwargs.items() if k not in known})
+
+    with ExitStack() as stack:
+        log = logging.getLogger("torch.__trace")  # which describes every tensor to every handler
+        stack.callback(setattr, log, "disabled", log.disabled)
+        log.disabled = True
+        fused = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        stack.callback(torch._C._set_mkldnn_enabled, fused)
+        if "torch._dynamo" in sys.modules:  # a compiled part runs as it was written
+            stack.enter_context(torch._dynamo.config.patch(error_on_nested_fx_trace=False))
+        torch.utils.checkpoint.checkpoint = once
+        stack.callback(setattr, torch.utils.checkpoint, "checkpoint", before)
+        yield

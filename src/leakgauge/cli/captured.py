@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import click
 import yaml
 
 from leakgauge.errors import InputError, require
+from leakgauge.files import write_whole
 
 
 @click.command()
@@ -18,10 +21,19 @@ from leakgauge.errors import InputError, require
 @click.option(
     "--client", default="fedavg", show_default=True, help="How the client trained, as under clients in a plan."
 )
+@click.option("--defense", help="What changed the update on its way, as under defenses in a plan; a list for several.")
+@click.option("--gate", help="What must hold, as under gate in a plan: '{identified: {max: 0.1}}'.")
 @click.option("--mode", type=click.Choice(("train", "eval")), default="train", show_default=True)
-@click.option("--data", help="A source with the rounds' examples first, where the capture kept none: folder:PATH.")
+@click.option(
+    "--data",
+    help="A source with the rounds' examples first, where the capture kept none: folder:PATH, or as under data in a "
+    "plan, {source: folder:PATH, size: 64}.",
+)
 @click.option("--no-normalise", is_flag=True, help="With --data: the network saw its raw values.")
 @click.option("--evaluations", type=click.IntRange(min=1), help="Gradient evaluations of a trial, at most.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Trials at a time.")
+@click.option("--check", is_flag=True, help="Say whether the plan explains the updates, and stop.")
+@click.option("--anyway", is_flag=True, help="Attack although the plan does not explain an update.")
 @click.option(
     "-o",
     "--output",
@@ -32,39 +44,70 @@ def captured(
     folders: tuple[Path, ...],
     model: str,
     client: str,
+    defense: str | None,
+    gate: str | None,
     mode: str,
     data: str | None,
     no_normalise: bool,
     evaluations: int | None,
+    workers: int,
+    check: bool,
+    anyway: bool,
     output: Path | None,
 ) -> None:
     """Audits captured rounds: how much of each update this plan explains, and what attacks read from it.
 
     Several FOLDERS are one audit with one verdict: rounds of one client are one client, and an example that took part
     in several counts once. Writes plan.yaml into FOLDER, or rounds.yaml beside several, to be changed and run again by
-    `leakgauge audit`: add the defence and a gate.
+    `leakgauge audit`; where another lies there, the new one is written beside it.
+
+    Exit code 0: the plan explains the updates, and what --gate allows holds; 1: it does not, and nothing was attacked
+    (unless --anyway), or the gate failed; 2: the input cannot be used.
     """
-    from leakgauge.files import write_whole
+    from rich.console import Console
+
     from leakgauge.resolve import read_option
-    from leakgauge.study.session import run_audit
+    from leakgauge.study.session import Unexplained, print_explained, run_audit
+    from leakgauge.study.written import resolve_plan
 
     folder, several = folders[0], len(folders) > 1
     given = {"model": read_option(model, "--model"), "client": read_option(client, "--client")}
-    plan = plan_of(folders, **given, mode=mode, data=data)
+    plan = plan_of(folders, **given, mode=mode, data=None if data is None else read_option(data, "--data"))
     if no_normalise:
         hint = "leave it out: examples that a capture kept are as the network saw them"
         require(data is not None, "--no-normalise", "is given without --data", hint)
         plan["data"]["normalise"] = False
-    if evaluations is not None:
-        plan["budget"] = {"gradient_evaluations": evaluations}
-    place = folder.parent / "rounds.yaml" if several else folder / "plan.yaml"
-    path = write_whole(place, yaml.safe_dump(plan, sort_keys=False, allow_unicode=True))
+    plan |= {} if evaluations is None else {"budget": {"gradient_evaluations": evaluations}}
+    plan |= {} if defense is None else {"defenses": [read_option(defense, "--defense")]}
+    plan |= {} if gate is None else {"gate": read_option(gate, "--gate")}
+    if check:
+        resolved = resolve_plan(plan)
+        found = [one for i in range(len(folders)) if (one := resolved.explained(i)) is not None]
+        for one in found:
+            print_explained(Console(), one)
+        sys.exit(0 if all(one.holds for one in found) else 1)
+    path = written_beside(folder.parent / "rounds.yaml" if several else folder / "plan.yaml", plan)
     click.echo(f"plan: {path}")
     target = output or folder.with_name("rounds-audit" if several else f"{folder.name}-audit")
-    run_audit(path, target, workers=1, device="cpu", counts_only=False)
+    try:
+        passed = run_audit(path, target, workers=workers, device="cpu", counts_only=False, anyway=anyway)
+    except Unexplained:
+        click.echo("nothing was attacked: an attack on a misread update fails for other reasons (--anyway attacks)")
+        sys.exit(1)
+    sys.exit(1 if passed is False else 0)
 
 
-def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data: str | None) -> dict[str, Any]:
+def written_beside(place: Path, plan: dict[str, Any]) -> Path:
+    """Writes a plan where none, or the same, lies; else under the next free name beside it."""
+    text = yaml.safe_dump(plan, sort_keys=False, allow_unicode=True)
+    names = itertools.chain([place.stem], (f"{place.stem}-{number}" for number in itertools.count(2)))
+    path = next(p for p in (place.with_stem(n) for n in names) if not p.exists() or p.read_text("utf-8") == text)
+    if path != place:
+        click.echo(f"{place} is another plan and stays as it is")
+    return write_whole(path, text)
+
+
+def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data: Any) -> dict[str, Any]:
     """The plan of captured rounds, as YAML has it.
 
     Raises:
@@ -76,8 +119,8 @@ def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data
     counts = {plan["data"]["batch"] for plan in plans}
     problem = f"have rounds of {' and '.join(map(str, sorted(counts)))} examples"
     require(len(counts) == 1, "folders", problem, "audit rounds of one size together, the others apart")
-    places = [plan["data"]["source"].removeprefix("capture:") for plan in plans]
-    source = {"source": data} if data is not None else {"source": f"capture:{places[0]}", "rounds": places[1:]}
+    places = [str(plan["data"]["source"]).removeprefix("capture:") for plan in plans]
+    source = _source(data) if data is not None else {"source": f"capture:{places[0]}", "rounds": places[1:]}
     name, arguments = next(iter(plans[0]["model"].items()))
     bare = {name: {key: value for key, value in arguments.items() if key != "weights"}}
     dealt = {**source, "batch": counts.pop(), "batches": len(plans)}
@@ -85,7 +128,7 @@ def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data
     return plans[0] | together
 
 
-def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | None) -> dict[str, Any]:
+def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: Any) -> dict[str, Any]:
     from leakgauge.data.captured import HINT
     from leakgauge.data.npz import read_archive
     from leakgauge.resolve import split
@@ -116,7 +159,20 @@ def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: str | No
         "update": str(folder / UPDATE),
         "model": {name: {**arguments, "weights": str(folder / WEIGHTS)}},
         "mode": mode,
-        "data": {"source": data or f"capture:{kept}", "batch": count, "batches": 1},
+        "data": {
+            **(_source(data) if data is not None else {"source": f"capture:{kept}"}),
+            "batch": count,
+            "batches": 1,
+        },
         "clients": [client],
         "attacks": ["auto"],
     }
+
+
+def _source(data: Any) -> dict[str, Any]:
+    """The keys under ``data`` that say where examples are."""
+    if isinstance(data, str):
+        return {"source": data}
+    fits = isinstance(data, dict) and "source" in data
+    require(fits, "--data", f"is {data!r}", "give a source, or a mapping with one: '{source: folder:PATH, size: 64}'")
+    return dict(data)

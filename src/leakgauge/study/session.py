@@ -34,6 +34,10 @@ OTHERS = 42
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
 
 
+class Unexplained(Exception):
+    """A plan does not explain the update that it was to audit, and nothing was attacked."""
+
+
 def run_audit(
     path: Path | None,
     output: Path,
@@ -45,14 +49,19 @@ def run_audit(
     memory: float | None = None,
     ray: str | None = None,
     store: str | None = None,
-) -> None:
-    """Everything behind `leakgauge audit`.
+    anyway: bool = True,
+) -> bool | None:
+    """Everything behind `leakgauge audit`. Returns whether the gate passed, `None` without one.
 
     Args:
         memory: gigabytes that a step of a search may take in each worker; else this machine's workers share what is
             free equally.
         ray: address of a cluster that runs the trials in place of this machine's `workers`.
         store: URL of a team's PostgreSQL database.
+        anyway: whether to attack a captured update that the plan does not explain.
+
+    Raises:
+        Unexplained: it does not, and that was not asked for.
     """
     console = Console()
     compute = Compute(device=device, memory=None if memory is None else int(memory * 1e9))
@@ -85,6 +94,11 @@ def run_audit(
         progress.start()  # not before the output folder is known to be good
         progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
 
+    def on_explained(explained: Explained) -> None:
+        print_explained(console, explained)
+        if not explained.holds and not anyway:
+            raise Unexplained
+
     try:
         filled = run(
             plan,
@@ -95,7 +109,7 @@ def run_audit(
             on_trial=on_trial,
             anew=anew,
             on_begun=on_begun,
-            on_explained=lambda explained: _print_explained(console, explained),
+            on_explained=on_explained,
             url=store,
             executor=executor_of(ray, workers, compute, output),
         )
@@ -109,6 +123,7 @@ def run_audit(
         console.print(Text(MEANT))
     console.print(f"report: {html}", soft_wrap=True)
     filled.close()
+    return judged.gate.passed
 
 
 EVERY = 30.0
@@ -155,7 +170,7 @@ TENSORS = 5
 """Of a captured update, the least explained, that are printed."""
 
 
-def _print_explained(console: Console, explained: Explained) -> None:
+def print_explained(console: Console, explained: Explained) -> None:
     """Before the trials, so that a wrong plan can be stopped."""
     console.print(explained.sentence, markup=False, highlight=False)
     if not explained.holds:

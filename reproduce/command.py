@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from leakgauge.errors import did_you_mean, require
+from reproduce.claims.quantity import listed_rows
 from reproduce.claims.screen import first_screen, of_paper
 from reproduce.comparison import beside, lines, wrapped
 from reproduce.item import Inputs, Item, State
@@ -71,13 +72,15 @@ def _known(name: str) -> Item:
     return known[name]
 
 
-def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, console: Console) -> None:
+def reproduce(
+    name: str, *, data: Path, quick: bool, json_file: Path | None, console: Console, device: str = "cpu"
+) -> None:
     """Measures an item, keeps the result in reproduce/results, and prints it beside what was published.
 
     Rows are kept attack by attack. After an interruption the same command goes on with that run.
 
     Raises:
-        InputError: unknown item, or the data are not there.
+        InputError: unknown item, the data are not there, or the device cannot be used.
     """
     item = _known(name)
     if json_file is not None:
@@ -90,11 +93,14 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
             f"{data} is not a folder",
             "give --data FOLDER with the Parquet files of the data sets",
         )
-        from leakgauge.compute import Compute  # as the items do, it loads torch
 
-        Compute().apply()
+        def say(text: str) -> None:
+            console.print(text, style="dim", markup=False)
+
+        Inputs(data, quick, say, device=device).compute().apply()
         run = Run.begin(item.paper, item.name, quick=quick)
-        inputs = Inputs(data, quick, lambda text: console.print(text, style="dim"), run.of, run.keep)
+        run.circumstances = {"device": device}
+        inputs = Inputs(data, quick, say, run.of, run.keep, device=device)
         run.add(list(item.measure(inputs)))
         run.finish()
         records = run.records
@@ -112,5 +118,15 @@ def reproduce(name: str, *, data: Path, quick: bool, json_file: Path | None, con
 
 
 def last(item: Item) -> list[dict[str, Any]]:
-    """The newest kept records of an item, a full run before a quick one."""
-    return [] if item.state is State.NOT_RUN else latest_run(item.paper, item.name)
+    """The kept records of an item: those made under today's list of claims, then the newest others, which say so."""
+    if item.state is State.NOT_RUN:
+        return []
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for record in (*listed_rows(item.paper, item.name), *map(_before, latest_run(item.paper, item.name))):
+        found.setdefault((record["setting"], record["attack"], record["metric"]), record)
+    return list(found.values())
+
+
+def _before(record: dict[str, Any]) -> dict[str, Any]:
+    made = record["environment"].get("commit") or "no commit"
+    return record | {"doubt": "; ".join(filter(None, (f"before the list of claims ({made})", record["doubt"])))}

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reproduce.rows import Row
 from reproduce.tables import Cell, cells, title
+
+if TYPE_CHECKING:
+    import torch
+
+    from leakgauge.compute import Compute
+    from leakgauge.task import Batch, Task
+
+FURTHER = 1000
+"""Between the seeds of two starts."""
 
 
 class State(Enum):
@@ -34,6 +44,9 @@ class Inputs:
 
     Attributes:
         quick: asks for a run of at most ten minutes on two cores.
+        start: which of several runs this is; every seed moves with it.
+        device: a torch device name.
+        only: the settings and attacks that a list of claims reads; `None` runs everything.
         done: rows of a setting and an attack that an interrupted run has kept.
         keep: takes all rows of an attack at once, so that none is kept without the others.
     """
@@ -43,9 +56,44 @@ class Inputs:
     say: Callable[[str], None]
     done: Callable[[str, str], list[Row]] = _nothing
     keep: Callable[[Sequence[Row]], None] = _nowhere
+    start: int = 0
+    device: str = "cpu"
+    only: frozenset[tuple[str, str]] | None = None
+
+    def seed(self, number: int) -> int:
+        """A seed of this start."""
+        return number + FURTHER * self.start
+
+    def seeds(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Seeds of this start."""
+        return tuple(map(self.seed, numbers))
+
+    def wants(self, setting: str, attack: str) -> bool:
+        """Whether these rows are asked for."""
+        return self.only is None or (setting, attack) in self.only
+
+    def placed(self, task: Task) -> Task:
+        """On the device, in its own precision."""
+        return task if self.device == "cpu" else task.to(next(iter(task.parameters.values())).to(self.device))
+
+    def secret(self, batch: Batch) -> Batch:
+        """A client's batch on the device."""
+        return (
+            batch
+            if self.device == "cpu"
+            else replace(batch, inputs=batch.inputs.to(self.device), labels=batch.labels.to(self.device))
+        )
+
+    def compute(self, dtype: torch.dtype | None = None) -> Compute:
+        """On the device."""
+        from leakgauge.compute import Compute  # it loads torch, which the screen of claims does not need
+
+        return Compute(device=self.device) if dtype is None else Compute(device=self.device, dtype=dtype)
 
     def once(self, setting: str, attack: str, run: Callable[[], Iterable[Row]]) -> Iterator[Row]:
-        """The rows of an attack, from an interrupted run where it has them."""
+        """The rows of an attack, from an interrupted run where it has them; nothing where they are not asked for."""
+        if not self.wants(setting, attack):
+            return
         rows = self.done(setting, attack)
         if not rows:
             rows = list(run())

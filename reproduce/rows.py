@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,16 @@ def commit() -> str:
     return found.stdout.strip()
 
 
+@cache
+def processor() -> str:
+    """The model of the CPU, as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of a table. `per_image` has one value an image and seed, images together."""
@@ -83,8 +94,8 @@ class Row:
     seconds: float
     doubt: str = ""
 
-    def record(self) -> dict[str, object]:
-        """The row with its `summary` and the commit that made it."""
+    def record(self, circumstances: Mapping[str, object] | None = None) -> dict[str, object]:
+        """The row with its `summary`, the commit and the machine that made it, and further circumstances of its run."""
         import torch  # two seconds, which the screen of claims does not need
 
         measured = summary(self.per_image)
@@ -94,6 +105,8 @@ class Row:
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "leakgauge": __version__,
+            "cpu": processor(),
+            **(circumstances or {}),
         }
         return asdict(self) | {"per_image": rounded, "measured": measured, "environment": environment}
 

@@ -18,6 +18,19 @@ def _files(paper: str, item: str, *, quick: bool) -> list[Path]:
     return sorted(rows_module.RESULTS.glob(f"{paper}-{item}-{'quick-' if quick else ''}2*.json"))
 
 
+def _mark(start: int) -> str:
+    return f"listed{start}-"
+
+
+def _listed(paper: str, item: str, start: int) -> list[Path]:
+    return sorted(rows_module.RESULTS.glob(f"{paper}-{item}-{_mark(start)}2*.json"))
+
+
+def listed_runs(paper: str, item: str, start: int) -> list[dict[str, Any]]:
+    """Runs of an item under a list of claims, the newest first, ended or not."""
+    return [_read(path) for path in reversed(_listed(paper, item, start))]
+
+
 def _read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
@@ -37,18 +50,33 @@ class Run:
     path: Path
     head: dict[str, Any]
     records: list[dict[str, Any]] = field(default_factory=list)
+    circumstances: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, paper: str, item: str, *, quick: bool) -> Run:
         """The newest run of the item that was interrupted, or a new one."""
+        return cls._begun(_files(paper, item, quick=quick), paper, item, "quick-" if quick else "", {"quick": quick})
+
+    @classmethod
+    def listed(cls, paper: str, item: str, start: int, circumstances: dict[str, object]) -> Run:
+        """The same for a run under a list of claims. An interrupted one goes on only under the same circumstances: the
+        list's digest, the commit, the start and the device."""
+        head = {"quick": False, "circumstances": circumstances}
+        found = [path for path in _listed(paper, item, start) if _read(path)["circumstances"] == circumstances]
+        run = cls._begun(found, paper, item, _mark(start), head)
+        run.circumstances = {key: value for key, value in circumstances.items() if key != "commit"}
+        return run
+
+    @classmethod
+    def _begun(cls, files: Sequence[Path], paper: str, item: str, mark: str, head: dict[str, Any]) -> Run:
         rows_module.RESULTS.mkdir(exist_ok=True)
-        for path in reversed(_files(paper, item, quick=quick)):
+        for path in reversed(files):
             if not _complete(run := _read(path)):
                 return cls(path, {k: v for k, v in run.items() if k not in ("rows", "complete")}, run["rows"])
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        path = rows_module.RESULTS / f"{paper}-{item}-{'quick-' if quick else ''}{stamp}.json"
+        path = rows_module.RESULTS / f"{paper}-{item}-{mark}{stamp}.json"
         path.touch(exist_ok=False)
-        run = cls(path, {"paper": paper, "item": item, "quick": quick, "created_at": stamp})
+        run = cls(path, {"paper": paper, "item": item, **head, "created_at": stamp})
         run._write(complete=False)
         return run
 
@@ -59,7 +87,9 @@ class Run:
     def add(self, rows: Sequence[Row]) -> None:
         """Takes rows; those that it has stay."""
         has = {(r["setting"], r["attack"], r["metric"]) for r in self.records}
-        self.records += [row.record() for row in rows if (row.setting, row.attack, row.metric) not in has]
+        self.records += [
+            row.record(self.circumstances) for row in rows if (row.setting, row.attack, row.metric) not in has
+        ]
 
     def keep(self, rows: Sequence[Row]) -> None:
         """Writes rows, all or none."""

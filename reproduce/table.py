@@ -1,11 +1,11 @@
-"""The docs' page *measured*, from the newest result of every row; the docs build writes it."""
+"""The docs' page *measured*, from the newest result of every row: `python -m reproduce.table > measured.md`."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from reproduce.claims.screen import markdown
+from reproduce.claims.screen import differences, markdown
 from reproduce.command import items, last
 from reproduce.comparison import beside, measured_text
 from reproduce.item import Item
@@ -13,11 +13,13 @@ from reproduce.rows import RESULTS, summarised
 
 CLAIMS = """## Claims of the papers
 
-What `leakgauge reproduce` prints, with reasons. A verdict is computed from the kept rows, by a 95 % interval, never by
-a mean: *holds* where the whole interval is as the paper has it, *holds, smaller* where that took fewer steps, images, a
-smaller batch, a narrower network or other data, *other method* where another method stands for the paper's, *contrary*
-where the whole interval is on the other side after at least half of the paper's steps, *inconclusive* where neither is
-so, or where the attack is not ahead of a grey picture. Effort is the share of what the paper spent.
+What `leakgauge reproduce` prints, with reasons. What is asked of which rows was written down before the rows were
+made: one list a paper in `reproduce/claims`, whose digest every row carries; rows of another list judge nothing. A
+verdict is computed by a 95 % interval, never by a mean: *holds* where the whole interval is as the paper has it,
+*holds, smaller* where something smaller stands in, which is named, *contrary* where the whole interval is on the other
+side and nothing that stands in may be the cause, *open* where neither is so, where two starts differ, or where the
+attack is not ahead of what holds nothing of the update, *untestable here* and *not run* with the reason. Of a hundred
+claims some five come out otherwise by chance; several comparisons of one claim share its level (Bonferroni).
 
 """
 
@@ -80,19 +82,48 @@ def section(item: Item) -> str:
     rows = beside(item, records)
     if not rows:
         return head
-    columns = ("setting", "attack", "metric", "published", "measured [95 %]", "seeds", "seconds", "doubt")
+    columns = ("setting", "attack", "metric", "published", "measured [95 %]", "floor", "seeds", "seconds", "doubt")
     table = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
     for row in rows:
         seconds = "–" if row["cost"] is None else f"{row['cost']['seconds']:.3g}"
         seeds = str(len(row["seeds"])) if row["seeds"] else "–"
-        cells = [row["setting"], row["attack"], row["metric"], row["published"], measured_text(row["measured"]), seeds]
+        named = [row[key] for key in ("setting", "attack", "metric", "published")]
+        cells = [*named, measured_text(row["measured"]), floor_text(row, records), seeds]
         table += "| " + " | ".join(c.replace("|", "\\|") for c in [*cells, seconds, row["doubt"] or "–"]) + " |\n"
     return head + table
 
 
+FLOORS = ("grey picture", "another picture of the class", "another picture", "random noise")
+"""Attacks that hold nothing of the update."""
+
+
+def floor_text(row: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """What holds nothing of the update, on the same setting by the same metric; "–" where nothing is kept."""
+    own = {r["attack"]: r for r in records if (r["setting"], r["metric"]) == (row["setting"], row["metric"])}
+    if row["measured"] is None or row["attack"] in FLOORS:
+        return "–"
+    return next((f"{name} {own[name]['measured']['mean']:.3g}" for name in FLOORS if name in own), "–")
+
+
+def counted() -> tuple[int, int]:
+    """Published cells that have a measurement beside them, and all of them."""
+    rows = [row for item in items().values() for row in beside(item, last(item)) if row["published"] != "–"]
+    return sum(row["measured"] is not None for row in rows), len(rows)
+
+
 def page() -> str:
     """The whole page."""
-    papers = "\n## Papers\n\nMade by `leakgauge reproduce PAPER/ITEM`; `leakgauge reproduce` alone lists the items.\n"
+    beside_them, all_cells = counted()
+    papers = (
+        f"\n## Papers\n\n{beside_them} of {all_cells} published numbers have a measurement beside them. Made by "
+        "`leakgauge reproduce PAPER/ITEM`; `leakgauge reproduce` alone prints the claims.\n"
+    )
     rows = "".join(line(record) for record in newest())
     claims = "\n".join(markdown())
-    return f"{CLAIMS}{claims}\n{HEAD}{rows}{papers}" + "".join(map(section, items().values()))
+    apart = "\n".join(f"* {line}" for line in differences()) or "None so far."
+    starts = f"\n### Where the starts differ\n\n{apart}\n"
+    return f"{CLAIMS}{claims}\n{starts}{HEAD}{rows}{papers}" + "".join(map(section, items().values()))
+
+
+if __name__ == "__main__":
+    print(page(), end="")

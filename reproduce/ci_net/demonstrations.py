@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from leakgauge.attacks.matching import BoundedLBFGS, Cosine, Given, Matching, Pixels, TotalVariation
 from leakgauge.attacks.recipes.information import image_information
 from leakgauge.clients import FedSGD, client_update
-from leakgauge.compute import Compute
 from leakgauge.data import Samples
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
@@ -68,29 +67,33 @@ def proposition1(inputs: Inputs) -> Iterator[Row]:
     photos = Samples(size=16).read(range(8)).inputs.double() * 0.8 + 0.1
     batch = Batch(photos, torch.arange(8) % 4)
     updates, apart = [], []
-    for seed in SEEDS:
+    for seed in inputs.seeds(SEEDS):
         torch.manual_seed(seed)
         task = Task.of(linear().double(), PICTURES)
         other = twin(task, batch, torch.Generator().manual_seed(seed))
-        one, two = (client_update(task, FedSGD(), b, Draws(0)).tensors for b in (batch, other))
+        one, two = (
+            client_update(inputs.placed(task), FedSGD(), inputs.secret(b), Draws(0)).tensors for b in (batch, other)
+        )
         gap = squared_norm(map_tensors(torch.sub, one, two)) / squared_norm(one)
         updates.append([_digits(float(gap.sqrt()))])
         apart.append(PSNR()(other.inputs, batch.inputs).tolist())
     setting = "linear layer, 4 classes, batch 8"
-    yield sheet.row(setting, "twin batch", "−log10 of the relative distance of the updates", updates, SEEDS)
-    yield sheet.row(setting, "twin batch", "PSNR of the twin's pictures", apart, SEEDS)
+    yield sheet.row(
+        setting, "twin batch", "−log10 of the relative distance of the updates", updates, inputs.seeds(SEEDS)
+    )
+    yield sheet.row(setting, "twin batch", "PSNR of the twin's pictures", apart, inputs.seeds(SEEDS))
 
 
 def regulariser(inputs: Inputs) -> Iterator[Row]:
     """From the truth itself, LeNet, one photo at 32 px: where the total objective's minimum near it lies, by weight."""
     sheet = Sheet("regulariser", inputs)
     batch = Samples(size=32).read([0])
-    batch = Batch(batch.inputs.double(), batch.labels % 10)
+    batch = inputs.secret(Batch(batch.inputs.double(), batch.labels % 10))
     for weight in (0.0, 1e-5, 1e-4, 1e-3, 1e-2):
         values = []
-        for seed in SEEDS:
+        for seed in inputs.seeds(SEEDS):
             torch.manual_seed(seed)
-            task = Task.of(lenet().double(), DataSpec((3, 32, 32), 10))
+            task = inputs.placed(Task.of(lenet().double(), DataSpec((3, 32, 32), 10)))
             update = client_update(task, FedSGD(), batch, Draws(0))
             seen = Observation(task, update, Knowledge(labels=batch.labels, local_training=FedSGD()))
             attack = Matching(
@@ -99,22 +102,27 @@ def regulariser(inputs: Inputs) -> Iterator[Row]:
                 canvas=Pixels(first=Given(batch.inputs)),
                 minimiser=BoundedLBFGS(steps=60 if inputs.quick else 300),
             )
-            found = attack.reconstruct(seen, torch.Generator(), compute=Compute(dtype=torch.float64))
+            found = attack.reconstruct(seen, torch.Generator(), compute=inputs.compute(torch.float64))
             values.append(PSNR()(found.inputs, batch.inputs).tolist())
-        yield sheet.row("LeNet, one photo", f"total variation {weight:g}", "PSNR of the minimum", values, SEEDS)
+        yield sheet.row(
+            "LeNet, one photo", f"total variation {weight:g}", "PSNR of the minimum", values, inputs.seeds(SEEDS)
+        )
 
 
 def information(inputs: Inputs) -> Iterator[Row]:
     """The question of `image_information` for the narrow ResNet in both modes and for LeNet."""
     sheet = Sheet("information", inputs)
     cases = (
-        Target(name="ResNet-18 of width 16, batch 4, train mode"),
-        Target(name="ResNet-18 of width 16, batch 4, eval mode", mode=Mode.EVAL),
-        Target(name="LeNet, batch 4", build=lenet, mode=Mode.EVAL),
+        Target(name="ResNet-18 of width 16, 4 labels, train mode"),
+        Target(name="ResNet-18 of width 16, 4 labels, eval mode", mode=Mode.EVAL),
+        Target(name="LeNet, 4 labels", build=lenet, mode=Mode.EVAL),
     )
     for target in cases:
         batch = target.batch(inputs.data)
-        asked = [image_information(target.observe(batch, s), 4, torch.Generator().manual_seed(s)) for s in SEEDS]
+        asked = [
+            image_information(target.observe(batch, s, inputs.device), 4, torch.Generator().manual_seed(s))
+            for s in inputs.seeds(SEEDS)
+        ]
         yield sheet.row(target.name, "whole update", "−log10(1 − cosine)", [[_digits(a.gap)] for a in asked], SEEDS)
         yield sheet.row(
             target.name, "widest tensor", "−log10(1 − cosine)", [[_digits(a.tensor_gap)] for a in asked], SEEDS

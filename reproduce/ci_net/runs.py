@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.matching import Adam, Canvas, Cosine, Generator, Matching, Minimiser, NoPrior, Objective, Prior
-from leakgauge.attacks.matching.canvases import Bounds
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet
@@ -24,7 +22,7 @@ from leakgauge.models import resnet18
 from leakgauge.models.generators import CINetGenerator, Wide
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec, Mode, Task
-from leakgauge.tensors import Tensors
+from reproduce.film import Film
 from reproduce.metrics import FSIM, SSIMCropped
 from reproduce.rows import ItemRows, Row
 
@@ -45,15 +43,15 @@ class Target:
         build: the network, drawn from the seed.
         examples: the first ones of the training set, as in the release.
         noise: in place of images, uniform noise.
-        distinct: no label twice: the first picture of each of the first classes to appear.
+        distinct: no label twice: the first picture of each of the first classes to appear. Else the first pictures.
     """
 
-    name: str = "ResNet-18 of width 16, batch 4"
+    name: str = "ResNet-18 of width 16, 4 labels"
     build: Callable[[], nn.Module] = narrow
     examples: int = 4
     mode: Mode = Mode.TRAIN
     noise: bool = False
-    distinct: bool = False
+    distinct: bool = True
 
     def batch(self, data: Path) -> Batch:
         """The client's secret."""
@@ -67,44 +65,14 @@ class Target:
             return read
         return Batch(torch.rand(read.inputs.shape, generator=torch.Generator().manual_seed(0)), read.labels)
 
-    def observe(self, batch: Batch, seed: int) -> Observation:
+    def observe(self, batch: Batch, seed: int, device: str = "cpu") -> Observation:
         """The update of a weight seed; labels and protocol are known."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            task = Task.of(self.build(), DATA, mode=self.mode)
+            task = Task.of(self.build(), DATA, mode=self.mode).to(torch.empty((), device=device))
+        batch = Batch(batch.inputs.to(device), batch.labels.to(device))
         update = client_update(task, FedSGD(), batch, Draws(seed))
         return Observation(task, update, Knowledge(labels=batch.labels, local_training=FedSGD()))
-
-
-@dataclass(frozen=True, eq=False)
-class Film:
-    """A canvas that keeps what it showed at some evaluations (of a single restart, by a step-wise minimiser)."""
-
-    canvas: Canvas
-    at: frozenset[int]
-    frames: dict[int, Tensor] = field(default_factory=dict)
-    shown: list[int] = field(default_factory=lambda: [0])
-
-    def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        """As the canvas."""
-        self.shown[0] = 0
-        return self.canvas.start(examples, data, generator)
-
-    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
-        """As the canvas, counted."""
-        z = self.canvas.decode(variables, data)
-        self.shown[0] += 1
-        if self.shown[0] in self.at:
-            self.frames[self.shown[0]] = data.denormalise(z).detach().clone()
-        return z
-
-    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
-        """As the canvas."""
-        return self.canvas.bounds(data)
-
-    def refuses(self, data: DataSpec) -> str:
-        """As the canvas."""
-        return self.canvas.refuses(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +94,8 @@ class Attempt:
         parts = Matching(
             objective=self.objective, prior=self.prior, canvas=film, minimiser=self.minimiser(max(milestones))
         )
-        generator, compute = Draws(seed).generator("attack"), Compute(dtype=self.dtype)
+        device = str(next(iter(seen.task.parameters.values())).device)
+        generator, compute = Draws(seed).generator("attack"), Compute(device=device, dtype=self.dtype)
         found = parts.reconstruct(seen, generator, compute=compute)
         frames = dict(film.frames)
         if found.inputs is not None:
@@ -180,6 +149,8 @@ class Sheet(ItemRows):
     ) -> Iterator[Row]:
         """Runs an attempt for all seeds; one row a metric and milestone. The first seed goes on to `longer` ones."""
         last = max((*milestones, *longer))
+        if not self.inputs.wants(target.name, f"{attempt.name}, {last} steps"):
+            return
         if self.inputs.done(target.name, f"{attempt.name}, {last} steps"):  # then it has them all
             for step in sorted({*milestones, *longer}):
                 yield from self.inputs.done(target.name, f"{attempt.name}, {step} steps")
@@ -199,10 +170,10 @@ class Sheet(ItemRows):
     ) -> Iterator[Row]:
         batch, where = target.batch(self.inputs.data), f"{self.item} {target.name}, {attempt.name}"
         table: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
-        pace = []
+        pace, seeds = [], self.inputs.seeds(seeds)
         for seed in seeds:
             steps = (*milestones, *longer) if seed == seeds[0] else tuple(milestones)
-            found, frames = attempt.run(target.observe(batch, seed), seed, steps)
+            found, frames = attempt.run(target.observe(batch, seed, self.inputs.device), seed, steps)
             pace.append(found.cost.seconds / max(steps))
             if found.objective is not None:
                 table[max(steps), "loss"][seed] = [found.objective]
@@ -227,6 +198,8 @@ class Sheet(ItemRows):
 
     def grey(self, target: Target) -> Iterator[Row]:
         """What a grey picture scores: no attack below it has found anything."""
+        if not self.inputs.wants(target.name, "grey picture"):
+            return
         batch = target.batch(self.inputs.data)
         found: Mapping[str, list[float]] = scores(torch.full_like(batch.inputs, 0.5), batch, self.inputs.data)
         for metric, values in found.items():

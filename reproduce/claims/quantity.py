@@ -1,4 +1,4 @@
-"""Numbers that claims compare: of a kept row, and of a paper."""
+"""The kept rows that a claim reads: those of its own list, of one start, and of a commit."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from reproduce.rows import latest
-from reproduce.runs import latest_run
-from reproduce.tables import cells
+from reproduce.claims.frozen import Claim, Rows, digest
+from reproduce.rows import summarised
+from reproduce.runs import listed_runs
 
 
 @cache
-def _records(item: str) -> tuple[dict[str, Any], ...]:
-    """The newest kept rows of an item, or of one of our own rows, ``main-job/…``."""
-    paper, _, name = item.partition("/")
-    if paper == "main-job":
-        record = latest(paper, name)
-        return () if record is None else (record,)
-    return tuple(latest_run(paper, name))
+def _records(paper: str, item: str, start: int) -> tuple[dict[str, Any], ...]:
+    """Rows of the newest run first; only those that carry the digest of today's list and a clean commit."""
+    rows = [row for run in listed_runs(paper, item, start) for row in run["rows"]]
+    return tuple(row for row in rows if judges(row, paper))
+
+
+def listed_rows(paper: str, item: str, start: int = 0) -> list[dict[str, Any]]:
+    """Rows of an item that may judge claims, with the summary of their values."""
+    return [summarised(row) for row in _records(paper, item, start)]
+
+
+def judges(row: dict[str, Any], paper: str) -> bool:
+    """Whether a row may judge a claim: it was made under the paper's list as it stands, by a commit that git knows."""
+    told = row.get("environment", {})
+    made = str(told.get("commit", ""))
+    return told.get("list") == digest(paper) and bool(made) and not made.endswith("+")
 
 
 def forget() -> None:
@@ -29,70 +38,37 @@ def forget() -> None:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One kept row, or rows of one attack on several sets of images. Of our own rows (``main-job/…``) there is one,
-    which needs no other name.
+    """The row that a claim names, in one start."""
 
-    Attributes:
-        further: settings with other images of the same kind, which follow those of `setting`. All are kept, or
-            nothing counts as kept: a pair of quantities would otherwise compare different images.
-    """
-
-    item: str
-    setting: str = ""
-    attack: str = ""
-    metric: str = ""
-    further: tuple[str, ...] = ()
-
-    def _record(self, setting: str) -> dict[str, Any] | None:
-        wanted = (setting, self.attack, self.metric)
-        alone = self.item.startswith("main-job/")
-        found = (r for r in _records(self.item) if alone or (r["setting"], r["attack"], r["metric"]) == wanted)
-        return next(found, None)
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """As kept; empty where anything is missing."""
-        found = [record for s in (self.setting, *self.further) if (record := self._record(s)) is not None]
-        return found if len(found) == 1 + len(self.further) else []
-
-    @property
-    def units(self) -> list[float]:
-        """What an interval is over: the mean of each image, or of each seed where there is one image."""
-        table = [values for record in self.records for values in record["per_image"]]
-        return list(table[0]) if len(table) == 1 else [statistics.fmean(values) for values in table]
-
-    @property
-    def images(self) -> int:
-        """How many images, or batches where a batch is the unit."""
-        return sum(len(record["per_image"]) for record in self.records)
-
-    @property
-    def evaluations(self) -> int:
-        """Gradient evaluations of one client, the fewest where rows differ."""
-        return min((int(record["gradient_evaluations"]) for record in self.records), default=0)
-
-    @property
-    def commits(self) -> set[str]:
-        """That made the rows; older rows do not say."""
-        return {str(record["environment"].get("commit", "")) for record in self.records} - {""}
-
-
-@dataclass(frozen=True)
-class Published:
-    """One cell of a paper, by the item and the names that it has in `published`."""
-
-    item: str
-    row: str
+    paper: str
+    rows: Rows
     metric: str
+    start: int
+
+    @classmethod
+    def of(cls, paper: str, rows: Rows, claim: Claim, start: int) -> Quantity:
+        """With the claim's metric where the row names none."""
+        return cls(paper, rows, rows.metric or claim.metric, start)
 
     @property
-    def value(self) -> float:
-        """As the paper has it.
+    def record(self) -> dict[str, Any] | None:
+        """As kept; `None` where there is none."""
+        wanted = (self.rows.setting, self.rows.attack, self.metric)
+        found = _records(self.paper, self.rows.item, self.start)
+        return next((r for r in found if (r["setting"], r["attack"], r["metric"]) == wanted), None)
 
-        Raises:
-            LookupError: the published numbers have no such cell, or an empty one.
-        """
-        for cell in cells(*self.item.split("/")):
-            if (cell.row, cell.metric) == (self.row, self.metric) and cell.claimed is not None:
-                return cell.claimed
-        raise LookupError(f"{self.item} has no published {self.row}, {self.metric}")
+    def units(self, claim: Claim) -> list[float]:
+        """What an interval is over: means by image, by search, or by seed; nothing where there is no row."""
+        if (record := self.record) is None:
+            return []
+        table = record["per_image"]
+        if claim.unit == "seed":
+            return [statistics.fmean(column) for column in zip(*table, strict=True)]
+        means = [statistics.fmean(values) for values in table]
+        size = claim.group if claim.unit == "search" else 1
+        return [statistics.fmean(means[at : at + size]) for at in range(0, len(means), size)]
+
+    @property
+    def commit(self) -> str:
+        """That made the row."""
+        return "" if self.record is None else str(self.record["environment"]["commit"])

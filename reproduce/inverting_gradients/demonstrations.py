@@ -39,13 +39,13 @@ def proposition31(inputs: Inputs) -> Iterator[Row]:
         "off": [],
         "off outward": [],
     }
-    for seed in range(3):
-        task = Network(name="MLP", build=mlp).task(page.spec, seed, torch.float64)
+    for seed in inputs.seeds(range(3)):
+        task = Network(name="MLP", build=mlp).task(page.spec, seed, torch.float64, inputs.device)
         scores: dict[str, list[float]] = {name: [] for name in found}
         for index in range(5):
             pair = page.source.read([index, index + 1])
-            two = Batch(pair.inputs.double(), pair.labels)
-            one, other = (two.take(torch.tensor([i])) for i in (0, 1))
+            two = Batch(pair.inputs.double().to(inputs.device), pair.labels.to(inputs.device))
+            one, other = (two.take(torch.tensor([i], device=inputs.device)) for i in (0, 1))
             backward = task_rows(task, one)[1]
             shared = torch.minimum(backward.abs(), task_rows(task, other)[1].abs())
             silent = int((backward == 0).nonzero()[0])
@@ -58,7 +58,7 @@ def proposition31(inputs: Inputs) -> Iterator[Row]:
             scores["off outward"].append(float(output_gradient(off, one).abs().min()))
         for name, values in scores.items():
             found[name].append(values)
-    setting, seeds, grey = "MLP with ReLU, one image", (0, 1, 2), "its row is zero: scored as grey"
+    setting, seeds, grey = "MLP with ReLU, one image", inputs.seeds((0, 1, 2)), "its row is zero: scored as grey"
     yield page.row(setting, "row of an active unit", "PSNR", found["active"], seeds)
     yield page.row(setting, "row of an inactive unit", "PSNR", found["inactive"], seeds, doubt=grey)
     yield page.row(setting, "row of an inactive unit", "|∂L/∂output| of that unit", found["outward"], seeds, doubt=grey)
@@ -122,7 +122,7 @@ def circular(build: Callable[[], nn.Module]) -> nn.Module:
 def padding(inputs: Inputs) -> Iterator[Row]:
     """The same weights with both paddings, and a stranger's picture as the null baseline of the shifted score."""
     page, quick = Sheet.of("padding", inputs, **{SHIFTED: PSNRShifted()}), inputs.quick
-    images = [[i] for i in range(2 if quick else 10)]
+    images = [[i] for i in range(2 if quick else 3)]
     build = partial(resnet20, width=16)
     for word, made in (("zero", build), ("circular", lambda: circular(build))):
         network = Network(name=f"ResNet-20 of width 16 untrained, {word} padding", build=made)

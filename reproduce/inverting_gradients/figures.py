@@ -50,7 +50,12 @@ def figure6(inputs: Inputs) -> Iterator[Row]:
 
 def _hundred(page: Sheet, network: Network, attempt: Attempt, setting: str) -> Iterator[Row]:
     truth = page.source.read(range(100))
-    one = trial(network.task(page.spec, 0), truth, attempt.attack, 0)
+    one = trial(
+        network.task(page.spec, page.inputs.seed(0), device=page.inputs.device),
+        truth,
+        attempt.attack,
+        page.inputs.seed(0),
+    )
     grey = Trial(torch.full_like(truth.inputs, 0.5), truth, one.update, True, 0, 0.0, "")
     for name, made in ((attempt.name, one), ("grey picture", grey)):
         scores = sorted(made.scores(PSNR()), reverse=True)
@@ -73,12 +78,14 @@ def _hundred(page: Sheet, network: Network, attempt: Attempt, setting: str) -> I
 def figure7(inputs: Inputs) -> Iterator[Row]:
     """Label flipping on the trained LeNet; identity convolutions in networks with a stride and without."""
     page, quick = Sheet.of("figure7", inputs), inputs.quick
-    images = range(3 if quick else 10)
-    honest = LENET_TRAINED.task(page.spec, 0)
+    images = range(3 if quick else 8)
+    honest = LENET_TRAINED.task(page.spec, 0, device=inputs.device)
     flipped = LabelFlip().broadcast(honest, torch.Generator()).task
     attempt = proposed(1e-3, 1200 if quick else 4800)
     for name, task in (("LeNet trained", honest), ("LeNet trained, labels flipped", flipped)):
-        made = [trial(task, page.source.read([i]), attempt.attack, i) for i in images]
+        if not inputs.wants(name, attempt.name):
+            continue
+        made = [trial(task, page.source.read([i]), attempt.attack, inputs.seed(i)) for i in images]
         yield from page.scored(name, attempt.name, [made], doubt=attempt.doubt)
         lengths = [float(squared_norm(one.update).sqrt()) for one in made]
         yield page.row(name, "update", "length of the gradient", [lengths])
@@ -88,7 +95,8 @@ def figure7(inputs: Inputs) -> Iterator[Row]:
         Network(name="LeNet (strides 2, 2, 1; 12 channels)", build=lenet),
     )
     for network in networks:
-        yield from page.scored(network.name, "identity convolutions", [crafted(page, network, images)])
+        if inputs.wants(network.name, "identity convolutions"):
+            yield from page.scored(network.name, "identity convolutions", [crafted(page, network, images)])
 
 
 def plain(stride: int) -> nn.Module:
@@ -100,7 +108,7 @@ def plain(stride: int) -> nn.Module:
 
 def crafted(page: Sheet, network: Network, images: Sequence[int], server: Server | None = None) -> list[Trial]:
     """The dishonest model's update of each image, read by the server's own attack."""
-    honest = network.task(page.spec, 0, torch.float64)
+    honest = network.task(page.spec, page.inputs.seed(0), torch.float64, page.inputs.device)
     sent = (server or IdentityConvolutions()).broadcast(honest, torch.Generator().manual_seed(0))
     if sent.crafting is None:
         raise InputError("server", "crafted nothing", "give a dishonest one")
@@ -118,8 +126,8 @@ def figure9(inputs: Inputs) -> Iterator[Row]:
     if not quick:
         cases.append((RESNET_TRAINED, proposed(1e-2)))
     for network, attempt in cases:
-        task: Task = network.task(page.spec, 0)
-        made = [trial(task, page.source.read([i]), attempt.attack, i) for i in range(count)]
+        task: Task = network.task(page.spec, inputs.seed(0), device=inputs.device)
+        made = [trial(task, page.source.read([i]), attempt.attack, inputs.seed(i)) for i in range(count)]
         yield from page.scored(network.name, attempt.name, [made], doubt=attempt.doubt)
         lengths = [float(squared_norm(one.update).sqrt()) for one in made]
         yield page.row(network.name, "update", "length of the gradient", [lengths])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 
@@ -29,10 +30,10 @@ def local_lr(inputs: Inputs) -> Iterator[Row]:
     """
     page, quick = Sheet.of("local-lr", inputs), inputs.quick
     images = [[i] for i in range(2 if quick else 10)]
-    for network in (LENET, CONVNET):
-        for rate in RATES:
+    for network, rate in product((LENET, CONVNET), RATES):
+        if inputs.wants(f"{network.name}, 5 steps, lr {rate:g}", "update against gradient"):
             values = []
-            for seed in (0, 1, 2):
+            for seed in inputs.seeds((0, 1, 2)):
                 task = network.task(page.spec, seed, torch.float64)
                 own = []
                 for index in images:
@@ -43,7 +44,11 @@ def local_lr(inputs: Inputs) -> Iterator[Row]:
                     own.append(digits_apart({k: -v for k, v in moved.items()}, first))
                 values.append(own)
             yield page.row(
-                f"{network.name}, 5 steps, lr {rate:g}", "update against gradient", COSINE, values, (0, 1, 2)
+                f"{network.name}, 5 steps, lr {rate:g}",
+                "update against gradient",
+                COSINE,
+                values,
+                inputs.seeds((0, 1, 2)),
             )
     auto = Attempt(name="auto, unrolled", attack=Auto(smooth_steps=150 if quick else 600))
     blind = Attempt(name="auto, takes it for a gradient", attack=auto.attack)
@@ -54,7 +59,7 @@ def local_lr(inputs: Inputs) -> Iterator[Row]:
     yield from page.rows(LENET, auto, images, setting=f"{LENET.name}, gradient")
     unrolled = proposed(1e-4, 150 if quick else 4800, name="proposed, unrolled")
     taken = Attempt(name="proposed, takes it for a gradient", attack=unrolled.attack, doubt=unrolled.doubt)
-    few = images[:1] if quick else images
+    few = images[: 1 if quick else 3]
     for rate in RATES:
         protocol, name = FedAvg(epochs=5, lr=rate), f"{CONVNET.name}, 5 steps, lr {rate:g}"
         yield from page.rows(CONVNET, unrolled, few, setting=name, protocol=protocol)
@@ -94,8 +99,8 @@ def step_search(inputs: Inputs) -> Iterator[Row]:
             made: list[Trial] = []
             began = time.perf_counter()
             for index in range(2 if quick else 10):
-                task = LENET.task(page.spec, 0)
-                one = trial(task, page.source.read([index]), attack, index, protocol=client, told=told)
+                task = LENET.task(page.spec, inputs.seed(0), device=inputs.device)
+                one = trial(task, page.source.read([index]), attack, inputs.seed(index), protocol=client, told=told)
                 page.inputs.say(f"{page.item} {name}, {words}, image {index}: {one.scores(PSNR())} dB; {one.message}")
                 made.append(one)
             hits = sum(one.message.startswith("4 local epochs") for one in made)

@@ -41,7 +41,7 @@ class Network:
     build: Callable[[], nn.Module]
     weights: str | Path = ""
 
-    def task(self, data: DataSpec, seed: int, dtype: torch.dtype = torch.float32) -> Task:
+    def task(self, data: DataSpec, seed: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Task:
         """Raises `InputError` where the weights are not there."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -49,7 +49,7 @@ class Network:
         if self.weights:
             file = self.weights if isinstance(self.weights, Path) else packaged(self.weights)
             load_weights(module, file, "weights")
-        return Task.of(module, data).to(torch.empty((), dtype=dtype))
+        return Task.of(module, data).to(torch.empty((), dtype=dtype, device=device))
 
 
 LENET = Network(name="LeNet untrained", build=lenet)
@@ -115,18 +115,21 @@ def trial(
     task: Task, truth: Batch, attack: Attack, seed: int, *, protocol: Protocol | None = None, told: bool = True
 ) -> Trial:
     """Labels and number of images are known; so is the local training, if `told`."""
-    dtype = next(iter(task.parameters.values())).dtype
-    batch, protocol = Batch(truth.inputs.to(dtype), truth.labels), protocol or FedSGD()
+    like = next(iter(task.parameters.values()))
+    batch, protocol = Batch(truth.inputs.to(like), truth.labels.to(like.device)), protocol or FedSGD()
     update = client_update(task, protocol, batch, Draws(0))
     known = Knowledge(labels=batch.labels, example_count=len(batch), local_training=protocol if told else None)
     began = time.perf_counter()
     found = attack.reconstruct(
-        Observation(task, update, known), Draws(seed).generator("attack"), compute=Compute(dtype=dtype)
+        Observation(task, update, known),
+        Draws(seed).generator("attack"),
+        compute=Compute(device=str(like.device), dtype=like.dtype),
     )
     seconds = time.perf_counter() - began
     pictures = torch.full_like(batch.inputs, 0.5) if found.inputs is None else found.inputs.to(batch.inputs)
     answered, evaluations = found.inputs is not None, found.cost.gradient_evaluations
-    return Trial(pictures.clamp(0, 1), batch, update.tensors, answered, evaluations, seconds, found.message)
+    batch = Batch(batch.inputs.cpu(), batch.labels.cpu())
+    return Trial(pictures.clamp(0, 1).cpu(), batch, update.tensors, answered, evaluations, seconds, found.message)
 
 
 def digits_apart(a: Tensors, b: Tensors) -> float:
@@ -200,8 +203,9 @@ class Sheet(ItemRows):
         doubt: str,
     ) -> Iterator[Row]:
         made: list[list[Trial]] = []
+        seeds = self.inputs.seeds(seeds)
         for seed in seeds:
-            task = network.task(self.spec, seed, attempt.dtype)
+            task = network.task(self.spec, seed, attempt.dtype, self.inputs.device)
             own = []
             for batch in batches:
                 own.append(trial(task, self.source.read(batch), attempt.attack, seed, protocol=protocol, told=told))

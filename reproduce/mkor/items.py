@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reproduce.item import Item, State
 from reproduce.mkor import defences as mkor_defences
+from reproduce.mkor import heads
 from reproduce.mkor import mnist as mkor_mnist
 from reproduce.mkor import vgg as mkor_vgg
 
@@ -73,6 +74,21 @@ ITEMS = (
         note="ours; grey stands for a picture that did not come back, so the lowest rows are those of grey; a "
         "transformed picture is compared with the one before it",
         measure=mkor_defences.measure,
+    ),
+    Item(
+        paper="mkor",
+        name="naive-head",
+        state=State.REDUCED,
+        note="Table 2's batches through LeNet-5: one row a class written and the others honest, and the released head "
+        "under a client's own cross-entropy",
+        measure=heads.naive_head,
+    ),
+    Item(
+        paper="mkor",
+        name="changes",
+        state=State.REPRODUCED,
+        note="per cent of the parameters that differ from an honest network's",
+        measure=heads.changes,
     ),
     *(
         Item(paper="mkor", name=name, state=State.NOT_RUN, note="our record of the paper has nothing of it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ from leakgauge.attacks.labels import KnownLabels
 from leakgauge.attacks.matching import LBFGS, Matching, Normal, Pixels, SquaredL2
 from leakgauge.attacks.recipes import inverting_gradients
 from leakgauge.clients import FedSGD, client_update
-from leakgauge.compute import Budget
+from leakgauge.compute import Budget, Compute
 from leakgauge.data import Parquet
 from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
@@ -73,14 +73,24 @@ SOTERIA = Condition(
 
 
 def observed(
-    network: Network, server: Server, defense: Defense, batch: Batch, seed: int, *, labels: bool, adapts: bool = True
+    network: Network,
+    server: Server,
+    defense: Defense,
+    batch: Batch,
+    seed: int,
+    *,
+    labels: bool,
+    adapts: bool = True,
+    device: str = "cpu",
 ) -> Observation:
     """One client's update as the server sees it; one that does not adapt is not told the defence."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         honest = Task.of(network.build(), DATA)
     sent = server.broadcast(honest, Draws(seed).generator("server"))
-    update = client_update(sent.task, FedSGD(), batch, Draws(seed), defense=defense)
+    task = sent.task.to(torch.empty((), device=device))
+    batch = Batch(batch.inputs.to(device), batch.labels.to(device))
+    update = client_update(task, FedSGD(), batch, Draws(seed), defense=defense)
     knowledge = Knowledge(
         labels=batch.labels if labels else None,
         example_count=len(batch),
@@ -88,13 +98,19 @@ def observed(
         defense=defense if adapts else None,
         crafting=sent.crafting,
     )
-    return Observation(sent.task, update, knowledge)
+    return Observation(task, update, knowledge)
 
 
 def attacked(observation: Observation, attack: Attack, seed: int, evaluations: int | None = None) -> Reconstruction:
     """The attack's answer within a budget."""
-    budget = Budget(gradient_evaluations=evaluations)
-    return attack.reconstruct(observation, Draws(seed).generator("attack"), budget=budget)
+    budget, device = Budget(gradient_evaluations=evaluations), next(iter(observation.task.parameters.values())).device
+    compute = Compute(device=str(device))
+    found = attack.reconstruct(observation, Draws(seed).generator("attack"), budget=budget, compute=compute)
+    return replace(
+        found,
+        inputs=None if found.inputs is None else found.inputs.cpu(),
+        labels=None if found.labels is None else found.labels.cpu(),
+    )
 
 
 def batches_of(source: Parquet, seed: int) -> list[Batch]:
@@ -105,7 +121,7 @@ def batches_of(source: Parquet, seed: int) -> list[Batch]:
 
 def mkor_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iterator[Row]:
     """MKOR as published, and under the cross-entropy of a real client; against Soteria also one that adapts."""
-    seeds = SEEDS[:1] if inputs.quick else SEEDS
+    seeds = inputs.seeds(SEEDS[:1] if inputs.quick else SEEDS)
     attacks: list[tuple[str, LossTreatment, bool]] = [
         ("MKOR", NLLRaw(), False),
         ("MKOR, cross-entropy with decoy", Decoy(), False),
@@ -114,16 +130,34 @@ def mkor_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iterator
         attacks.append(("MKOR, unsent features left open", NLLRaw(), True))
     for network in NETWORKS:
         for name, loss, adapts in attacks:
-            tally = Tally("mkor", condition.item, network.name, name, _mkor_doubt(network.name, condition))
             server = MKOR(taps=network.taps(condition.ratio[network.name]), loss=loss)
-            for seed in seeds:
-                for batch in batches_of(source, seed):
-                    defense, labels = condition.defense[network.name], condition.labels_known
-                    seen = observed(network, server, defense, batch, seed, labels=labels, adapts=adapts)
-                    found = attacked(seen, seen.knowledge.crafting, seed)
-                    tally.add(seed, paper_scores(found, batch) | common_scores(found, batch), found)
-            inputs.say(f"{condition.item} {network.name} {name}")
-            yield from tally.rows(seeds)
+            run = partial(crafted_rows, source, network, server, condition, seeds, inputs, name, adapts=adapts)
+            yield from inputs.once(network.name, name, run)
+
+
+def crafted_rows(
+    source: Parquet,
+    network: Network,
+    server: MKOR,
+    condition: Condition,
+    seeds: Sequence[int],
+    inputs: Inputs,
+    name: str,
+    *,
+    item: str = "",
+    adapts: bool = False,
+) -> Iterator[Row]:
+    """A crafted network on ten batches of every seed."""
+    item, doubt = item or condition.item, _mkor_doubt(network.name, condition)
+    tally = Tally("mkor", item, network.name, name, doubt)
+    for seed in seeds:
+        for batch in batches_of(source, seed):
+            defense, labels = condition.defense[network.name], condition.labels_known
+            seen = observed(network, server, defense, batch, seed, labels=labels, adapts=adapts, device=inputs.device)
+            found = attacked(seen, seen.knowledge.crafting, seed)
+            tally.add(seed, paper_scores(found, batch) | common_scores(found, batch), found)
+    inputs.say(f"{item} {network.name} {name}")
+    yield from tally.rows(seeds)
 
 
 def _mkor_doubt(network: str, condition: Condition) -> str:
@@ -166,14 +200,17 @@ def baseline_rows(source: Parquet, condition: Condition, inputs: Inputs) -> Iter
     """
     steps, count = (60, 1) if inputs.quick else (300, BATCHES)
     for network in NETWORKS:
-        batches = batches_of(source, 0)[:count]
+        batches = batches_of(source, inputs.seed(0))[:count]
         for one in BASELINES:
             run = partial(_baseline, network, one, batches, condition, steps, inputs)
             yield from inputs.once(network.name, one.name, run)
         for name, pictures in FLOORS.items():
+            if not inputs.wants(network.name, name):
+                continue
             tally = Tally("mkor", condition.item, network.name, name, "no attack")
             for batch in batches:
-                tally.add(0, baseline_scores(pictures(source, batch), batch), pictures(source, batch))
+                found = pictures(source, batch, inputs.seed(0))
+                tally.add(0, baseline_scores(found, batch), found)
             yield from tally.rows((0,))
         yield from inputs.once(
             network.name, "class fishing", partial(_fishing, network, batches, condition, steps, inputs)
@@ -191,8 +228,17 @@ def _baseline(
     tally = Tally("mkor", condition.item, network.name, one.name)
     statuses = set()
     for batch in batches:
-        seen = observed(network, Honest(), condition.defense[network.name], batch, 0, labels=one.labels, adapts=False)
-        found = attacked(seen, one.build(steps), 0, steps)
+        seen = observed(
+            network,
+            Honest(),
+            condition.defense[network.name],
+            batch,
+            inputs.seed(0),
+            labels=one.labels,
+            adapts=False,
+            device=inputs.device,
+        )
+        found = attacked(seen, one.build(steps), inputs.seed(0), steps)
         tally.add(0, baseline_scores(found, batch), found)
         statuses.add(found.status.name.lower().replace("_", " "))
     spent = " to ".join(str(n) for n in sorted({min(tally.evaluations), max(tally.evaluations)}))
@@ -209,7 +255,7 @@ def _fishing(
     tally = Tally("mkor", condition.item, network.name, "class fishing")
     try:
         for batch in batches:
-            found, image = fished(network, condition.defense[network.name], batch, steps)
+            found, image = fished(network, condition.defense[network.name], batch, steps, inputs)
             tally.add(0, single_scores(found, image), found)
     except InputError as error:
         inputs.say(f"{condition.item} {network.name} class fishing not run: {error}")
@@ -218,33 +264,35 @@ def _fishing(
     yield from tally.rows((0,))
 
 
-def grey(source: Parquet, batch: Batch) -> Reconstruction:
+def grey(source: Parquet, batch: Batch, seed: int) -> Reconstruction:
     """Mid-grey pictures with the batch's labels."""
-    del source
+    del source, seed
     return Reconstruction(torch.full_like(batch.inputs, 0.5), batch.labels, Status.CONVERGED)
 
 
-def strangers(source: Parquet, batch: Batch) -> Reconstruction:
+def strangers(source: Parquet, batch: Batch, seed: int) -> Reconstruction:
     """For each image another digit of its class, none of them in a batch that is attacked."""
-    outside = torch.tensor(sorted(set(range(len(source))) - set(_attacked(source))))
+    outside = torch.tensor(sorted(set(range(len(source))) - set(_attacked(source, seed))))
     labels = source.labels[outside]
     places = {label: iter(outside[labels == label].tolist()) for label in range(DATA.classes)}
     chosen = [next(places[int(label)]) for label in batch.labels]
     return Reconstruction(source.read(chosen).inputs, batch.labels, Status.CONVERGED)
 
 
-def _attacked(source: Parquet) -> list[int]:
-    generator = torch.Generator().manual_seed(0)
+def _attacked(source: Parquet, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
     return [i for part in random_batches(source.labels, BATCH, BATCHES, generator) for i in part]
 
 
-FLOORS: dict[str, Callable[[Parquet, Batch], Reconstruction]] = {
+FLOORS: dict[str, Callable[[Parquet, Batch, int], Reconstruction]] = {
     "grey picture": grey,
     "another picture of the class": strangers,
 }
 
 
-def fished(network: Network, defense: Defense, batch: Batch, steps: int) -> tuple[Reconstruction, torch.Tensor]:
+def fished(
+    network: Network, defense: Defense, batch: Batch, steps: int, inputs: Inputs
+) -> tuple[Reconstruction, torch.Tensor]:
     """Class fishing for the rarest class of the batch, cut to one example of it, and that example."""
     counts = torch.bincount(batch.labels, minlength=DATA.classes)
     target = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
@@ -252,8 +300,9 @@ def fished(network: Network, defense: Defense, batch: Batch, steps: int) -> tupl
     keep = torch.ones(len(batch), dtype=torch.bool)
     keep[mine[1:]] = False
     alone = batch.take(keep.nonzero().flatten())
-    seen = observed(network, ClassFishing(target=target), defense, alone, 0, labels=False)
-    return attacked(seen, seen.knowledge.crafting, 0, steps), batch.inputs[mine[:1]]
+    seed, server = inputs.seed(0), ClassFishing(target=target)
+    seen = observed(network, server, defense, alone, seed, labels=False, device=inputs.device)
+    return attacked(seen, seen.knowledge.crafting, seed, steps), batch.inputs[mine[:1]]
 
 
 def table(condition: Condition) -> Callable[[Inputs], Iterator[Row]]:

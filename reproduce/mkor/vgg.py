@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -59,10 +59,19 @@ def sent(target: Target, loss: LossTreatment) -> Broadcast:
 
 
 def reconstructed(
-    target: Target, loss: LossTreatment, batch: Batch, *, defense: Defense | None = None, seed: int = 0
+    target: Target,
+    loss: LossTreatment,
+    batch: Batch,
+    *,
+    defense: Defense | None = None,
+    seed: int = 0,
+    device: str = "cpu",
 ) -> Reconstruction:
     """One batch through the shortcut's update, the defence, and the server's read."""
     broadcast = sent(target, loss)
+    if device != "cpu":
+        broadcast = replace(broadcast, task=broadcast.task.to(torch.empty((), device=device)))
+        batch = Batch(batch.inputs.to(device), batch.labels.to(device))
     assert broadcast.crafting is not None
     update = shortcut_update(broadcast.task, broadcast.crafting.map, batch)
     defense = defense or NoDefense()
@@ -96,37 +105,57 @@ def table3(inputs: Inputs) -> Iterator[Row]:
     source, batches = cifar(inputs.data), 1 if inputs.quick else 10
     for name in ("VGG16", "modified"):
         for attack, loss in LOSSES:
-            tally = Tally("mkor", "table3", name, attack)
-            for u in range(batches):
-                batch = unique(source, 100 * u)
-                found = reconstructed(Target(name, 100), loss, batch)
-                tally.add(0, paper_scores(found, batch) | common_scores(found, batch), found)
-            inputs.say(f"table3 {name} {attack}")
-            yield from tally.rows((0,))
+            run = partial(_unique, source, name, attack, loss, batches, inputs)
+            yield from inputs.once(name, attack, run)
         sent.cache_clear()
+
+
+def _unique(
+    source: Parquet, name: str, attack: str, loss: LossTreatment, batches: int, inputs: Inputs
+) -> Iterator[Row]:
+    tally = Tally("mkor", "table3", name, attack)
+    for u in range(batches):
+        batch = unique(source, 100 * u)
+        found = reconstructed(Target(name, 100), loss, batch, device=inputs.device)
+        tally.add(0, paper_scores(found, batch) | common_scores(found, batch), found)
+    inputs.say(f"table3 {name} {attack}")
+    yield from tally.rows((0,))
 
 
 def table4(inputs: Inputs) -> Iterator[Row]:
     """1 000 photos in one batch: one a class, then with labels drawn at random."""
     source = Parquet(path=str(inputs.data / "imagenet-sample-256.parquet"))
     count = 200 if inputs.quick else 1000
-    photos = read(source, range(count))
-    seeds = (0,) if inputs.quick else (0, 1, 2)
+    seeds = inputs.seeds((0,) if inputs.quick else (0, 1, 2))
     for name in ("VGG16", "modified"):
         target = Target(name, count)
         for arrangement in ("unique", "random"):
             for ratio in (0.0, 0.1):
                 defense = noise(tensor_std=ratio) if ratio else None
                 setting = f"{name}, {arrangement}" + (", noise 1e-1" if ratio else "")
-                tally = Tally("mkor", "table4", setting, "MKOR")
-                random = arrangement == "random" or ratio > 0
-                for seed in seeds if random else seeds[:1]:
-                    batch = Batch(photos, _labels(arrangement, count, seed))
-                    found = reconstructed(target, NLLRaw(), batch, defense=defense, seed=seed)
-                    tally.add(seed, paper_scores(found, batch, scored=count), found)
-                inputs.say(f"table4 {setting}")
-                yield from tally.rows(seeds if random else seeds[:1])
+                some = seeds if arrangement == "random" or ratio > 0 else seeds[:1]
+                run = partial(_thousand, source, target, setting, arrangement, defense, some, inputs)
+                yield from inputs.once(setting, "MKOR", run)
         sent.cache_clear()
+
+
+def _thousand(
+    source: Parquet,
+    target: Target,
+    setting: str,
+    arrangement: str,
+    defense: Defense | None,
+    seeds: Sequence[int],
+    inputs: Inputs,
+) -> Iterator[Row]:
+    tally, count = Tally("mkor", "table4", setting, "MKOR"), target.classes
+    photos = read(source, range(count))
+    for seed in seeds:
+        batch = Batch(photos, _labels(arrangement, count, seed))
+        found = reconstructed(target, NLLRaw(), batch, defense=defense, seed=seed, device=inputs.device)
+        tally.add(seed, paper_scores(found, batch, scored=count), found)
+    inputs.say(f"table4 {setting}")
+    yield from tally.rows(seeds)
 
 
 def _labels(arrangement: str, count: int, seed: int) -> torch.Tensor:
@@ -138,8 +167,10 @@ def _labels(arrangement: str, count: int, seed: int) -> torch.Tensor:
 def figure10(inputs: Inputs) -> Iterator[Row]:
     """Quality against the number of classes of a batch of 100, with labels drawn from that many."""
     source = cifar(inputs.data)
-    target, seeds = Target("VGG16", 100), (0,) if inputs.quick else (0, 1, 2)
+    target, seeds = Target("VGG16", 100), inputs.seeds((0,) if inputs.quick else (0, 1, 2))
     for classes in (1, 2, 5, 10, 20, 50, 100):
+        if not inputs.wants(f"{classes} classes", "MKOR"):
+            continue
         tally = Tally("mkor", "figure10", f"{classes} classes", "MKOR")
         for seed in seeds:
             generator = torch.Generator().manual_seed(seed)
@@ -147,7 +178,7 @@ def figure10(inputs: Inputs) -> Iterator[Row]:
             (indices,) = few_class_batches(pool, classes, 100, 1, generator)
             photos = read(source, torch.randperm(len(source), generator=generator)[:100].tolist())
             batch = Batch(photos, pool[indices])
-            found = reconstructed(target, NLLRaw(), batch)
+            found = reconstructed(target, NLLRaw(), batch, device=inputs.device)
             tally.add(seed, paper_scores(found, batch), found)
         inputs.say(f"figure10 {classes} classes")
         yield from tally.rows(seeds)

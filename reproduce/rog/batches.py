@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,20 +20,25 @@ BATCH = replace(SMALL, examples=16)
 
 
 def with_ends(rows: list[Row], count: int = 1) -> Iterator[Row]:
-    """Rows of one seed, and the mean of the `count` least and greatest values of each."""
+    """Rows, and of each the mean of the `count` pictures with the least and the greatest values over its seeds."""
     yield from rows
     for row in rows:
-        values = sorted(by_seed[0] for by_seed in row.per_image)
+        values = sorted(statistics.fmean(by_seed) for by_seed in row.per_image)
         some = "" if count == 1 else f" {count}"
         for end, part in (("least", values[:count]), ("greatest", values[-count:])):
-            yield replace(row, metric=f"{row.metric}, {end}{some}", per_image=[[value] for value in part])
+            name = f"{row.metric}, {end}{some}"
+            yield replace(row, metric=name, per_image=[[value] for value in part], seeds=row.seeds[:1])
+
+
+def _seeds(inputs: Inputs) -> tuple[int, ...]:
+    return SEEDS[:1] if inputs.quick else SEEDS
 
 
 def figure12(inputs: Inputs) -> Iterator[Row]:
     """Sixteen pictures under QSGD with seven values."""
     sheet, client = Sheet("figure12", inputs), replace(BATCH, defense=QSGD)
     yield from sheet.controls(client)
-    yield from with_ends(list(sheet.rows(client, Naive(attack=rog()))))
+    yield from with_ends(list(sheet.rows(client, Naive(attack=rog()), seeds=_seeds(inputs))))
 
 
 def figure13(inputs: Inputs) -> Iterator[Row]:
@@ -41,7 +47,7 @@ def figure13(inputs: Inputs) -> Iterator[Row]:
     for examples in (16, 32) if inputs.quick else (16, 32, 64, 128):
         client = replace(SMALL, examples=examples)
         yield from sheet.controls(client)
-        yield from with_ends(list(sheet.rows(client)))
+        yield from with_ends(list(sheet.rows(client, seeds=_seeds(inputs))))
 
 
 def figure14(inputs: Inputs) -> Iterator[Row]:
@@ -55,16 +61,19 @@ def figure15(inputs: Inputs) -> Iterator[Row]:
     """Rivals with the post-processor on sixteen pictures."""
     sheet, quick = Sheet("figure15", inputs), inputs.quick
     yield from sheet.controls(BATCH)
-    yield from sheet.rows(BATCH)
+    seeds = _seeds(inputs)
+    yield from sheet.rows(BATCH, seeds=seeds)
     steps, iterations = (200, 100) if quick else (2000, 300)
-    yield from sheet.rows(BATCH, inverting_gradients(steps=steps), name=f"Inverting Gradients, {steps} steps")
+    yield from sheet.rows(
+        BATCH, inverting_gradients(steps=steps), name=f"Inverting Gradients, {steps} steps", seeds=seeds
+    )
     rival = Matching(
         objective=SquaredL2(),
         canvas=Pixels(first=Normal(), box=False),
         minimiser=LBFGS(steps=iterations),
         labels=KnownLabels(),
     )
-    yield from sheet.rows(BATCH, rival, name=f"DLG, {iterations} iterations, labels given")
+    yield from sheet.rows(BATCH, rival, name=f"DLG, {iterations} iterations, labels given", seeds=seeds)
 
 
 def precode(inputs: Inputs) -> Iterator[Row]:

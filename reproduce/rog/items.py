@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.attacks.matching import Matching
-from leakgauge.attacks.matching.objectives import SignTanh
-from leakgauge.attacks.recipes import inverting_gradients, rog
+from leakgauge.attacks.recipes import inverting_gradients
 from reproduce.denoiser.items import postprocessing
 from reproduce.item import Inputs, Item, Measure, State
 from reproduce.rog import ablations, batches
 from reproduce.rog.ablations import SMALL
+from reproduce.rog.clients import attack, clients
 from reproduce.rog.networks import rog_resnet18, rog_vgg7
-from reproduce.rog.polish import MaxNormalise
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
 from reproduce.rog.semantic import semantic
 from reproduce.rog.settings import (
@@ -30,11 +29,6 @@ from reproduce.rog.settings import (
     SOTERIA,
 )
 from reproduce.rows import Row
-
-
-def attack(defense: Named) -> Matching:
-    """ROG as it answers a defence: signs through the tanh, all others by squared distance."""
-    return rog(objective=SignTanh(), polish=(MaxNormalise(),)) if defense == SIGNS else rog()
 
 
 def defended(item: str, defenses: tuple[Named, ...]) -> Measure:
@@ -71,8 +65,8 @@ def table2(inputs: Inputs) -> Iterator[Row]:
     """What is no reconstruction: noise, another photo, and each photo at a quarter of its resolution."""
     sheet, truth = Sheet("table2", inputs), PUBLISHED.batch(inputs.data).inputs
     noise = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
-    yield from sheet.pictures("128 px", "random noise", noise, truth)
-    yield from sheet.pictures("128 px", "another picture, of another class", truth.roll(1, 0), truth)
+    for name, shown in (("random noise", noise), ("another picture, of another class", truth.roll(1, 0))):
+        yield from inputs.once("128 px", name, partial(sheet.pictures, "128 px", name, shown, truth))
     yield from sheet.controls(PUBLISHED)
 
 
@@ -131,6 +125,11 @@ def smaller(*defenses: Named) -> dict[str, tuple[str, ...]]:
 
 ITEMS = (
     _item("table1", State.NOT_RUN, UNKNOWN, None, ""),
+    _item(
+        "clients", State.REDUCED,
+        "Five clients of eight photos of 64 px, one step, one weight seed; " + POST + "values in the order of the "
+        "clients, eight each", clients, "an hour on one core",
+    ),
     _item(
         "table2", State.REDUCED,
         "The four photos are not known: 16 of a sample, for the rows that need no attack; ROG on such photos is "

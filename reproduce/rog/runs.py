@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -101,11 +101,12 @@ class Client:
         source = Parquet(path=str(folder / f"{file}.parquet"), size=self.size)
         return source.read(range(len(source) - self.examples, len(source))).inputs
 
-    def observe(self, batch: Batch, seed: int) -> Observation:
+    def observe(self, batch: Batch, seed: int, device: str = "cpu") -> Observation:
         """The update of a weight seed; labels in order, protocol and defence are known."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            task = Task.of(self.build(size=self.size), self.data)
+            task = Task.of(self.build(size=self.size), self.data).to(torch.empty((), device=device))
+        batch = Batch(batch.inputs.to(device), batch.labels.to(device))
         defense = self.defense.value
         update = client_update(task, self.protocol, batch, Draws(seed), defense=defense)
         known = Knowledge(labels=batch.labels, local_training=self.protocol, defense=defense)
@@ -167,29 +168,40 @@ class Sheet(ItemRows):
         )
 
     def _run(self, client: Client, attack: Attack, *, name: str, seeds: tuple[int, ...], doubt: str) -> Iterator[Row]:
-        batch = client.batch(self.inputs.data)
         table: dict[str, list[list[float]]] = {}
-        seconds, spent = [], []
+        seconds, spent, seeds = [], 0, self.inputs.seeds(seeds)
         for seed in seeds:
-            began = time.perf_counter()
-            seen = client.observe(batch, seed)
-            observed = time.perf_counter() - began
-            found: Reconstruction = attack.reconstruct(seen, Draws(seed).generator("attack"), compute=Compute())
-            if found.inputs is None:
-                raise RuntimeError(f"{self.item} {client.name}, {name}, seed {seed}: {found.message}")
+            found, values = self.attacked(client, attack, seed, name)
             seconds.append(found.cost.seconds)
-            spent.append(found.cost.gradient_evaluations)
-            for metric, values in scores(found.inputs, batch.inputs, self.inputs.data).items():
-                table.setdefault(metric, []).append(values)
-            shown = ", ".join(f"{m} {statistics.fmean(v[-1]):.3f}" for m, v in table.items())
-            self.inputs.say(
-                f"{self.item} {client.name}, {name}, seed {seed}: {shown}; {seconds[-1]:.0f} s, update {observed:.0f} s"
-            )
+            spent = found.cost.gradient_evaluations
+            for metric, own in values.items():
+                table.setdefault(metric, []).append(own)
         for metric, by_seed in table.items():
             yield self.row(
                 client.name, name, metric, by_seed, seeds,
-                evaluations=spent[0], seconds=statistics.fmean(seconds), doubt=doubt,
+                evaluations=spent, seconds=statistics.fmean(seconds), doubt=doubt,
             )  # fmt: skip
+
+    def attacked(
+        self, client: Client, attack: Attack, seed: int, name: str
+    ) -> tuple[Reconstruction, dict[str, list[float]]]:
+        """One client's batch with its scores.
+
+        Raises:
+            RuntimeError: the attack has no answer.
+        """
+        batch, began = client.batch(self.inputs.data), time.perf_counter()
+        seen = client.observe(batch, seed, self.inputs.device)
+        observed = time.perf_counter() - began
+        compute = Compute(device=self.inputs.device)
+        found: Reconstruction = attack.reconstruct(seen, Draws(seed).generator("attack"), compute=compute)
+        if found.inputs is None:
+            raise RuntimeError(f"{self.item} {client.name}, {name}, seed {seed}: {found.message}")
+        values = scores(found.inputs.cpu(), batch.inputs, self.inputs.data)
+        shown = ", ".join(f"{metric} {statistics.fmean(own):.3f}" for metric, own in values.items())
+        where = f"{self.item} {client.name}, {name}, seed {seed}"
+        self.inputs.say(f"{where}: {shown}; {found.cost.seconds:.0f} s, update {observed:.0f} s")
+        return found, values
 
     def pictures(self, setting: str, name: str, pictures: Tensor, truth: Tensor) -> Iterator[Row]:
         """What pictures score that no attack made."""
@@ -203,12 +215,16 @@ class Sheet(ItemRows):
         Noise after the post-processor is what that makes of nothing.
         """
         truth = client.batch(self.inputs.data).inputs
-        noise = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
-        for name, shown in (
-            ("grey picture", torch.full_like(truth, 0.5)),
-            ("random noise", noise),
-            ("another picture", client.strangers(self.inputs.data)),
-        ):
-            yield from self.pictures(client.name, name, shown, truth)
+        for name, shown in self.null(client, truth).items():
+            run = partial(self.pictures, client.name, name, shown, truth)
+            yield from self.inputs.once(client.name, name, run)
+
+    def null(self, client: Client, truth: Tensor) -> dict[str, Tensor]:
+        """The pictures of `controls` by name."""
         canvas: Any = rog().canvas
-        yield from self.pictures(client.name, "the truth ↓4 ↑4", Clamp()(canvas.ceiling(truth, client.data)), truth)
+        return {
+            "grey picture": torch.full_like(truth, 0.5),
+            "random noise": torch.rand(truth.shape, generator=torch.Generator().manual_seed(0)),
+            "another picture": client.strangers(self.inputs.data),
+            "the truth ↓4 ↑4": Clamp()(canvas.ceiling(truth, client.data)),
+        }

@@ -117,7 +117,7 @@ def test_every_item_runs_and_fills_its_cells(
             | dict.fromkeys(("FSIM", "PSNR", "LPIPS", "SSIM, one to one", "PSNR, one to one"), [0.1] * len(pictures))
         ),
     )
-    monkeypatch.setattr(Target, "observe", lambda _target, batch, _seed: tiny(batch))
+    monkeypatch.setattr(Target, "observe", lambda _target, batch, _seed, _device: tiny(batch))
     item = next(item for item in ci_net.ITEMS if item.name == name)
     assert item.measure is not None
     rows = list(item.measure(Inputs(shared / "data", quick, lambda _: None)))

@@ -1,11 +1,11 @@
-"""Claims: verdicts follow from kept rows by their intervals, and the screen fits."""
+"""Claims: verdicts follow from rows of their own list by their intervals, and the screen fits."""
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,155 +16,196 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.claims import quantity  # noqa: E402
-from reproduce.claims.claim import Beside, Claim, Effort, Verdict  # noqa: E402
-from reproduce.claims.papers import CLAIMS  # noqa: E402
-from reproduce.claims.quantity import Published, Quantity  # noqa: E402
-from reproduce.claims.rules import Ahead, Each, Outcome, Within, difference, number  # noqa: E402
-from reproduce.claims.screen import first_screen, markdown, of_paper  # noqa: E402
+from reproduce.claims import quantity, screen, verdict  # noqa: E402
+from reproduce.claims.frozen import Claim, ClaimList, claims_of, digest  # noqa: E402
+from reproduce.claims.rules import Outcome, Reading, apart, difference, number, together, within  # noqa: E402
+from reproduce.claims.verdict import Verdict, decide, judgement  # noqa: E402
 
 from leakgauge.intervals import mean_interval  # noqa: E402
 from reproduce import command  # noqa: E402
 
-OURS, RIVAL, GREY, NOTHING = (Quantity("p/i", "s", name, "m") for name in ("ours", "rival", "grey picture", "nothing"))
+PAPER = "p"
+Kept = dict[int, list[dict[str, Any]]]
 
 
-def kept(name: str, *values: float, steps: int = 100, seeds: int = 1) -> dict[str, Any]:
+def kept(name: str, *values: float, seeds: int = 1, commit: str = "abc", metric: str = "m") -> dict[str, Any]:
     table = [[v] for v in values] if seeds == 1 else [list(values)]
-    record = {"setting": "s", "attack": name, "metric": "m", "per_image": table, "seeds": list(range(seeds))}
-    return record | {"gradient_evaluations": steps, "environment": {"commit": "abc"}}
+    record = {"setting": "s", "attack": name, "metric": metric, "per_image": table, "seeds": list(range(seeds))}
+    return record | {"environment": {"commit": commit, "list": "now"}}
 
 
 @pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    monkeypatch.setattr(quantity, "_records", lambda item: tuple(found) if item == "p/i" else ())
+def rows(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    found: Kept = {0: [], 1: []}
+    monkeypatch.setattr(quantity, "_records", lambda _, __, start: tuple(found[start]))
+    metrics = {"m": {"name": "M", "unit": "dB", "better": "higher"}, "low": {"name": "L", "better": "lower"}}
+    fake = ClaimList.model_validate({"paper": PAPER, "words": "P", "metrics": metrics, "cost": {}, "claims": []})
+    monkeypatch.setattr(verdict, "claims_of", lambda _: fake)
     return found
 
 
-def claim(rule: Any, **changes: Any) -> Claim:
-    return Claim(paper="p", where="T1", words="w", item="p/i", rule=rule, **changes)
+def claim(rule: dict[str, Any], **changes: Any) -> Claim:
+    plain = {"id": "a", "place": "T1", "says": "s", "line": "l", "metric": "m", "units": 4}
+    return Claim.model_validate(plain | {"margin": "none", "sample": "x", "rule": rule} | changes)
 
 
 SURE, UNSURE = (20.0, 20.1, 19.9, 20.0), (10.0, 30.0, 12.0, 28.0)
+REACHES = {"reaches": "i | s | ours", "value": 20.0, "margin": 1.0}
+FAR = REACHES | {"value": 25.0}
+AHEAD = {"ahead": ["i | s | ours", "i | s | rival"]}
 
 
 @pytest.mark.parametrize(
-    ("values", "target", "verdict"),
+    ("values", "rule", "expected"),
     [
-        (SURE, 20.0, Verdict.HOLDS),
-        (SURE, 25.0, Verdict.CONTRARY),
-        (UNSURE, 20.0, Verdict.INCONCLUSIVE),
-        ((20.0,), 20.0, Verdict.INCONCLUSIVE),
-        ((), 20.0, Verdict.NOT_RUN),
+        (SURE, REACHES, Verdict.HOLDS),
+        (SURE, FAR, Verdict.CONTRARY),
+        (SURE, {"near": "i | s | ours", "value": 15.0, "margin": 1.0}, Verdict.CONTRARY),
+        (UNSURE, REACHES, Verdict.OPEN),
+        ((), REACHES, Verdict.NOT_RUN),
     ],
 )
-def test_a_verdict_is_what_the_interval_supports(values, target: float, verdict: Verdict, rows: list) -> None:
+def test_a_verdict_is_what_the_interval_supports(values, rule, expected: Verdict, rows: Kept) -> None:
     if values:
-        rows.append(kept("ours", *values))
-    assert claim(Within(OURS, target, 1.0, 1.0)).decide().verdict is verdict
+        rows[0].append(kept("ours", *values))
+    assert decide(PAPER, claim(rule)).verdict is expected
 
 
-def test_a_rival_on_fewer_images_makes_a_claim_as_small_as_itself(rows: list) -> None:
-    """Ten batches against three stood as the paper's full number."""
-    rows += [kept("ours", *(20.0,) * 10), kept("rival", *SURE)]
-    decision = claim(Ahead(OURS, RIVAL), effort=Effort(images=10)).decide()
-    assert decision.effort == {"images": 0.4}
-    assert decision.least == "40%"
+def test_one_unit_has_no_interval_and_decides_nothing(rows: Kept) -> None:
+    rows[0].append(kept("ours", 20.0))
+    assert decide(PAPER, claim(REACHES, units=1)).verdict is Verdict.OPEN
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "expected"),
     [
-        ({"effort": Effort(steps=100, images=4)}, Verdict.HOLDS),
-        ({"effort": Effort(steps=200)}, Verdict.SMALLER),
-        ({"effort": Effort(images=100)}, Verdict.SMALLER),
-        ({"effort": Effort(width=(16, 64))}, Verdict.SMALLER),
-        ({"effort": Effort(data="other photos")}, Verdict.SMALLER),
-        ({"method": "another"}, Verdict.OTHER_METHOD),
-        ({"floor": (GREY,)}, Verdict.INCONCLUSIVE),
+        ({"steps": [100, 100]}, Verdict.HOLDS),
+        ({"steps": [100, 200]}, Verdict.SMALLER),
+        ({"stands_in": ["other photos"]}, Verdict.SMALLER),
+        ({"floor": "i | s | grey"}, Verdict.OPEN),
+        ({"floor": "i | s | grey", "above": False}, Verdict.HOLDS),
     ],
 )
-def test_what_holds_says_at_what_effort_and_never_below_grey(changes, verdict: Verdict, rows: list) -> None:
-    rows += [kept("ours", *SURE), kept("grey picture", 21.0, 20.0, 19.0, 20.5)]
-    assert claim(Within(OURS, 20.0, 1.0, 1.0), **changes).decide().verdict is verdict
+def test_what_holds_says_what_stands_in_and_never_below_its_floor(changes, expected: Verdict, rows: Kept) -> None:
+    rows[0] += [kept("ours", *SURE), kept("grey", 21.0, 20.0, 19.0, 20.5)]
+    found = decide(PAPER, claim(REACHES, **changes))
+    assert found.verdict is expected
+    assert ("grey 20.1" in found.judged.floor) == ("floor" in changes)
+    for words in changes.get("stands_in", ()):
+        assert words in found.judged.why
 
 
-@pytest.mark.parametrize(("steps", "verdict"), [(150, Verdict.CONTRARY), (250, Verdict.INCONCLUSIVE)])
-def test_a_short_search_is_not_held_against_a_claim(steps: int, verdict: Verdict, rows: list) -> None:
-    rows.append(kept("ours", *SURE))
-    assert claim(Within(OURS, 25.0, 1.0, math.inf), effort=Effort(steps=steps)).decide().verdict is verdict
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"steps": [150, 200]}, Verdict.CONTRARY),
+        ({"steps": [50, 200]}, Verdict.OPEN),
+        ({"opposite": "open", "stands_in": ["a small network"]}, Verdict.OPEN),
+    ],
+)
+def test_what_a_smaller_size_may_cause_is_not_held_against_a_claim(changes, expected: Verdict, rows: Kept) -> None:
+    rows[0].append(kept("ours", *SURE))
+    assert decide(PAPER, claim(FAR, **changes)).verdict is expected
 
 
-def test_pairs_decide_where_means_overlap(rows: list) -> None:
-    rows += [kept("ours", 11.0, 21.0, 31.0, 41.2), kept("rival", 10.0, 20.0, 30.0, 40.0)]
-    assert Ahead(OURS, RIVAL).read().outcome is Outcome.HOLDS
-    assert Ahead(RIVAL, OURS).read().outcome is Outcome.CONTRARY
-    assert Ahead(RIVAL, OURS, lower=True).read().outcome is Outcome.HOLDS
-    assert Ahead(OURS, RIVAL, within=2.0).read().outcome is Outcome.HOLDS
-    rows[1] = kept("rival", 10.0, 20.0, 30.0)
-    assert Ahead(OURS, RIVAL).read().outcome is Outcome.INCONCLUSIVE, "other images: no pairs"
+def test_what_was_not_run_and_what_cannot_be_are_not_the_same(rows: Kept) -> None:
+    plain = {"id": "a", "place": "T1", "says": "s", "line": "l", "metric": "m"}
+    for key, expected in (("not_run", Verdict.NOT_RUN), ("untestable", Verdict.UNTESTABLE)):
+        assert decide(PAPER, Claim.model_validate(plain | {key: "because"})).verdict is expected
 
 
-def test_seeds_of_one_image_are_units(rows: list) -> None:
-    rows.append(kept("ours", *SURE, seeds=4))
-    assert claim(Within(OURS, 20.0, 1.0, 1.0)).decide().verdict is Verdict.HOLDS
+def test_pairs_decide_where_means_overlap_and_better_may_be_lower(rows: Kept) -> None:
+    rows[0] += [kept("ours", 11.0, 21.0, 31.0, 41.2), kept("rival", 10.0, 20.0, 30.0, 40.0)]
+    rows[0] += [kept("ours", 11.0, 21.0, 31.0, 41.2, metric="low"), kept("rival", 10.0, 20.0, 30.0, 40.0, metric="low")]
+    assert decide(PAPER, claim(AHEAD)).verdict is Verdict.HOLDS
+    assert decide(PAPER, claim(AHEAD, metric="low")).verdict is Verdict.CONTRARY
+    assert decide(PAPER, claim(AHEAD | {"by": 5.0})).verdict is Verdict.CONTRARY
+    assert decide(PAPER, claim(AHEAD | {"by": -2.0}, metric="low")).verdict is Verdict.HOLDS
+    level = {"level": AHEAD["ahead"], "within": 2.0}
+    assert decide(PAPER, claim(level)).verdict is Verdict.HOLDS
+    assert decide(PAPER, claim(level | {"within": 0.5})).verdict is Verdict.CONTRARY
 
 
-def test_further_images_are_pooled_and_all_must_be_kept(rows: list) -> None:
-    """Twenty images of one attack beside ten others of its rival would be compared image by image."""
-    both = replace(OURS, further=("more",))
-    rows.append(kept("ours", 20.0, 22.0))
-    assert (OURS.images, both.images, both.units) == (2, 0, [])
-    assert claim(Within(both, 20.0, 1.0, 1.0)).decide().verdict is Verdict.NOT_RUN
-    rows.append(kept("ours", 24.0, 26.0, 28.0, steps=50) | {"setting": "more", "environment": {"commit": "def"}})
-    assert (both.images, both.units, both.evaluations) == (5, [20.0, 22.0, 24.0, 26.0, 28.0], 50)
-    assert both.commits == {"abc", "def"}
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_sample_that_is_not_the_lists_judges_nothing(count: int, rows: Kept) -> None:
+    """Images that were added after a look, or a run that was cut."""
+    rows[0].append(kept("ours", *[20.0] * count))
+    found = decide(PAPER, claim(REACHES))
+    assert found.verdict is Verdict.NOT_RUN
+    assert f"{count} of 4 units" in found.judged.why
 
 
-def test_every_claim_with_a_rule_has_its_rows_kept() -> None:
-    """A setting that nothing has, such as a name that was changed, read as a run that was never made."""
-    missing = [c.words for c in CLAIMS if c.rule is not None and c.decide().verdict is Verdict.NOT_RUN]
-    assert not missing
+def test_rows_of_two_commits_are_not_compared(rows: Kept) -> None:
+    rows[0] += [kept("ours", *SURE), kept("rival", *SURE, commit="def")]
+    assert decide(PAPER, claim(AHEAD)).judged.why == "rows of 2 commits"
 
 
-def test_kept_rows_have_a_floor_of_as_many_images_wherever_a_claim_names_floors() -> None:
-    """A floor of other images is passed over: a claim must not lose all of them so."""
-    for found in CLAIMS:
-        if found.floor and found.rule is not None:
-            images = found.rule.quantities[0].images
-            assert not images or images in {floor.images for floor in found.floor}, found.words
+def test_units_are_images_searches_or_seeds(rows: Kept) -> None:
+    rows[0].append(kept("ours", 1.0, 3.0, 5.0, 7.0))
+    read = quantity.Quantity.of(PAPER, claim(REACHES).rows[0], claim(REACHES), 0)
+    assert read.units(claim(REACHES)) == [1, 3, 5, 7]
+    assert read.units(claim(REACHES, unit="search", group=2)) == [2, 6]
+    assert read.units(claim(REACHES, unit="seed")) == [4]
+    rows[0][0] = kept("ours", *SURE, seeds=4)
+    assert decide(PAPER, claim(REACHES, unit="seed")).verdict is Verdict.HOLDS
 
 
-def test_several_rules_hold_where_all_do(rows: list) -> None:
-    rows.append(kept("ours", *SURE))
-    good, bad, none = (Within(q, t, 1.0, 1.0) for q, t in ((OURS, 20.0), (OURS, 25.0), (NOTHING, 20.0)))
-    assert Each((good, good)).read().outcome is Outcome.HOLDS
-    assert Each((good, bad)).read().outcome is Outcome.CONTRARY
-    assert Each((good, none)).read().outcome is Outcome.INCONCLUSIVE
-    assert Each((none, none)).read().outcome is Outcome.NOT_RUN
+def test_two_starts_that_differ_leave_a_claim_open_and_are_both_said(rows: Kept) -> None:
+    rows[0].append(kept("ours", *SURE))
+    assert "one start so far" in decide(PAPER, claim(REACHES)).judged.why
+    rows[1].append(kept("ours", *SURE))
+    assert decide(PAPER, claim(REACHES)).verdict is Verdict.HOLDS
+    rows[1][0] = kept("ours", 10.0, 10.1, 9.9, 10.0)
+    found = decide(PAPER, claim(REACHES))
+    assert found.verdict is Verdict.OPEN
+    assert found.flips
+    assert "start 0: holds, 20.0" in found.judged.why
+    assert "start 1: contrary, 10.0" in found.judged.why
+    assert judgement(PAPER, claim(REACHES), 1).verdict is Verdict.CONTRARY
 
 
-def test_what_is_mixed_is_open_and_says_how_many_of_each(rows: list) -> None:
-    rows.append(kept("ours", *SURE))
-    good, bad = (Within(OURS, t, 1.0, 1.0) for t in (20.0, 25.0))
-    reading = Each((good, good, bad), mixed=True).read()
-    assert reading.outcome is Outcome.INCONCLUSIVE
-    assert reading.why == "ahead in 2, level in 0, behind in 1 comparisons"
-    assert Each((good, good), mixed=True).read().outcome is Outcome.HOLDS
+def test_several_comparisons_have_wider_intervals_and_hold_only_together(rows: Kept) -> None:
+    rows[0].append(kept("ours", 19.0, 19.4, 19.6, 20.0))
+    alone = REACHES | {"value": 19.5, "margin": 0.7}
+    assert decide(PAPER, claim(alone)).verdict is Verdict.HOLDS
+    assert decide(PAPER, claim({"each": [alone] * 20})).verdict is Verdict.OPEN, "the interval of 1 − .05/20"
+    mixed = decide(PAPER, claim({"each": [REACHES | {"margin": 9.0}, FAR | {"value": 40.0}]}))
+    assert mixed.verdict is Verdict.OPEN
+    assert "mixed: 1 hold, 0 open, 1 contrary" in mixed.judged.why
 
 
-def test_a_floor_is_shown_with_the_attack(rows: list) -> None:
-    rows += [kept("ours", *SURE), kept("grey picture", 30.0, 30.2)]
-    beside = Beside("grey", GREY, OURS)
-    decision = claim(Within(OURS, 20.0, 1.0, 1.0), shown=beside).decide()
-    assert decision.verdict is Verdict.HOLDS
-    assert "grey 30.1, the attack 20.0" in decision.why
+def test_together_by_hand() -> None:
+    holds, open_, contrary = (Reading(outcome) for outcome in Outcome)
+    assert together([holds, holds]).outcome is Outcome.HOLDS
+    assert together([contrary, contrary]).outcome is Outcome.CONTRARY
+    assert together([holds, open_]).outcome is together([holds, contrary]).outcome is Outcome.OPEN
+    assert together([contrary, open_]).outcome is Outcome.OPEN
 
 
-def test_what_nothing_here_can_bear_out_is_untestable_and_no_run_is_no_run() -> None:
-    assert claim(None, untestable="no such weights").decide().verdict is Verdict.UNTESTABLE
-    assert claim(None, cost="a year").decide().verdict is Verdict.NOT_RUN
+@pytest.mark.parametrize(
+    ("told", "judges"),
+    [
+        ({"commit": "abc", "list": "now"}, True),
+        ({"commit": "abc", "list": "old"}, False),
+        ({"commit": "abc"}, False),
+        ({"commit": "", "list": "now"}, False),
+        ({"commit": "abc+", "list": "now"}, False),
+    ],
+)
+def test_only_rows_of_todays_list_and_of_a_commit_judge(told, judges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantity, "digest", lambda _: "now")
+    assert quantity.judges({"environment": told}, PAPER) == judges
+
+
+def test_every_kept_row_that_carries_a_digest_carries_that_of_a_list_that_was_committed() -> None:
+    """And those that judge carry today's."""
+    for path in (ROOT / "reproduce" / "results").glob("*-listed?-*.json"):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        for row in run["rows"]:
+            assert row["environment"]["list"] == run["circumstances"]["list"]
+            assert row["environment"]["commit"] == run["circumstances"]["commit"]
+            assert row["environment"]["cpu"]
+            assert quantity.judges(row, run["paper"]) == (run["circumstances"]["list"] == digest(run["paper"]))
 
 
 NUMBERS = st.integers(-500, 500).map(lambda n: n / 10)
@@ -172,15 +213,18 @@ NUMBERS = st.integers(-500, 500).map(lambda n: n / 10)
 
 @given(st.lists(NUMBERS, min_size=2, max_size=6), NUMBERS, st.sampled_from([0.1, 1.0, 20.0]))
 def test_nothing_holds_outside_its_interval(values: list[float], target: float, slack: float) -> None:
-    class Kept(Quantity):
-        units = values  # type: ignore[assignment]
-
-    ends = mean_interval(values)
-    reading = Within(Kept("p/i"), target, slack, slack).read()
+    ends, reading = mean_interval(values), within(values, target, slack, slack)
     assert ends.low is not None
     assert ends.high is not None
     inside = target - slack <= ends.low and ends.high <= target + slack
     assert (reading.outcome is Outcome.HOLDS) == inside
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=6))
+def test_being_ahead_is_never_true_both_ways(pairs: list[tuple[float, float]]) -> None:
+    one, other = zip(*pairs, strict=True)
+    both = [apart(a, b, lower=False, least=0, most=math.inf).outcome for a, b in ((one, other), (other, one))]
+    assert both.count(Outcome.HOLDS) < 2 or one == other
 
 
 def test_a_difference_of_means_without_pairs_has_both_their_spreads() -> None:
@@ -197,31 +241,38 @@ def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_every_claim_names_an_item_that_exists_and_a_published_cell() -> None:
-    known = command.items()
-    for one in CLAIMS:
-        assert one.item in known
-        assert one.published
-        for each in () if one.rule is None else one.rule.quantities:
-            assert each.item in known or each.item.startswith("main-job/")
-    with pytest.raises(LookupError, match="no published"):
-        _ = Published("mkor/table2", "LeNet5 | nobody", "avg PSNR").value
-
-
-def test_the_first_screen_is_forty_lines_of_eighty_columns() -> None:
-    lines = list(first_screen())
-    assert len(lines) <= 40
+def test_the_first_screen_is_forty_lines_of_eighty_columns_with_metric_and_direction() -> None:
+    lines = list(screen.first_screen())
+    headlines = [claim for paper in command.PAPERS for claim in claims_of(paper).claims if claim.headline]
+    asked = sum(claim.rule is not None for claim in headlines)
+    most = len(command.PAPERS) + 3 * asked + 2 * (len(headlines) - asked) + 2
+    assert len(lines) <= most <= 40
     assert max(map(len, lines)) <= 80
-    assert len(lines) > len(CLAIMS) + 2
+    assert sum("is better" in line for line in lines) == asked
+    assert "claims asked" in " ".join(lines[-2:])
 
 
-def test_every_paper_and_the_page_say_why_for_all_that_does_not_simply_hold() -> None:
+def test_a_headline_with_all_its_numbers_still_says_what_stands_in(rows: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows[0] += [kept("ours", *SURE), kept("grey", *(10.0, 10.1, 9.9, 10.0))]
+    found = decide(PAPER, claim(REACHES, stands_in=["LeNet for ResNet-20"], published=[18.0], floor="i | s | grey"))
+    monkeypatch.setattr(screen, "claims_of", verdict.claims_of)
+    told = list(screen.told(found))
+    assert len(told) == 3
+    assert max(map(len, told)) <= 80
+    assert "holds, smaller" in told[0]
+    assert told[1] == "   20.0 [19.9, 20.1] dB M, higher is better; paper 18; grey 10.0"
+    assert "LeNet for ResNet-20" in told[2]
+
+
+def test_every_paper_and_the_page_have_every_claim_with_its_reason() -> None:
+    total = 0
     for paper in command.PAPERS:
-        assert any(line.startswith("    published") for line in of_paper(paper))
-    for one in CLAIMS:
-        decision = one.decide()
-        assert decision.why or decision.verdict is Verdict.HOLDS, one.words
-    assert sum(1 for _ in markdown()) == len(CLAIMS) + 2
+        found = claims_of(paper).claims
+        total += len(found)
+        assert sum(line.startswith("    the paper: ") for line in screen.of_paper(paper)) == len(found)
+        for one in verdict.decisions(paper):
+            assert one.judged.why or one.verdict is Verdict.HOLDS, one.claim.id
+    assert sum(1 for _ in screen.markdown()) == total + 2
 
 
 def test_the_first_screen_loads_no_torch() -> None:

@@ -177,6 +177,7 @@ def inspect(state: Path, **options: Any) -> None:
 @click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
 @click.option("--kept", is_flag=True, help="Show the kept result and run nothing.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the comparison to FILE.")
+@click.option("--device", default="cpu", show_default=True, help="A torch device to run on.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -184,7 +185,7 @@ def inspect(state: Path, **options: Any) -> None:
     show_default=True,
     help="Folder with the data sets as Parquet files.",
 )
-def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None, data: Path) -> None:
+def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None, device: str, data: Path) -> None:
     """Runs ITEM, a table or figure of a paper such as mkor/table2, and prints published numbers beside ours.
 
     Without ITEM it prints the papers' claims and whether the kept results bear them out; with a paper (mkor) why, and
@@ -207,7 +208,7 @@ def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None,
     elif kept:
         command.kept(item, Console())
     else:
-        command.reproduce(item, data=data, quick=quick, json_file=json_file, console=Console())
+        command.reproduce(item, data=data, quick=quick, json_file=json_file, console=Console(), device=device)
 
 
 @main.command()

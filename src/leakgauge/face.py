@@ -63,15 +63,17 @@ def audit(
         model: as it is broadcast; is not changed. A list for several.
         data: the clients' examples and others, from which line-ups and the attacker's public data are taken.
         batch, batches: how many examples a client has, and how many clients there are.
-        folder: where results go; called again with the same plan it goes on there, and with another one, code of your
-            own classes and functions included, it raises. `None`: a temporary one.
+        folder: where results go; called again with the same plan it goes on there, and with another one it raises. A
+            plan with classes or functions of your own, whose code is not compared, goes on only if both calls give it
+            the same ``identity``. `None`: a temporary folder.
         workers: trials at a time, each in a process of one thread.
         compute: threads, device and precision. Set for the whole process.
         counts_only: write no image, and hashes for file names.
         anew: set results of another plan in the folder aside.
         on_trial: told (finished, all, id of the last).
         plan: other keys of a plan: ``clients``, ``defenses``, ``attacks``, ``server``, ``knows``, ``budget``,
-            ``seeds``, ``mode``, ``loss``, ``gate``, ``only``, ``gallery``, ``lpips``, ``update``, ``name``.
+            ``seeds``, ``mode``, ``loss``, ``gate``, ``only``, ``gallery``, ``lpips``, ``update``, ``name``,
+            ``identity``.
 
     Raises:
         InputError: an argument cannot be used (it is named), or the folder holds another audit.

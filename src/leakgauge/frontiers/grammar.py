@@ -81,6 +81,7 @@ class FrontierConfig(Strict):
     """
 
     name: str = "frontier"
+    identity: str | None = None
     model: Any = "small-convnet"
     mode: Literal["eval", "train"] = "eval"
     data: AttackedConfig = AttackedConfig()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +17,9 @@ from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
 from leakgauge.resolve import Named, label
-from leakgauge.study.contents import data_identity, plan_in_words
+from leakgauge.study.contents import data_identity, digest_of, plan_in_words
 from leakgauge.study.dealt import Dealt, Key, Selection
+from leakgauge.study.described import Description
 from leakgauge.study.plan import TRIAL_SECONDS, Plan
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
@@ -90,7 +89,7 @@ class FrontierPlan:
         attack: of both attackers.
         utility: `None` where accuracy is not measured.
         delta, accountant: of the rows that are differentially private.
-        written, again: as in `Plan`.
+        identity, written, again: as in `Plan`.
 
     Other attributes are those of the audits; `budget` is that of the undefended row.
 
@@ -117,6 +116,7 @@ class FrontierPlan:
     delta: float = 1e-5
     accountant: str = "rdp"
     tolerance: Tolerance = Tolerance()
+    identity: str | None = None
     written: Mapping[str, Any] | None = None
     again: Callable[[], FrontierPlan] | None = None
     audits: dict[str, tuple[Plan, list[FrontierRow]]] = field(init=False, repr=False, default_factory=dict)
@@ -141,12 +141,16 @@ class FrontierPlan:
     @cached_property
     def config(self) -> dict[str, object]:
         """The plan in words that a file can hold."""
+        return dict(self._words.words)
+
+    @cached_property
+    def _words(self) -> Description:
         return plan_in_words(self)
 
     @cached_property
     def digest(self) -> str:
         """Identity of the plan; an output folder belongs to one."""
-        return hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode()).hexdigest()
+        return digest_of(self._words, self.identity)
 
     @property
     def undefended(self) -> FrontierRow:
@@ -180,6 +184,7 @@ class FrontierPlan:
             seeds=self.seeds,
             gallery=self.gallery,
             perceptual=self.perceptual,
+            identity=self.digest,
             again=None if self.again is None else _Part(self.again, setting),
         )
 

@@ -62,6 +62,7 @@ def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
         delta=config.delta,
         accountant=config.accountant,
         tolerance=Tolerance(**config.tolerance.model_dump()),
+        identity=config.identity,
         written=raw,
         again=partial(resolve_frontier, raw),
     )

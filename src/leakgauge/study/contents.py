@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import hashlib
 import json
+import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.described import described
+from leakgauge.study.described import Description, description
 from leakgauge.study.tables import AuditRow, PlannedAudit
 
 LENT = 1000
@@ -73,6 +74,9 @@ def refuse_other(row: AuditRow, asked: PlannedAudit, folder: Path) -> None:
         before = json.loads(row.config)
         keys = sorted({*before, *asked.config} - {JUDGING})
         other = [key for key in keys if before.get(key) != asked.config.get(key)]
+        own = "is not given, and the plan holds code of your own, which is not compared"
+        hint = f"give identity='a name of this plan' in every run that {folder} belongs to, or another folder with -o"
+        require(bool(other), "identity", own, hint)
         more = f" and {len(other) - SHOWN} more" * (len(other) > SHOWN)
         of = f"'{row.name}', of another {', '.join(other[:SHOWN])}{more}"
         raise InputError("output", f"{folder} belongs to the audit {of}", ANEW)
@@ -161,12 +165,21 @@ def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
             yield from ((*inside, alias.name) for alias in node.names)
 
 
-def plan_in_words(plan: Any) -> dict[str, object]:
+def plan_in_words(plan: Any) -> Description:
     """A plan's own words where it was read from a file (`written`), else its fields, described."""
-    if plan.written is not None:
-        return dict(described(plan.written))
     told = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
-    return {name: described(getattr(plan, name)) for name in told}
+    return description(plan.written if plan.written is not None else {name: getattr(plan, name) for name in told})
+
+
+def digest_of(words: Description, identity: str | None) -> str:
+    """Identity of a plan's words, but for the gate.
+
+    A plan that holds code of the user's own and has no `identity` is like no other, itself made once more included:
+    what that code does is not looked into.
+    """
+    ran = {key: value for key, value in words.words.items() if key != JUDGING}
+    unlike = secrets.token_hex(8) if words.opaque and identity is None else ""
+    return hashlib.sha256((json.dumps(ran, sort_keys=True, default=str) + unlike).encode()).hexdigest()
 
 
 def withheld_name(name: str) -> str:

@@ -87,6 +87,7 @@ class PlanConfig(Strict):
     """The grammar of a plan, as written. See *choose* in the docs."""
 
     name: str = "audit"
+    identity: str | None = None
     model: Any = "lenet"
     data: DataConfig = DataConfig()
     mode: Literal["eval", "train"] = "eval"

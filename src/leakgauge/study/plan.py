@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,8 +22,9 @@ from leakgauge.models.weights import fingerprint, read_model, weights_path
 from leakgauge.observation import Known
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast, Honest
-from leakgauge.study.contents import JUDGING, contents, plan_in_words
+from leakgauge.study.contents import contents, digest_of, plan_in_words
 from leakgauge.study.dealt import Client, Dealt, Key, Selection, product
+from leakgauge.study.described import Description
 from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.explaining.recorded import Recorded
@@ -69,6 +68,8 @@ class Plan:
         update: file of a captured update, folder of its round, or a list of such folders; `None` where clients are
             simulated.
         gate: what must hold for the audit to pass; it changes no trial.
+        identity: what you call this plan, where it holds functions or classes of your own: a folder goes on with a plan
+            of the same identity and words. Without one such a plan needs a folder of its own for each run.
         written: the plan in the words of its file, for reports; without it the objects are described.
         again: makes the plan in another process, where what it holds cannot be copied there (open files).
 
@@ -93,6 +94,7 @@ class Plan:
     perceptual: Metric | None = None
     update: str | Sequence[str] | None = None
     gate: GateConfig | None = None
+    identity: str | None = None
     written: Mapping[str, Any] | None = None
     again: Callable[[], Plan] | None = None
     _sent: dict[tuple[int, int, int], Broadcast] = field(init=False, repr=False, default_factory=dict)
@@ -131,13 +133,16 @@ class Plan:
     @cached_property
     def config(self) -> dict[str, object]:
         """The plan in words that a file can hold."""
+        return dict(self._words.words)
+
+    @cached_property
+    def _words(self) -> Description:
         return plan_in_words(self)
 
     @cached_property
     def digest(self) -> str:
         """Identity of the plan's text; an output folder belongs to one, and to one state of its `contents`."""
-        ran = {key: value for key, value in self.config.items() if key != JUDGING}
-        return hashlib.sha256(json.dumps(ran, sort_keys=True, default=str).encode()).hexdigest()
+        return digest_of(self._words, self.identity)
 
     def contents(self) -> dict[str, str]:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""

@@ -65,6 +65,7 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
         perceptual=perceptual_of(config.lpips, data),
         update=config.update,
         gate=config.gate,
+        identity=config.identity,
         written=raw,
         again=partial(resolve_plan, raw),
     )

@@ -90,6 +90,9 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
     Raises:
         InputError: unknown name or parameter (with the nearest), wrong type or value.
     """
+    spec, called = labelled(spec, field)
+    if called is not None:
+        return dataclasses.replace(resolve(registry, spec, field), label=called)
     if (given := _given(registry, spec, field)) is not None:
         return given
     name, arguments = split(spec, field)
@@ -116,6 +119,22 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         _check_whole(*WHOLES[registry.kind], name, value, field)
     shown = {key: part.label if isinstance(part, Named) else part for key, part in found.items()}
     return Named(label(name, shown), value, (name,), field)
+
+
+def labelled(spec: Any, field: str) -> tuple[Any, str | None]:
+    """What a person calls a setting: ``{adam: {…}, label: "two epochs of Adam"}``, and the setting without it.
+
+    Raises:
+        InputError: the label is no text, or stands beside more than one thing.
+    """
+    if not isinstance(spec, dict) or "label" not in spec or len(spec) == 1:
+        return spec, None
+    rest = {key: value for key, value in spec.items() if key != "label"}
+    text = spec["label"]
+    require(isinstance(text, str) and bool(text.strip()), f"{field}.label", f"is {text!r}", "give a few words")
+    several = f"stands beside {', '.join(map(str, rest))}"
+    require(len(rest) == 1, f"{field}.label", several, "label one thing; several defences: {all: [a, b], label: …}")
+    return (rest["all"] if list(rest) == ["all"] else rest), str(text)
 
 
 def _given(registry: Registry, spec: Any, field: str) -> Named | None:
@@ -164,6 +183,12 @@ def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, f
 
 def resolve_defense(spec: Any, field: str) -> Named:
     """A defence, or a list of them that are composed."""
+    spec, called = labelled(spec, field)
+    if called is not None:
+        return dataclasses.replace(resolve_defense(spec, field), label=called)
+    if isinstance(spec, dict) and len(spec) > 1 and spec.keys() <= {entry.name for entry in DEFENSES}:
+        wanted = "}, {".join(f"{key}: …" for key in spec)
+        raise InputError(field, "holds several defences in one mapping", f"write a list: [{{{wanted}}}]")
     if not isinstance(spec, list):
         return resolve(DEFENSES, spec, field)
     parts = [resolve(DEFENSES, part, f"{field}[{i}]") for i, part in enumerate(spec)]

@@ -48,7 +48,7 @@ def test_no_objection_names_its_limits() -> None:
         ([*POWER, *quiet(58), trial(58, 30.0, identified=True, defense="d")], GATE, {}, Answer.NO, "reconstructed"),
         ([*POWER, *quiet(59, status="exact", certified=1)], GATE, {}, Answer.NO, "certified"),
         (ENOUGH, GATE, {"proof": "m: closed-form reads 1 of 1 examples exactly"}, Answer.NO, "exactly"),
-        ([*POWER, *quiet(16)], GATE, {}, Answer.NOT_YET, "not enough clients"),
+        ([*POWER, *quiet(16)], GATE, {}, Answer.NOT_YET, "too few"),
         (ENOUGH, None, {}, Answer.NOT_YET, "no gate"),
         (quiet(59), GATE, {}, Answer.NOT_YET, "power"),
         ([*POWER, *quiet(58), trial(58, None, defense="d")], GATE, {}, Answer.NOT_YET, "gave no result"),

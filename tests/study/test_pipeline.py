@@ -194,7 +194,7 @@ def test_the_commands(audit: Path, tmp_path: Path) -> None:
     assert run("compare", audit / "out", tmp_path)[0] == 2
     code, text = run("estimate", audit / "plan.yaml", "--json", tmp_path / "e.json", "--workers", 1)
     assert code == 0
-    assert "The gate needs 5 examples in each setting if none is identified; the plan has 2, so it cannot pass" in text
+    assert "The gate needs 5 clients in each setting if none is identified; the plan has 2, so it cannot pass" in text
     kept = json.loads((tmp_path / "e.json").read_text())
     assert (kept["trials"], kept["needed"], kept["at_least"]) == (9, 5, False)
 

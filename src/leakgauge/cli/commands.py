@@ -107,7 +107,7 @@ def compare(first: Path, second: Path, json_file: Path | None) -> None:
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the forecast to FILE.")
 def estimate(plan: Path, seconds: float, workers: int, json_file: Path | None) -> None:
-    """Forecasts trials, time, and the examples that PLAN's gate needs before it can decide.
+    """Forecasts trials, time, the clients that PLAN's gate needs, and whether a search is known to work on such.
 
     Runs one trial of each model, client and attack, and keeps none of it.
     """

@@ -84,7 +84,8 @@ def estimate_command(plan: Path, *, seconds: float, workers: int, json_file: Pat
     for cost in found.costs:
         console.print(Text(_line(cost)))
     console.print(Text(total(found, workers), style="bold"))
-    console.print(Text(decision(found)))
+    for sentence in filter(None, (decision(found), power(found))):
+        console.print(Text(sentence))
 
 
 def _line(cost: TrialCost) -> str:
@@ -101,20 +102,29 @@ def total(found: Estimate, workers: int) -> str:
 
 
 def decision(found: Estimate) -> str:
-    """Whether the gate can decide with the plan's examples."""
+    """Whether the gate can decide with the plan's clients."""
     if found.needed is None:
-        return "The plan has no gate with a limit on a share, so no number of examples is needed to decide."
+        return "The plan has no gate with a limit on a share, so no number of clients is needed to decide."
     if math.isinf(found.needed):
-        return "The gate allows none at all: no number of examples can show that. Give a limit above 0."
-    if found.examples >= found.needed:
-        return (
-            f"The gate needs {found.needed:.0f} examples in each setting if none is identified; the plan has "
-            f"{found.examples}. One that is identified needs more."
-        )
-    factor, more = found.needed / max(found.examples, 1), found.needed - found.examples
+        return "The gate allows none at all: no number of clients can show that. Give a limit above 0."
+    needs = f"The gate needs {found.needed:.0f} clients in each setting if none is identified"
+    needs += f"; the plan has {found.clients}"
+    if found.clients >= found.needed:
+        return f"{needs}. One that is identified needs more."
+    factor, more = found.needed / max(found.clients, 1), found.needed - found.clients
+    examples = f" ({more * found.batch:.0f} examples)" if found.batch > 1 else ""
+    return f"{needs}, so it cannot pass: {more:.0f} more{examples}, about {factor:.1f} times the time."
+
+
+def power(found: Estimate) -> str:
+    """Whether a search is known to work on such clients, and what would; empty where nothing speaks against it."""
+    if not found.doubts:
+        return ""
+    one = max((c.seconds for c in found.costs if not c.problem), default=0.0) / found.batch
     return (
-        f"The gate needs {found.needed:.0f} examples in each setting if none is identified; the plan has "
-        f"{found.examples}, so it cannot pass: {more:.0f} more, about {factor:.1f} times the time."
+        f"No search here has been shown to recover such clients ({'; '.join(found.doubts)}): where no exact read is "
+        f'found, expect no answer but "not yet". Searches have shown power at data.batch: 1 (about {duration(one)} a '
+        "trial, five controls) and on pictures of 32 px or less."
     )
 
 

@@ -109,6 +109,11 @@ class ReportRow:
         return str(self.finding.get("level") or "inconclusive")
 
     @property
+    def by_chance(self) -> bool:
+        """Whether no more are identified than strangers are by the same reads."""
+        return self.level in ("inconclusive", "not_recovered")
+
+    @property
     def order(self) -> tuple[Any, ...]:
         """Greater is worse; controls are least."""
         level = LEVELS.index(self.level) if self.level in LEVELS else len(LEVELS)

@@ -49,11 +49,13 @@ class LabelGate(Strict):
 
 
 class GateConfig(Strict):
-    """What must hold, with 95 % confidence, for the audit to pass."""
+    """What must hold, with 95 % confidence, for the audit to pass. With `baseline`, settings without a defence are
+    there to compare with: they are judged as controls, and are not what is signed off."""
 
     identified: IdentifiedGate | None = None
     psnr: PsnrGate | None = None
     label_f1: LabelGate | None = None
+    baseline: bool = False
 
     @model_validator(mode="after")
     def _limits_something(self) -> GateConfig:

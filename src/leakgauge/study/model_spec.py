@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.registry import MODELS, TRAINING_LOSSES
-from leakgauge.resolve import Named, resolve, split
+from leakgauge.resolve import Named, labelled, resolve, split
 from leakgauge.task import DataSpec, Loss, Mode, Task, cross_entropy
 
 
@@ -124,6 +124,9 @@ def loss_of(given: Any) -> Loss:
 
 def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy) -> Named:
     """The model that a plan names, or that it is given, tried once on the data's format."""
+    given, called = labelled(given, field)
+    if called is not None:
+        return replace(model_of(given, field, data, mode, loss), label=called)
     if (own := given_model(given, loss)) is not None:
         own.value.task(0, data, mode, own.label)
         return own

@@ -194,7 +194,7 @@ def write_reports(store: Store, told: dict[str, object] | None = None) -> tuple[
 def _summary(console: Console, name: str, verdict: Verdict, decision: Mapping[str, Any], folder: Path) -> None:
     """A line for each setting, the decision, the headline, and the gate in one line."""
     found = lines(verdict)
-    table = Table(title=f"{name}: {verdict.level.words}", box=None, title_justify="left", pad_edge=False)
+    table = Table(title=f"{name}: {decision['title']}", box=None, title_justify="left", pad_edge=False)
     table.add_column("setting", no_wrap=True, overflow="ellipsis")
     for column in ("verdict", "identified", "highest PSNR"):
         table.add_column(column, no_wrap=True, justify="left" if column == "verdict" else "right")

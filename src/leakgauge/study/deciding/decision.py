@@ -17,6 +17,12 @@ FEWEST = next(n for n in range(1, 20) if bounded_upper([0.0] * n) < 0.5)
 """Clients without a hit that a row needs before it can say "not recovered"."""
 
 
+EASIER = (
+    "no attack has shown that it works on such clients: give more effort (budget.gradient_evaluations, attacks: "
+    "[auto]), or audit clients on whom one does (data.batch: 1, a smaller data.size)"
+)
+
+
 class Answer(Enum):
     """To: may these updates leave the clients as they are?"""
 
@@ -110,13 +116,14 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     found += _broken(reasons, Why.STATISTICS, Answer.NOT_YET, local)
     failing = "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again"
     found += _broken(reasons, Why.FAILED, Answer.NOT_YET, failing)
-    better = "add a stronger attack, seeds or evaluations; the flagged row says which"
+    powerless = any(f.power.shown is False for f in own) and not any(f.power.shown for f in own)
+    better = EASIER if powerless else "add a stronger attack, seeds or evaluations; the flagged row says which"
     found += _broken(reasons, Why.UNRELIABLE, Answer.NOT_YET, better)
     found += _broken(reasons, Why.UNMEASURED, Answer.NOT_YET, "add an attack that reads it, or change the gate")
     found += _broken(reasons, Why.UNINFORMED, Answer.NOT_YET, "add defense to knows: attackers read about defences")
     searching = "add a search that applies here: auto, if the plan does not name it"
     found += _broken(reasons, Why.UNSEARCHED, Answer.NOT_YET, searching)
-    found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, "add an attack that recovers the undefended controls")
+    found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, EASIER)
     unsupported = _broken(reasons, Why.UNSUPPORTED, Answer.NOT_YET, "")
     found += [(answer, text, more_clients(own, asked)) for answer, text, _ in unsupported]
     unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
@@ -142,6 +149,8 @@ def _leaks(verdict: Verdict, own: Sequence[Finding]) -> list[tuple[Answer, str, 
     held = list(dict.fromkeys(f.scenario.words for f in own if _stands(own, f)))
     if held:
         step = f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"
+        if not any(f.scenario.defended for f in own if f.level in (Level.EXPOSED, Level.PARTIAL)):
+            step = f"{held[0]} stands; settings without a defence are left out by gate: {{baseline: true}}"
     leaky = verdict.level in (Level.EXPOSED, Level.PARTIAL)
     return [(Answer.NO, verdict.headline[0], Next(step))] if leaky else []
 
@@ -152,7 +161,7 @@ def _stands(own: Sequence[Finding], finding: Finding) -> bool:
 
 
 def _broken(reasons: Sequence[Reason], why: Why, answer: Answer, step: str) -> list[tuple[Answer, str, Next]]:
-    of_kind = [r.text for r in reasons if r.why is why]
+    of_kind = [r.plain or r.text for r in reasons if r.why is why]
     more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
     return [(answer, f"{of_kind[0]}{more}.", Next(step))] if of_kind else []
 
@@ -211,7 +220,8 @@ def limits_of(gate: GateConfig) -> str:
         parts.append(f"{100 * gate.psnr.share:g} % above {gate.psnr.worst:g} dB")
     if gate.label_f1 is not None:
         parts.append(f"a label F1 of {gate.label_f1.max:g}")
-    return ", ".join(parts) or "the gate"
+    said = ", ".join(parts) or "the gate"
+    return f"{said}, settings without a defence left out" if gate.baseline else said
 
 
 def label_words(own: Sequence[Finding]) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from leakgauge.intervals import bounded_upper
+from leakgauge.intervals import bounded_lower, bounded_upper
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.findings import BY_CHANCE
 from leakgauge.study.judging.groups import TrialGroup, shares
 from leakgauge.study.judging.records import Role, Scenario
 from leakgauge.study.judging.results import Finding, Level
+
+SURE = 0.98
+"""Confidence of each end where a share and what chance gives are compared."""
 
 
 class Why(Enum):
@@ -34,10 +39,16 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """One line that a person can act on."""
+    """One line that a person can act on.
+
+    Attributes:
+        text: with the whole setting.
+        plain: for somebody who signs, without it; by default the text.
+    """
 
     why: Why
     text: str
+    plain: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,7 @@ def _reasons(gate: GateConfig, group: TrialGroup, found: Finding) -> list[Reason
             how = f"more than half of the {group.thing}s are singled out"
         reasons.append(Reason(Why.BROKEN, f"exposed: {group.title}: {how}; no limit lets that pass"))
     if gate.identified is not None:
-        reasons.append(_share("identified", group.identified, gate.identified.max, group))
+        reasons.append(_identified(group, found, gate.identified.max))
     if gate.psnr is not None and found.tokens is not None:
         none = f"psnr: {group.title}: texts have no PSNR, so the limit says nothing: give identified, or leave it out"
         reasons.append(Reason(Why.UNMEASURED, none))
@@ -201,11 +212,36 @@ def _reasons(gate: GateConfig, group: TrialGroup, found: Finding) -> list[Reason
     return [reason for reason in reasons if reason is not None]
 
 
+def _identified(group: TrialGroup, found: Finding, limit: float) -> Reason | None:
+    """The limit on the share that is singled out. Where that is over it by no more than strangers are singled out by
+    the same reads, what the update adds to chance is held against the limit instead, both ends by their bounds."""
+    plain, seen, risk = _share("identified", group.identified, limit, group), found.identified, found.residual_risk
+    if plain is None or seen is None or risk is None:
+        return plain
+    words = f"{seen.count} of {seen.n} {group.thing}s are told from others, {100 * seen.chance:.0f} % by chance"
+    few = f"{words}; {seen.clients} clients are too few to say that at most {100 * limit:g} % can be"
+    unsupported = replace(plain, plain=few) if plain.why is Why.UNSUPPORTED else plain
+    if seen.beyond <= BY_CHANCE or risk.rate > limit:
+        return unsupported
+    by_client = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
+    strangers = [statistics.fmean(o.identified) / group.scenario.data.batch for o in by_client if o.identified]
+    chance = bounded_lower(strangers, SURE) if strangers else 0.0
+    if (bounded_upper(shares(group.identified), SURE) - chance) / max(1 - chance, 1e-9) <= limit:
+        return None
+    if plain.why is Why.UNSUPPORTED or not group.compared:
+        return unsupported
+    text = f"identified: {group.title}: not enough clients: {words}; more than {needed(limit)} clients are needed"
+    return Reason(Why.UNSUPPORTED, text, few)
+
+
 def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGroup) -> Reason | None:
     each = shares(flags)
     bound, count, n = bounded_upper(each), sum(map(sum, flags.values())), sum(map(len, flags.values()))
     if n and count / n > limit:
-        return Reason(Why.BROKEN, f"{what}: {group.title}: {count} of {n} {group.thing}s, the gate allows {limit:g}")
+        said = "can be told from others by what was read" if what == "identified" else f"came back with a {what}"
+        plain = f"{count} of {n} {group.thing}s {said}, and {100 * limit:g} % are allowed"
+        text = f"{what}: {group.title}: {count} of {n} {group.thing}s, the gate allows {limit:g}"
+        return Reason(Why.BROKEN, text, plain)
     if bound <= limit:
         return None
     return Reason(
@@ -230,6 +266,10 @@ def needed(limit: float, confidence: float = 0.95) -> int | str:
 def _labels(group: TrialGroup, found: Finding, limit: float) -> Reason | None:
     assert found.label_f1 is not None
     mean, n = found.label_f1.mean, found.label_f1.n
+    if mean > limit and found.label_f1.above <= 0:
+        same = f"mean {mean:.2f}, and the best guess that is the same for every client {found.label_f1.baseline:.2f}"
+        told = "nothing can be told: clients of few classes, as a table sorted by its target makes; shuffle its rows"
+        return Reason(Why.UNMEASURED, f"label_f1: {group.title}: {same}: {told}", f"Of labels {told}")
     if mean > limit:
         return Reason(Why.BROKEN, f"label_f1: {group.title}: mean {mean:.2f}, the gate allows {limit:g}")
     if found.label_f1.upper <= limit:

@@ -44,6 +44,8 @@ def verdict(
 ) -> Verdict:
     """What all trials of an audit say together; the last two as `judge` takes them."""
     groups = groups_of(trials)
+    if gate is not None and gate.baseline and any(g.scenario.defended and not g.control for g in groups):
+        groups = [g if g.scenario.defended else replace(g, control=True) for g in groups]
     found = [(group, told(group, groups)) for group in groups]
     rows = [(group, f) for group, f in found if not group.control]
     own = sorted((f for _, f in rows), key=lambda f: (LEVELS.index(f.level), -_highest(f)))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Status
 from leakgauge.study.dealt import Key
+from leakgauge.study.deciding.decision import FEWEST
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.records import Trial
@@ -43,14 +45,18 @@ class Estimate:
 
     Attributes:
         costs: by model, client and attack.
-        examples: that each setting has.
-        needed: examples that the gate needs in each setting if none is identified; `None` without such a limit, and
+        clients: that each setting has.
+        needed: clients that the gate needs in each setting if none is identified; `None` without such a limit, and
             infinite where the limit is zero.
+        batch: examples of a client.
+        doubts: why no search is known to recover such clients; empty where one is, or where nothing was compared.
     """
 
     costs: tuple[TrialCost, ...]
-    examples: int
+    clients: int
     needed: float | None
+    batch: int = 1
+    doubts: tuple[str, ...] = ()
 
     @property
     def trials(self) -> int:
@@ -103,12 +109,32 @@ def estimate(
         if is_cut and whole.gradient_evaluations and spent:
             took, is_cut = took * max(1.0, whole.gradient_evaluations / spent), False
         found.append(TrialCost(label, counts[group], took, is_cut))
-    examples = sum(len(batch) for batch in plan.batches)
-    return Estimate(tuple(found[1:]), examples, max(_needs(plan.gate), default=None))
+    clients = len({plan.data.holder(number) for number in range(len(plan.batches))})
+    needs = max([*_needs(plan.gate), float(FEWEST)]) if _needs(plan.gate) else None
+    return Estimate(tuple(found[1:]), clients, needs, plan.data.batch, tuple(doubts_of(plan)))
+
+
+def doubts_of(plan: Plan) -> Iterator[str]:
+    """What of a plan's clients lies beyond those that a search here has been seen to recover without a defence."""
+    shape, batch = plan.spec.shape, plan.data.batch
+    if batch > 1 and plan.spec.is_image and max(shape[-2:]) > SHOWN_SIDE:
+        yield f"pictures of {max(shape[-2:])} px in batches"
+    if batch > SHOWN_BATCH:
+        yield f"{batch} examples in one update"
+    for client in plan.clients:
+        if batch > 1 and rescales_entries(client.value):
+            yield f"Adam and its like over {batch} examples"
+        elif client.value.steps(batch) > SHOWN_STEPS:
+            yield f"{client.value.steps(batch)} local steps"
+
+
+SHOWN_SIDE, SHOWN_BATCH, SHOWN_STEPS = 32, 8, 16
+"""Up to which searches recover undefended clients in the tests and tables of this project: side of pictures in batches,
+examples of an update, local steps. Exact reads know no such limit; `leakgauge lint` says where there is one."""
 
 
 def _needs(gate: GateConfig | None) -> list[float]:
-    """Examples for each limit on a share."""
+    """Clients for each limit on a share."""
     if gate is None:
         return []
     shares = [gate.identified.max] if gate.identified is not None else []

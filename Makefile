@@ -9,7 +9,7 @@ CONTRACTS := tests/test_contracts.py tests/test_task.py tests/attacks/test_contr
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install install-dev audit test shapes promises slow reproductions bench-peers bench-gpu lint format docs clean
+.PHONY: install install-dev audit test shapes promises hunt slow reproductions bench-peers bench-gpu lint format docs clean
 
 # Plain installation: what the example audit needs.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -51,6 +51,11 @@ promises: install-dev
 # What takes minutes, and the page of promises.
 slow: promises
 	$(BIN)/python -m pytest -m slow $(addprefix --ignore=,$(PROMISES))
+
+# Random clients, defences and networks in other words, read twice: what is read must not depend on how it is written.
+# Half an hour on one core; each new cause is a script of ten lines in .hunt.
+hunt: install-dev
+	PYTHONPATH=tests nice -n 10 $(BIN)/python -m hunt
 
 # Tables and figures of the papers, hours on one core; goes on where it stopped. DATA holds the Parquet files.
 reproductions: install-dev

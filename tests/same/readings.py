@@ -99,8 +99,10 @@ def reading(found: Reconstruction, batch: Batch, spec: DataSpec = SPEC) -> Readi
         tokens = tuple(sorted(tuple(row) for row in found.tokens.counts.tolist()))
     psnr = [0.0] * count
     if found.inputs is not None and not spec.is_text:
-        slots = assign(found.inputs, batch.inputs)
-        psnr = PSNR(data_range=spec.range)(slots.take(found.inputs), batch.inputs).clamp(0, CAP).tolist()
+        slots = assign(found.inputs, batch.inputs, data_range=spec.range, low=spec.low)
+        there = batch.inputs[list(slots.matched)]
+        psnr = PSNR(data_range=spec.range)(slots.take(found.inputs), there).clamp(0, CAP).tolist()
+        psnr += [0.0] * (count - len(psnr))
     tried = "; ".join(f"{t.name} {t.status.value}: {t.why}" for t in found.tried) or found.message
     return Reading(certified, tuple(sorted(psnr, reverse=True)), right, tokens, f"{found.status.value} ({tried[:300]})")
 

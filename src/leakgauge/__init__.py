@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from leakgauge.errors import InputError
     from leakgauge.face import attack, audit, frontier, inspect
     from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
+    from leakgauge.step.parts import Categories, Image, Numbers, Series, Text, Volume
+    from leakgauge.step.targets import Classes, Labels, Mask, NextToken, TimeToEvent, Values
     from leakgauge.task import Batch, DataSpec, Mode, Task
     from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -32,19 +34,31 @@ __all__ = [
     "Attack",
     "Batch",
     "Budget",
+    "Categories",
+    "Classes",
     "Compute",
     "DataSpec",
     "Draws",
+    "Image",
     "InputError",
     "Knowledge",
+    "Labels",
+    "Mask",
     "Mode",
+    "NextToken",
+    "Numbers",
     "Observation",
     "Reconstruction",
+    "Series",
     "Status",
     "Task",
+    "Text",
+    "TimeToEvent",
     "Update",
     "UpdateHeader",
     "UpdateKind",
+    "Values",
+    "Volume",
     "__version__",
     "attack",
     "audit",
@@ -61,6 +75,8 @@ _HOMES = {
     "errors": ("InputError",),
     "face": ("attack", "audit", "frontier", "inspect"),
     "observation": ("Attack", "Knowledge", "Observation", "Reconstruction", "Status"),
+    "step.parts": ("Categories", "Image", "Numbers", "Series", "Text", "Volume"),
+    "step.targets": ("Classes", "Labels", "Mask", "NextToken", "TimeToEvent", "Values"),
     "task": ("Batch", "DataSpec", "Mode", "Task"),
     "update": ("Update", "UpdateHeader", "UpdateKind"),
 }

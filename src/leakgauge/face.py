@@ -182,7 +182,8 @@ def attack(
     given = Knowledge(local_training=plain) if knows is None else knows
     generator = torch.Generator().manual_seed(seed)
     observation = plain_round(Observation(task, update, given))
-    return (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+    found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+    return found.in_parts(task)
 
 
 def inspect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -114,6 +114,8 @@ class Reconstruction:
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
         trace: (gradient evaluations, objective) as the run went on.
+        parts: what was read by the names of `Task.of_step`, in raw numbers; targets where they belong to the examples.
+        shares: of targets of which only this is read, how much of the batch is of each class, by name.
     """
 
     inputs: Float[Tensor, "n *shape"] | None
@@ -131,6 +133,17 @@ class Reconstruction:
     blind: str = ""
     restarts: tuple[float, ...] = ()
     tokens: TokenCounts | None = None
+    parts: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    shares: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def in_parts(self, task: Task) -> Reconstruction:
+        """With `parts`."""
+        named: dict[str, Tensor] = {}
+        if self.inputs is not None:
+            named = task.layout.raw_inputs(self.inputs)
+        if self.paired and self.labels is not None and (self.inputs is None or len(self.labels) == len(self.inputs)):
+            named |= task.layout.raw_targets(self.labels)
+        return replace(self, parts=named)
 
     @staticmethod
     def not_applicable(message: str) -> Reconstruction:

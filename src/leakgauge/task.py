@@ -4,60 +4,50 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from itertools import islice
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
-from leakgauge.step.answers import in_one_type, logits_of
+from leakgauge.step.answers import in_one_type, logits_of, tensors_of
+from leakgauge.step.layout import Layout
+from leakgauge.step.parts import BatchPart
+from leakgauge.step.training import (
+    Loss,
+    LossOfStep,
+    Penalty,
+    StepModule,
+    Supervised,
+    TrainingStep,
+    cross_entropy,
+    nll_raw,
+    on_logits,
+    outputs_of,
+)
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
 
-
-@runtime_checkable
-class Loss(Protocol):
-    """``(logits, labels) → scalar``; labels are indices or soft."""
-
-    def __call__(self, logits: Tensor, labels: Tensor, /) -> Tensor: ...
-
-
-def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
-    """Soft-max cross-entropy, mean over the batch."""
-    return F.cross_entropy(logits, labels)
-
-
-def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Negative log-likelihood of raw logits, no log-softmax: mean of −logit[label].
-
-    The loss of MKOR's published code, unbounded below: a client that uses it lets the server choose its loss.
-    """
-    return F.nll_loss(logits, labels)
-
-
-@runtime_checkable
-class Penalty(Protocol):
-    """What the output of one part of the model adds to the loss, read in the same forward pass.
-
-    Attributes:
-        part: name of the submodule whose output it is given.
-    """
-
-    @property
-    def part(self) -> str: ...
-
-    def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
-
-
-__all__ = ["Batch", "DataSpec", "Loss", "Mode", "Penalty", "Task", "cross_entropy", "nll_raw"]
+__all__ = [
+    "Batch",
+    "DataSpec",
+    "Loss",
+    "Mode",
+    "Penalty",
+    "Supervised",
+    "Task",
+    "TrainingStep",
+    "cross_entropy",
+    "nll_raw",
+]
 
 
 def _own_copy(module: nn.Module) -> nn.Module:
@@ -82,7 +72,9 @@ class Mode(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Model, loss, data format and mode, with the parameters the server broadcast. Made by `Task.of`.
+    """Model, loss, data format and mode, with the parameters the server broadcast.
+
+    Made by `Task.of_step`, or by its short form `Task.of`.
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
     a gradient travel with the buffers. `module` is a private copy and never changes.
@@ -94,6 +86,7 @@ class Task:
         penalties: added to the loss.
         of_classes: labels are classes. Not where the loss tells real numbers apart, as that of a regression does: an
             attack that tries every class would then prove what nobody had.
+        named, trains: parts and step of `Task.of_step`; `None` for the short form, see `layout` and `step`.
     """
 
     module: nn.Module
@@ -107,6 +100,8 @@ class Task:
     outputs: int = 0
     penalties: tuple[Penalty, ...] = ()
     of_classes: bool = True
+    named: Layout | None = None
+    trains: TrainingStep | None = None
 
     @staticmethod
     def of(
@@ -117,12 +112,57 @@ class Task:
         loss: Loss = cross_entropy,
         name: str = "",
     ) -> Task:
-        """Wraps a module as it is now; `mode` may be given as in a plan, ``"train"`` or ``"eval"``.
+        """The step of one input and a class an example; `mode` may be given as in a plan, ``"train"`` or ``"eval"``.
 
         Raises:
             InputError: another mode; the module has no trainable parameters, does not accept the data, or answers
                 with fewer outputs than the data has classes.
         """
+        task = Task._wrapped(module, data, mode, loss, name)
+        outputs = task._check()
+        return replace(
+            task,
+            outputs=outputs,
+            stochastic=task.stochastic or task._draws(),
+            of_classes=not task._tells_values_apart(outputs),
+        )
+
+    @staticmethod
+    def of_step(
+        module: nn.Module,
+        step: TrainingStep,
+        batch: Mapping[str, BatchPart | Tensor],
+        *,
+        mode: Mode | str = Mode.EVAL,
+        name: str = "",
+        probe: Callable[[int, torch.Generator], Any] | None = None,
+    ) -> Task:
+        """A training step of your own.
+
+        Args:
+            module: as it is broadcast; is not changed.
+            step: ``loss(model, batch)``, where `batch` holds tensors by name: one number, with a gradient.
+            batch: the parts of a batch, e.g. ``{"image": lg.Image((1, 64, 64)), "age": lg.Values()}``; a tensor
+                stands for what both sides know, the same for all examples.
+            probe: a batch of so many made-up examples, drawn from the generator, where parts in their ranges do not
+                make one that the step accepts.
+
+        Raises:
+            InputError: no part that a client keeps to itself; the step does not run, or its loss is not one number that
+                depends on the model it is given.
+        """
+        layout = Layout.of(batch)
+        task = replace(Task._wrapped(module, layout.spec, mode, cross_entropy, name), of_classes=layout.of_classes)
+        task = replace(task, named=layout, trains=step)
+        draws = torch.Generator().manual_seed(0)
+        made = task._fits(probe(2, draws) if probe is not None else layout.made_up(2, draws))
+        answers = task._answers(made)
+        loss = LossOfStep(step, task.module, layout, answers) if answers else cross_entropy
+        task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
+        return replace(task, stochastic=task.stochastic or task._draws(made.inputs))
+
+    @staticmethod
+    def _wrapped(module: nn.Module, data: DataSpec, mode: Mode | str, loss: Loss, name: str) -> Task:
         known = {m.value for m in Mode}
         require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
         mode = Mode(mode)
@@ -142,7 +182,7 @@ class Task:
         buffers = {k: v.detach().clone() for k, v in module.named_buffers()}
         buffers |= {k: v for k, v in named.items() if k not in trained}
         drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
-        task = Task(
+        return Task(
             module=module,
             data=data,
             parameters={k: v for k, v in named.items() if k in trained},
@@ -152,13 +192,53 @@ class Task:
             name=name or type(module).__name__,
             stochastic=drops and mode is Mode.TRAIN,
         )
-        outputs = task._check()
-        return replace(
-            task,
-            outputs=outputs,
-            stochastic=task.stochastic or task._draws(),
-            of_classes=not task._tells_values_apart(outputs),
+
+    @property
+    def layout(self) -> Layout:
+        """The parts of a batch."""
+        return self.named or Layout.plain(self.data)
+
+    @property
+    def step(self) -> TrainingStep:
+        """What is done with a batch."""
+        return self.trains or Supervised(self.loss)
+
+    def of_module(self, module: nn.Module, name: str = "") -> Task:
+        """The same step of another module."""
+        if self.named is None or self.trains is None:
+            return Task.of(module, self.data, mode=self.mode, loss=self.loss, name=name)
+        parts = {**self.named.parts, **self.named.fixed}
+        return Task.of_step(
+            module, self.trains, cast("Mapping[str, BatchPart | Tensor]", parts), mode=self.mode, name=name
         )
+
+    def _fits(self, values: Any) -> Batch:
+        """A made-up batch, once the step has run on it and its loss has a gradient."""
+        batch = self.layout.batch(values)
+        like = next(iter(self.parameters.values()))
+        batch = Batch(batch.inputs.to(like), batch.labels.to(like.device))
+        leaves = {k: v.detach().clone().requires_grad_() for k, v in self.parameters.items()}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                value = self._loss(leaves, self.buffers, batch)[0]
+        except InputError:
+            raise
+        except FOREIGN as error:
+            hint = "give loss(model, batch) that takes the parts by name, or a probe that makes a batch it accepts"
+            raise InputError("loss", f"does not run on made-up parts ({said(error)})", hint) from error
+        scalar = isinstance(value, Tensor) and value.ndim == 0
+        require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
+        moved = value.requires_grad and any(
+            g is not None for g in torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        )
+        hint = "call the model that the loss is given, not one from outside, and detach nothing of it"
+        require(moved, "loss", "does not depend on the model's parameters", hint)
+        return batch
+
+    def _answers(self, batch: Batch) -> list[Tensor]:
+        """Logits that the model as a whole puts out in a step; none where the step does not call it as a whole."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return self._run(self.parameters, self.buffers, batch)[2]
 
     def _check(self) -> int:
         try:
@@ -181,14 +261,20 @@ class Task:
         self._check_loss(logits)
         return int(logits.shape[1])
 
-    def _draws(self) -> bool:
+    def _draws(self, inputs: Tensor | None = None) -> bool:
         """Whether two calls on the same inputs differ, as where dropout is called as a function."""
-        inputs = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
-        if not self.data.is_text:
-            inputs += self.data.range * (torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5)
-        inputs = inputs.to(next(iter(self.parameters.values())))
+        if inputs is None:
+            inputs = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
+            if not self.data.is_text:
+                inputs += self.data.range * (torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5)
+            inputs = inputs.to(next(iter(self.parameters.values())))
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))
+            if self.trains is None:
+                one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))
+            else:
+                targets = self.layout.made_up_targets(len(inputs), torch.Generator().manual_seed(0))
+                batch = Batch(inputs, targets.to(inputs.device))
+                one, two = (self._loss(self.parameters, self.buffers, batch)[0] for _ in range(2))
         return not torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
 
     def _check_loss(self, logits: Tensor) -> None:
@@ -240,19 +326,50 @@ class Task:
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
     ) -> tuple[Float[Tensor, "n outputs"], Tensors]:
         """Model outputs for raw examples, and the buffers after the call (the given ones stay)."""
-        # In train mode BatchNorm writes into them: under vmap each restart must own its copy, which
-        # `new_zeros` of a batched input gives.
-        fresh = {k: inputs.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}
+        if self.trains is not None:
+            answers, fresh = self.passed(parameters, buffers, inputs)
+            problem = "is not called as a whole by the loss, so that it has no logits"
+            require(bool(answers), "model", problem, "call model(…) in the loss where its logits are to be read")
+            return answers[0], fresh
+        fresh = _fresh(buffers, inputs)
         with twice_differentiable():
             out = functional_call(self.module, {**parameters, **fresh}, (self.data.given(inputs),))
         return logits_of(out), fresh
 
+    def passed(
+        self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
+    ) -> tuple[list[Tensor], Tensors]:
+        """Raw examples sent through the model with the plainest targets: the logits of every call of it as a whole,
+        and the buffers after."""
+        if self.trains is None:
+            logits, fresh = self.logits(parameters, buffers, inputs)
+            return [logits], fresh
+        zeros = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+        _, fresh, answers = self._run(parameters, buffers, Batch(inputs, zeros))
+        return answers, fresh
+
+    def _run(
+        self, parameters: Tensors, buffers: Tensors, batch: Batch
+    ) -> tuple[Float[Tensor, ""], Tensors, list[Tensor]]:
+        """Loss of a batch without penalties, the new buffers, and the logits of every call of the whole model."""
+        fresh, answers = _fresh(buffers, batch.inputs), list[Tensor]()
+
+        def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Any) -> None:
+            answers.extend(islice(tensors_of(out), 1))
+
+        state = {f"module.{name}": value for name, value in {**parameters, **fresh}.items()}
+        kind = next(iter(parameters.values())).dtype
+        handle = self.module.register_forward_hook(keep)
+        try:
+            with twice_differentiable(), in_one_type(kind) if self.trains else nullcontext():
+                value = functional_call(StepModule(self.module, self.step), state, (self.layout.given(batch),))
+        finally:
+            handle.remove()
+        return value, fresh, answers
+
     def loss_of(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
         """The loss on the logits; tensors that it holds follow the type of these."""
-        if self.loss is cross_entropy:
-            return cross_entropy(logits, labels)
-        with in_one_type(logits.dtype):
-            return self.loss(logits, labels)
+        return on_logits(self.loss, logits, labels)
 
     def __call__(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, generator: torch.Generator | None = None
@@ -273,30 +390,14 @@ class Task:
             return self._loss(parameters, buffers, batch)
 
     def _loss(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Float[Tensor, ""], Tensors]:
-        with _outputs_of(self.module, {p.part for p in self.penalties}) as seen:
-            logits, fresh = self.logits(parameters, buffers, batch.inputs)
-        labels = batch.labels
-        if labels.is_floating_point() and labels.shape[1] < logits.shape[1]:
-            labels = F.pad(labels, (0, logits.shape[1] - labels.shape[1]))
-        loss = self.loss_of(logits, labels)
+        with outputs_of(self.module, {p.part for p in self.penalties}) as seen:
+            loss, fresh, _ = self._run(parameters, buffers, batch)
         for penalty in self.penalties:
             loss = loss + penalty(seen[penalty.part])
         return loss, fresh
 
 
-@contextmanager
-def _outputs_of(module: nn.Module, parts: Set[str]) -> Iterator[dict[str, Tensor]]:
-    """What parts of a module put out while it runs, by name; the module is afterwards as it was."""
-    seen: dict[str, Tensor] = {}
-    handles = []
-    for name in parts:
-
-        def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
-            seen[name] = out
-
-        handles.append(module.get_submodule(name).register_forward_hook(keep))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+def _fresh(buffers: Tensors, like: Tensor) -> Tensors:
+    """Buffers of its own for a call. In train mode BatchNorm writes into them: under vmap each restart must own its
+    copy, which `new_zeros` of a batched input gives."""
+    return {k: like.new_zeros(v.shape, dtype=v.dtype) + v for k, v in buffers.items()}

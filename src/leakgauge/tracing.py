@@ -48,7 +48,7 @@ def linear_inputs(task: Task, parameters: Tensors, inputs: Float[Tensor, "n *sha
         handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
     try:
         with torch.no_grad():
-            task.logits(parameters, task.buffers, inputs)
+            task.passed(parameters, task.buffers, inputs)
     finally:
         for handle in handles:
             handle.remove()

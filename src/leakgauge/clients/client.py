@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -96,7 +97,7 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
 
 
 def _check(batch: Batch, task: Task) -> None:
-    if not batch.labels.is_floating_point() and len(batch.labels):
+    if task.named is None and not batch.labels.is_floating_point() and len(batch.labels):
         low, high = int(batch.labels.min()), int(batch.labels.max())
         inside = low >= 0 and high < task.outputs
         require(inside, "batch.labels", f"go from {low} to {high}", f"give classes from 0 to {task.outputs - 1}")
@@ -107,7 +108,7 @@ def _check(batch: Batch, task: Task) -> None:
 def client_update(
     task: Task,
     protocol: Protocol,
-    batch: Batch,
+    batch: Batch | Any,
     draws: Draws,
     *,
     defense: Defense | None = None,
@@ -116,13 +117,18 @@ def client_update(
 ) -> Update:
     """What the server sees for `batch`: all stages of the defence, in their order, by each client for itself.
 
+    Args:
+        batch: a `Batch`, or the named parts of `Task.of_step` as a dict, tuple or dataclass of tensors.
+
     Returns:
         An update with detached tensors. Its header says what kind it is, and the example count only
         if the protocol sends it.
 
     Raises:
-        InputError: a batch with labels that the model has no output for, or with NaN or infinity.
+        InputError: a batch with labels that the model has no output for, with NaN or infinity, or with parts that the
+            task does not have so.
     """
+    batch = task.layout.batch(batch)
     _check(batch, task)
     defense = defense or NoDefense()
     refuse_combination(protocol, defense)

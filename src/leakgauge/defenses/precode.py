@@ -128,7 +128,7 @@ class Precode(Defense):
                 setattr(module.get_submodule(parent), own, wrapped)
             else:
                 module = wrapped
-            made = Task.of(module, task.data, mode=task.mode, loss=task.loss, name=f"precode({task.name})")
+            made = task.of_module(module, name=f"precode({task.name})")
         prefix = f"{name}." if name else ""
         penalty = BitsToStandardNormal(f"{prefix}bottleneck.encoder", self.beta)
         return replace(made, stochastic=True, penalties=(*task.penalties, penalty))

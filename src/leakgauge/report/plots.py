@@ -48,7 +48,7 @@ class ImageDot:
 
 
 @dataclass(frozen=True)
-class Series:
+class Plotted:
     """One scenario × attack that has scores; `setting` is the scenario without its defence, `evaluations` a trial's."""
 
     label: str
@@ -97,7 +97,7 @@ def strength(defense: str) -> tuple[str, float] | None:
     return defense[: found[-1].start(1)] + "x" + defense[found[-1].end(1) :], float(found[-1][1])
 
 
-def drawn(title: str, takeaway: str, series: Iterable[Series], height: float, draw: Draw) -> Plot:
+def drawn(title: str, takeaway: str, series: Iterable[Plotted], height: float, draw: Draw) -> Plot:
     """Draws in sentinel colours, then hands colours and fonts over to the page and makes every id its own."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -136,7 +136,9 @@ def _psnr_axis(axes: Axes, values: Iterable[float], along: str) -> float:
     return end
 
 
-def _strips(title: str, takeaway: str, series: Iterable[Series], strips: Sequence[Strip], words: Sequence[str]) -> Plot:
+def _strips(
+    title: str, takeaway: str, series: Iterable[Plotted], strips: Sequence[Strip], words: Sequence[str]
+) -> Plot:
     """A row a strip: values, filled or hollow so that no meaning hangs on colour, over the null baselines as a bar."""
 
     def draw(axes: Axes) -> None:
@@ -168,7 +170,7 @@ def _some(images: Sequence[ImageDot]) -> Sequence[ImageDot]:
     return [*images[:half], *(images[half + int(i * step)] for i in range(half))]
 
 
-def distribution(series: Sequence[Series]) -> Plot:
+def distribution(series: Sequence[Plotted]) -> Plot:
     """A strip a finding, every image a dot."""
     pairs = [(d.psnr, d.null) for s in series for d in s.images if d.null is not None]
     above = sum(x > n for x, n in pairs)
@@ -179,7 +181,7 @@ def distribution(series: Sequence[Series]) -> Plot:
     return _strips("Every image, worst case first", takeaway, series, strips, ("identified", "not identified"))
 
 
-def by_defense(series: Sequence[Series]) -> Plot:
+def by_defense(series: Sequence[Plotted]) -> Plot:
     """A strip a defence, every finding a dot; only settings run under several defences, where there are such."""
     runs = Counter(setting for setting, _ in {(s.setting, s.defense) for s in series})
     compared = [s for s in series if runs[s.setting] > 1] or list(series)
@@ -196,16 +198,16 @@ def by_defense(series: Sequence[Series]) -> Plot:
     return _strips("Quality under each defence", takeaway, compared, strips[: 2 * STRIPS], words)
 
 
-def against_strength(series: Sequence[Series]) -> list[Plot]:
+def against_strength(series: Sequence[Plotted]) -> list[Plot]:
     """A plot for each family of defences that comes in two strengths or more."""
-    families: dict[str, list[tuple[float, Series]]] = {}
+    families: dict[str, list[tuple[float, Plotted]]] = {}
     for s in series:
         if parsed := strength(s.defense):
             families.setdefault(parsed[0], []).append((parsed[1], s))
     return [_family(name, found, series) for name, found in sorted(families.items()) if len({x for x, _ in found}) > 1]
 
 
-def _family(family: str, found: list[tuple[float, Series]], series: Sequence[Series]) -> Plot:
+def _family(family: str, found: list[tuple[float, Plotted]], series: Sequence[Plotted]) -> Plot:
     """Every finding a dot, the best attack a line, beside the same settings without a defence and the null baseline."""
     found = sorted(found, key=lambda p: p[0])
     best = {x: max(s.mean for y, s in found if y == x) for x, _ in found}
@@ -232,7 +234,7 @@ def _family(family: str, found: list[tuple[float, Series]], series: Sequence[Ser
     return drawn(f"Quality against strength of {family}", takeaway, [s for _, s in found], 3.2, draw)
 
 
-def against_cost(series: Sequence[Series]) -> Plot:
+def against_cost(series: Sequence[Plotted]) -> Plot:
     """Mean PSNR with its interval against gradient evaluations a trial; a colour and a shape an attack."""
     costs = [max(1.0, s.evaluations) for s in series]
 
@@ -256,7 +258,7 @@ def against_cost(series: Sequence[Series]) -> Plot:
     return drawn("Quality against cost", takeaway, series, 3.2, draw)
 
 
-def every(series: Sequence[Series]) -> list[Plot]:
+def every(series: Sequence[Plotted]) -> list[Plot]:
     """All plots that these series can fill, worst case first; none for none."""
     if not series:
         return []

@@ -131,7 +131,7 @@ class ReportRow:
         return total / count if count else None
 
     @property
-    def series(self) -> plots.Series | None:
+    def series(self) -> plots.Plotted | None:
         """What the plots draw; `None` without scores."""
         mean, low, high = (number_of(get(self.finding, "psnr", k)) for k in ("mean", "low", "high"))
         setting = json.dumps({k: v for k, v in self.scenario.items() if k != "defense"}, sort_keys=True)
@@ -139,7 +139,7 @@ class ReportRow:
             return None
         where = self.label, setting, self.attack, str(self.scenario.get("defense"))
         dots = tuple(sorted(self.dots, key=lambda d: (d.identified, d.psnr), reverse=True))
-        return plots.Series(*where, dots, mean, low, high, self.cost("gradient_evaluations") or 0.0)
+        return plots.Plotted(*where, dots, mean, low, high, self.cost("gradient_evaluations") or 0.0)
 
 
 @dataclass

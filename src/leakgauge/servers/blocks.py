@@ -73,7 +73,7 @@ def linear(before: int, after: int, task: Task, generator: torch.Generator, scal
 def rebuilt(task: Task, module: nn.Module, name: str) -> Task:
     """The task with another architecture around the same data format, mode and loss."""
     with torch.random.fork_rng(devices=[]):  # a model with dropout draws when it is tried out
-        made = Task.of(module, task.data, mode=task.mode, loss=task.loss, name=f"{name}({task.name})")
+        made = task.of_module(module, name=f"{name}({task.name})")
     return replace(made, stochastic=task.stochastic)
 
 

@@ -20,14 +20,15 @@ def logits_of(answer: Any) -> Tensor:
     Raises:
         InputError: there is no such tensor.
     """
-    found = next(_tensors(answer), None)
+    found = next(tensors_of(answer), None)
     if found is None:
         problem = f"answers with a {type(answer).__name__}, which holds no tensor with a row an example"
         raise InputError("model", problem, "wrap it in a module that returns its logits, e.g. the first item")
     return found
 
 
-def _tensors(answer: Any) -> Iterator[Tensor]:
+def tensors_of(answer: Any) -> Iterator[Tensor]:
+    """Tensors with a row an example, what is called ``logits`` first."""
     if isinstance(answer, Tensor):
         if answer.ndim:
             yield answer
@@ -41,7 +42,7 @@ def _tensors(answer: Any) -> Iterator[Tensor]:
 
 def _within(*parts: Any) -> Iterator[Tensor]:
     for part in parts:
-        yield from _tensors(part)
+        yield from tensors_of(part)
 
 
 class _OneType(TorchFunctionMode):

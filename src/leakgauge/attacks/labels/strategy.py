@@ -113,6 +113,8 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
     scaled product) has no such layer, and an adapter-only or frozen head sends no gradient of it.
     """
     task = observation.task
+    if not task.outputs:
+        return Unknown("the loss does not call the model as a whole, so there is no classifier to read")
     calm = without_dropout(task)
     outputs: list[tuple[str, Tensor]] = []
 

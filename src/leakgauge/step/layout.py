@@ -1,0 +1,246 @@
+"""A batch of named parts and the two tensors that protocols, defences and attacks work on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.batch import Batch, DataSpec
+from leakgauge.errors import InputError, require
+from leakgauge.step.parts import BatchPart, Image, Text
+from leakgauge.step.targets import Classes
+
+Values = dict[str, Tensor]
+"""Parts of a batch by name."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How named parts lie in a `Batch`: what is given to the network in `inputs`, what it is taught in `labels`.
+
+    A single part lies there as it is. Of several inputs, or of one whose entries have ranges of their own, `inputs` is
+    a row of numbers from 0 to 1, each its entry's place in its range: what holds for one tensor (searches, defences,
+    scores) so holds for all parts. Of several targets `labels` is a row of raw numbers; of none it is zeros.
+
+    Attributes:
+        parts: in order. A `DataSpec` is one too.
+        fixed: values of parts that both sides know, of one example; the same for all.
+    """
+
+    parts: Mapping[str, BatchPart | DataSpec]
+    fixed: Mapping[str, Tensor]
+
+    @staticmethod
+    def of(batch: Mapping[str, BatchPart | Tensor]) -> Layout:
+        """Of the parts by name; a tensor in place of a part is a value that both sides know, of one example.
+
+        Raises:
+            InputError: nothing of it is an input that is searched for.
+        """
+        parts = {name: part for name, part in batch.items() if not isinstance(part, Tensor)}
+        odd = next((name for name, part in parts.items() if not isinstance(part, BatchPart)), None)
+        hint = "give parts such as leakgauge.Image((3, 32, 32)), or a tensor of what both sides know"
+        require(odd is None, f"batch.{odd}", f"is a {type(parts.get(odd or '')).__name__}", hint)
+        fixed = {name: part for name, part in batch.items() if isinstance(part, Tensor)}
+        made = Layout(parts, fixed)
+        require(
+            bool(made.inputs), "batch", "has no part that a client keeps to itself", "name what the network is given"
+        )
+        return made
+
+    @staticmethod
+    def plain(data: DataSpec) -> Layout:
+        """One input called ``inputs``, and classes called ``labels``."""
+        return Layout({"inputs": data, "labels": Classes(data.classes)}, {})
+
+    @property
+    def inputs(self) -> dict[str, BatchPart | DataSpec]:
+        """What the network is given."""
+        return {name: p for name, p in self.parts.items() if not getattr(p, "taught", False)}
+
+    @property
+    def targets(self) -> dict[str, BatchPart]:
+        """What it is taught."""
+        return {name: p for name, p in self.parts.items() if isinstance(p, BatchPart) and p.taught}
+
+    @property
+    def alone(self) -> str:
+        """The name of the input that lies in `Batch.inputs` as it is; empty where they are a row."""
+        (name, part), *others = self.inputs.items()
+        if others:
+            return ""
+        plain = isinstance(part, DataSpec) or all(len(edge) == 1 for edge in part.range)
+        return name if plain else ""
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether there is one target, one class of several."""
+        return [type(target) for target in self.targets.values()] == [Classes]
+
+    @property
+    def spec(self) -> DataSpec:
+        """The format of `Batch.inputs`. `classes` is how many plain targets there are, at least one."""
+        classes = next((t.classes for t in self.targets.values()), 1) if len(self.targets) == 1 else 1
+        if not self.alone:
+            return DataSpec((sum(self._size(p) for p in self.inputs.values()),), classes)
+        part = self.inputs[self.alone]
+        if isinstance(part, DataSpec):
+            return part
+        (low,), (high,) = part.range
+        if isinstance(part, Image):
+            return DataSpec(part.shape, classes, low, high, part.mean, part.std)
+        if isinstance(part, Text):
+            return DataSpec(part.shape, classes, low, high, vocabulary=part.vocabulary, padding=part.padding)
+        return DataSpec(part.shape, classes, low, high)
+
+    @staticmethod
+    def _size(part: BatchPart | DataSpec) -> int:
+        return math.prod(part.shape)
+
+    def batch(self, values: Any) -> Batch:
+        """Named tensors, or those of a tuple or dataclass in order, as a batch.
+
+        Raises:
+            InputError: a part is missing, unknown, of another shape, not finite or outside its range.
+        """
+        if isinstance(values, Batch):
+            return values
+        given = _named(values, list(self.parts))
+        missing, unknown = [n for n in self.parts if n not in given], [n for n in given if n not in self.parts]
+        clear = not missing and not set(unknown) - set(self.fixed)
+        said = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
+        require(clear, "batch", said, f"give {', '.join(self.parts)}")
+        count = len(next(iter(given.values())))
+        for name, part in self.parts.items():
+            _check(name, part, given[name], count)
+        inputs = self._row({n: given[n] for n in self.inputs}) if not self.alone else given[self.alone]
+        floating = inputs if inputs.is_floating_point() else inputs.to(torch.get_default_dtype())
+        return Batch(floating, self._labels({n: given[n] for n in self.targets}, count))
+
+    def _row(self, values: Values) -> Tensor:
+        rows = []
+        for name, part in self.inputs.items():
+            raw = values[name].flatten(1)
+            low, high = self._edges(part, raw if raw.is_floating_point() else raw.to(torch.get_default_dtype()))
+            rows.append((raw - low) / (high - low))
+        return torch.cat(rows, 1)
+
+    @staticmethod
+    def _edges(part: BatchPart | DataSpec, like: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = ((part.low,), (part.high,)) if isinstance(part, DataSpec) else part.range
+        return like.new_tensor(low), like.new_tensor(high)
+
+    def _labels(self, values: Values, count: int) -> Tensor:
+        if not values:
+            return torch.zeros(count, dtype=torch.long)
+        if len(values) == 1:
+            return next(iter(values.values()))
+        return torch.cat([value.reshape(count, -1).float() for value in values.values()], 1)
+
+    def raw(self, batch: Batch) -> Values:
+        """The parts of a batch by name, in raw numbers; whole ones are not rounded."""
+        found = self._raw_inputs(batch.inputs)
+        for name, value in self.raw_targets(batch.labels).items():
+            found[name] = value
+        return {name: found[name] for name in self.parts}
+
+    def raw_inputs(self, inputs: Tensor) -> Values:
+        """Inputs by name, as what is read of them is shown: whole numbers rounded and in their range."""
+        found = {}
+        for name, value in self._raw_inputs(inputs).items():
+            part = self.inputs[name]
+            whole = part.is_text if isinstance(part, DataSpec) else part.whole
+            low, high = self._edges(part, value)
+            found[name] = torch.minimum(torch.maximum(value.round(), low), high).long() if whole else value
+        return found
+
+    def _raw_inputs(self, inputs: Tensor) -> Values:
+        if self.alone:
+            return {self.alone: inputs}
+        found, pieces = {}, inputs.flatten(1).split([self._size(p) for p in self.inputs.values()], 1)
+        for (name, part), piece in zip(self.inputs.items(), pieces, strict=True):
+            low, high = self._edges(part, piece)
+            found[name] = (low + (high - low) * piece).view(len(inputs), *part.shape)
+        return found
+
+    def raw_targets(self, labels: Tensor) -> Values:
+        """Targets by name."""
+        if len(self.targets) < 2:
+            return dict.fromkeys(self.targets, labels)
+        if labels.ndim == 1:  # plain ones
+            return dict.fromkeys(self.targets, labels * 0)
+        pieces = labels.split([self._size(p) for p in self.targets.values()], 1)
+        named = zip(self.targets.items(), pieces, strict=True)
+        return {n: _whole(piece.view(len(labels), *t.shape), t) for (n, t), piece in named}
+
+    def given(self, batch: Batch) -> Values:
+        """What the loss is called with: normalised, whole numbers as such, plain targets in their form."""
+        found: Values = {}
+        for name, value in self.raw(batch).items():
+            part = self.parts[name]
+            within = isinstance(part, BatchPart) and part.whole and not part.taught
+            found[name] = part.given(_inside(value, part) if within else value)
+        for name, value in self.fixed.items():
+            found[name] = value.to(batch.inputs.device).expand(len(batch), *value.shape)
+        return found
+
+    def made_up(self, count: int, generator: torch.Generator) -> Values:
+        """Raw values of all parts, in their ranges."""
+        found: Values = {}
+        for name, part in self.parts.items():
+            if isinstance(part, DataSpec):
+                u = torch.rand(count, *part.shape, generator=generator)
+                words = part.vocabulary - 1
+                found[name] = (words * u).round() if part.is_text else part.low + part.range * u
+            else:
+                found[name] = part.made_up(count, generator)
+        return found
+
+    def made_up_targets(self, count: int, generator: torch.Generator) -> Tensor:
+        """Targets as `Batch.labels` has them."""
+        return self._labels({n: t.made_up(count, generator) for n, t in self.targets.items()}, count)
+
+
+def _inside(value: Tensor, part: BatchPart | DataSpec) -> Tensor:
+    """Nobody looks up what lies beyond the last category, wherever a search may step."""
+    low, high = ((part.low,), (part.high,)) if isinstance(part, DataSpec) else part.range
+    return torch.minimum(torch.maximum(value, value.new_tensor(low)), value.new_tensor(high))
+
+
+def _whole(value: Tensor, part: BatchPart) -> Tensor:
+    return value.round().long() if part.whole else value
+
+
+def _named(values: Any, names: list[str]) -> Values:
+    if isinstance(values, Mapping):
+        return dict(values)
+    if is_dataclass(values) and not isinstance(values, type):
+        return {f.name: getattr(values, f.name) for f in fields(values)}
+    if isinstance(values, tuple | list) and len(values) == len(names):
+        return dict(zip(names, values, strict=True))
+    hint = f"give a dict, tuple or dataclass of tensors: {', '.join(names)}"
+    raise InputError("batch", f"is a {type(values).__name__}", hint)
+
+
+def _check(name: str, part: BatchPart | DataSpec, value: Tensor, count: int) -> None:
+    field = f"batch.{name}"
+    require(isinstance(value, Tensor), field, f"is a {type(value).__name__}", "give a tensor")
+    soft = isinstance(part, Classes) and value.is_floating_point()
+    shape = (part.classes,) if soft else part.shape
+    fits = tuple(value.shape) == (count, *shape)
+    require(
+        fits, field, f"has shape {tuple(value.shape)}", f"give {(count, *shape)}: examples, then {type(part).__name__}"
+    )
+    finite = not value.is_floating_point() or bool(value.isfinite().all())
+    require(finite, field, "holds NaN or infinity", "clean the data: no client can train on them")
+    whole = part.is_text if isinstance(part, DataSpec) else part.whole
+    if whole and not soft and count:
+        low, high = Layout._edges(part, value.float())
+        inside = bool(((value >= low) & (value <= high)).all())
+        problem = f"goes from {value.min():g} to {value.max():g}"
+        require(inside, field, problem, f"give whole numbers from {low.min():g} to {high.max():g}")

@@ -1,0 +1,149 @@
+"""What a client does with a batch before it calls ``backward``: a loss of its own, or one of the logits and labels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from leakgauge.batch import Batch
+from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.step.answers import in_one_type, logits_of
+from leakgauge.step.layout import Layout
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """``(logits, labels) → scalar``; labels are indices or soft."""
+
+    def __call__(self, logits: Tensor, labels: Tensor, /) -> Tensor: ...
+
+
+def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
+    """Soft-max cross-entropy, mean over the batch."""
+    return F.cross_entropy(logits, labels)
+
+
+def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Negative log-likelihood of raw logits, no log-softmax: mean of −logit[label].
+
+    The loss of MKOR's published code, unbounded below: a client that uses it lets the server choose its loss.
+    """
+    return F.nll_loss(logits, labels)
+
+
+def on_logits(loss: Loss, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
+    """The loss; tensors that it holds follow the type of the logits."""
+    if loss is cross_entropy:
+        return cross_entropy(logits, labels)
+    with in_one_type(logits.dtype):
+        return loss(logits, labels)
+
+
+class TrainingStep(Protocol):
+    """``(model, parts of a batch by name) → scalar``: what a training loop does with a batch before it calls
+    ``backward``."""
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor], /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """The step of one input and one target: a loss of the model's logits and the labels.
+
+    Soft labels of fewer columns than the model has outputs give the others no weight.
+    """
+
+    loss: Loss
+    inputs: str = "inputs"
+    labels: str = "labels"
+
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Float[Tensor, ""]:
+        logits, labels = logits_of(model(batch[self.inputs])), batch[self.labels]
+        if labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] < logits.shape[1]:
+            labels = F.pad(labels, (0, logits.shape[1] - labels.shape[1]))
+        return on_logits(self.loss, logits, labels)
+
+
+class StepModule(nn.Module):
+    """A step as a module, so that parameters and buffers can be put in from outside."""
+
+    def __init__(self, module: nn.Module, step: TrainingStep) -> None:
+        super().__init__()
+        self.module = module
+        self._step = step
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self._step(self.module, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class LossOfStep:
+    """The loss of a step as a function of the logits alone: the step runs on a model that answers with them.
+
+    Attributes:
+        answers: logits of a made-up batch, as they were.
+
+    Raises:
+        InputError: the step does more with the model than ask for its logits.
+    """
+
+    step: TrainingStep
+    module: nn.Module
+    layout: Layout
+    answers: list[Tensor]
+
+    def __call__(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
+        model = copy.copy(self.module)
+
+        def forward(*_given: Any, **_named: Any) -> Tensor:
+            return logits
+
+        model.forward = forward
+        shape = self.layout.spec.shape
+        grey = torch.full((len(logits), *shape), (self.layout.spec.low + self.layout.spec.high) / 2).to(logits)
+        try:
+            with in_one_type(logits.dtype):
+                return self.step(model, self.layout.given(Batch(grey, labels)))
+        except FOREIGN as error:
+            problem = f"is not one of the logits alone ({said(error)})"
+            raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
+
+
+@runtime_checkable
+class Penalty(Protocol):
+    """What the output of one part of the model adds to the loss, read in the same forward pass.
+
+    Attributes:
+        part: name of the submodule whose output it is given.
+    """
+
+    @property
+    def part(self) -> str: ...
+
+    def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
+
+
+@contextmanager
+def outputs_of(module: nn.Module, parts: Set[str]) -> Iterator[dict[str, Tensor]]:
+    """What parts of a module put out while it runs, by name; the module is afterwards as it was."""
+    seen: dict[str, Tensor] = {}
+    handles = []
+    for name in parts:
+
+        def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
+            seen[name] = out
+
+        handles.append(module.get_submodule(name).register_forward_hook(keep))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -20,6 +20,7 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.step.answers import in_one_type, logits_of, tensors_of
 from leakgauge.step.layout import Layout
+from leakgauge.step.networks import own_copy
 from leakgauge.step.parts import BatchPart
 from leakgauge.step.training import (
     Loss,
@@ -48,16 +49,6 @@ __all__ = [
     "cross_entropy",
     "nll_raw",
 ]
-
-
-def _own_copy(module: nn.Module) -> nn.Module:
-    lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
-    require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
-    try:
-        return copy.deepcopy(module)
-    except FOREIGN as error:
-        hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"
-        raise InputError("model", f"cannot be copied ({said(error)})", hint) from error
 
 
 class Mode(Enum):
@@ -166,10 +157,7 @@ class Task:
         known = {m.value for m in Mode}
         require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
         mode = Mode(mode)
-        module = _own_copy(module)
-        for part in module.modules():
-            if isinstance(part, nn.Embedding | nn.EmbeddingBag):
-                part.sparse = False  # the same gradient, which can be differentiated again
+        module = own_copy(module)
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach() for k, v in module.named_parameters()}  # the copy's own: weights are held once
         trained = {k for k, v in module.named_parameters() if v.requires_grad}

@@ -69,7 +69,7 @@ def line(record: dict[str, Any]) -> str:
         seeds,
         str(record["gradient_evaluations"]),
         f"{record['seconds']:.3g}",
-        record["doubt"] or "–",
+        record["doubt"] or ("–" if record.get("environment", {}).get("commit") else "made by no commit that is known"),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 

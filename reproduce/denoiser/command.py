@@ -32,6 +32,8 @@ def fit_denoiser_command(
     data: str,
     size: int | None,
     held_out: str | None,
+    part: range | None,
+    held_out_part: range | None,
     lpips: Path | None,
     output: Path,
     conditional: bool,
@@ -71,8 +73,12 @@ def fit_denoiser_command(
     torch.manual_seed(seed)
     began = "" if start is None else _command(start)
     network = _network(start, width, source.classes if conditional else 0)
-    console.print(f"reading {len(source)} examples", style="dim")
-    examples = source.read(range(len(source)))
+    chosen, tested = (
+        _part(source, part, "--part"),
+        None if tests is None else _part(tests, held_out_part, "--test-part"),
+    )
+    console.print(f"reading {len(chosen)} examples", style="dim")
+    examples = source.read(chosen)
 
     def say(leg: Progress) -> None:
         console.print(
@@ -95,8 +101,9 @@ def fit_denoiser_command(
 
     def scores() -> Scores:
         assert tests is not None
+        assert tested is not None
         network.load_state_dict(state)
-        return held_out_scores(network.eval(), tests.read(range(min(len(tests), 256))), score, console)
+        return held_out_scores(network.eval(), tests.read(tested[:256]), score, console)
 
     keep_weights(state, output, meta, checkpoint=checkpoint, score=None if tests is None else scores)
     console.print(str(output))
@@ -126,6 +133,30 @@ def _pictures(text: str, size: int | None, field: str) -> Source:
     return source
 
 
+def _part(source: Source, part: range | None, field: str) -> range:
+    """The examples that are asked for, all of them where none are.
+
+    Raises:
+        InputError: the source has not as many.
+    """
+    if part is None:
+        return range(len(source))
+    require(part.stop <= len(source), field, f"ends at {part.stop}, and there are {len(source)}", "give a part of them")
+    return part
+
+
+class Part(click.ParamType):
+    """``FIRST:END``, the end not included."""
+
+    name = "FIRST:END"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
+        first, _, end = str(value).partition(":")
+        if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+            self.fail(f"'{value}' is not FIRST:END, such as 64:900", param, ctx)
+        return range(int(first), int(end))
+
+
 def _command(path: Path) -> str:
     """How a weights file says that it was made."""
     require(path.suffix == ".safetensors", "start", f"is {path}", "give a .safetensors file")
@@ -148,6 +179,8 @@ def _network(start: Path | None, width: int, classes: int) -> DenoisingUNet:
 @click.option("--data", required=True, help="Colour pictures: folder:PATH, parquet:PATH, or '{source: …, size: 32}'.")
 @click.option("--size", type=click.IntRange(min=8), help="Side that pictures are resized to; as they are without.")
 @click.option("--test", "held_out", help="Held-out pictures, for the numbers that are written into the file.")
+@click.option("--part", type=Part(), help="Train on these alone: those that an attack is shown on stay out.")
+@click.option("--test-part", "held_out_part", type=Part(), help="The same for the held-out pictures.")
 @click.option("--lpips", type=click.Path(path_type=Path), help="LPIPS weights, to score held-out pictures with.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A .safetensors file.")
 @click.option("--conditional", is_flag=True, help="The decoder's norms depend on the label.")

@@ -118,11 +118,19 @@ def raw(matching: Matching) -> Matching:
     return replace(matching, polish=())
 
 
-def denoised(pictures: Tensor) -> Tensor | None:
-    """By the packaged post-processor; nothing where there is none."""
-    if LABEL_FREE.partition(":")[2] not in packaged_names():
-        return None
-    return Denoise()(pictures)
+LARGE = 128
+"""Pixels of the paper's photos, for which a post-processor of their size may lie beside the LPIPS weights."""
+
+
+def denoised(pictures: Tensor, weights: Path) -> dict[str, Tensor]:
+    """By the packaged post-processor, and by one for photos of 128 px where its weights lie (docs/denoiser.md)."""
+    found = {}
+    if LABEL_FREE.partition(":")[2] in packaged_names():
+        found["denoised"] = Denoise()(pictures)
+    large = weights / f"denoiser-{LARGE}.safetensors"
+    if large.exists() and pictures.shape[-1] == LARGE:
+        found[f"denoised for {LARGE} px"] = Denoise(weights=str(large))(pictures)
+    return found
 
 
 @cache
@@ -139,11 +147,10 @@ def scores(pictures: Tensor, truth: Tensor, folder: Path) -> dict[str, list[floa
     """Each score an image, in the client's order; LPIPS after the post-processor as well."""
     named = metrics(folder.parent / "weights")
     found = {name: metric(pictures, truth).tolist() for name, metric in named.items()}
-    after = denoised(pictures.clamp(0, 1))
-    if after is not None:
+    for how, after in denoised(pictures.clamp(0, 1), folder.parent / "weights").items():
         for name in ("PSNR", "LPIPS"):
             if name in named:
-                found[f"{name}, denoised"] = named[name](after, truth).tolist()
+                found[f"{name}, {how}"] = named[name](after, truth).tolist()
     return found
 
 

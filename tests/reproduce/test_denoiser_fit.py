@@ -152,6 +152,23 @@ def run(*asked: str):
     return CliRunner().invoke(command.fit, asked)
 
 
+def test_the_command_trains_on_the_part_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photos that an attack is shown on must stay out."""
+    taken: list[tuple[int, ...]] = []
+    whole = Samples.read
+    monkeypatch.setattr(Samples, "read", lambda self, of: taken.append(tuple(of)) or whole(self, of))
+    short = ["--steps", "1", "--every", "1", "--batch-size", "2", "--width", "4", "--size", "16"]
+    output = ["-o", str(tmp_path / "a.safetensors")]
+    both = ["--data", "samples", "--test", "samples"]
+    done = run(*both, "--part", "2:6", "--test-part", "6:8", *short, *output)
+    assert done.exit_code == 0, done.output
+    assert taken == [(2, 3, 4, 5), (6, 7)]
+    for wrong in ("6:2", "2", "2:999"):
+        refused = run("--data", "samples", "--part", wrong, *short, *output)
+        assert refused.exit_code == 2, wrong
+        assert "part" in refused.output
+
+
 def test_the_command_writes_what_the_network_is_and_how_it_does(tmp_path: Path) -> None:
     short = ["--steps", "2", "--every", "1", "--batch-size", "4", "--width", "4", "--size", "16", "--half"]
     first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"

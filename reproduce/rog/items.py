@@ -13,7 +13,7 @@ from leakgauge.attacks.recipes import inverting_gradients
 from reproduce.denoiser.items import postprocessing
 from reproduce.item import Inputs, Item, Measure, State
 from reproduce.rog import ablations, batches
-from reproduce.rog.ablations import SMALL
+from reproduce.rog.ablations import BATCH, SMALL
 from reproduce.rog.clients import attack, clients
 from reproduce.rog.networks import rog_resnet18, rog_vgg7
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
@@ -158,6 +158,13 @@ ITEMS = (
         "figure5", State.REDUCED, CIFAR + "batch 16, one step; an autoencoder trained on 5 000 CIFAR-10 pictures; 300 "
         "steps without projection (full run 2 000) for 20 000; " + POST + "the kept quick run attacked pictures that "
         "the post-processor was trained on", ablations.figure5, "",
+        {
+            f"{replace(PUBLISHED, steps=5).name} | ROG, not post-processed, {ours}": (f"{BATCH.name} | ROG, {small}",)
+            for ours, small in (
+                ("bicubic, d_z 3 072", "bicubic, d_z 192"),
+                ("autoencoder, d_z 8 192", "autoencoder, d_z 512"),
+            )
+        },
     ),
     _item(
         "figure6", State.REDUCED, PHOTOS + POST + "3 bits are seven values. In the paper the three lie "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from leakgauge.files import write_whole
 from leakgauge.registry import MODELS, typed
 from leakgauge.resolve import read_option, split
 from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
-from leakgauge.risk.counting import OneHidden, needed_rows, paper_applies, paper_rows, paper_tally
+from leakgauge.risk.counting import needed_rows
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
 from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
@@ -112,7 +111,6 @@ class Count:
             "model": self.model,
             "batch": self.batch,
             "labels": LABELS[self.soft_labels],
-            "paper": None if net is None else _paper(net, self.batch),
             "corrected": {
                 "has": None if net is None else net.rows,
                 "needs": self.needs,
@@ -128,18 +126,6 @@ class Count:
             "under_noise": under,
             "follows": follows(self.counted, rank, self.batch),
         }
-
-
-def _paper(net: OneHidden, batch: int) -> dict[str, object]:
-    asked, tally = paper_rows(net, batch), paper_tally(net, batch)
-    return {
-        "has": net.rows,
-        "needs": asked if math.isfinite(asked) else None,
-        "enough": net.rows >= asked,
-        "applies": paper_applies(net, batch),
-        "equations": tally.equations,
-        "unknowns": tally.unknowns,
-    }
 
 
 def follows(counted: ModelCount, rank: Rank, batch: int) -> str:
@@ -186,7 +172,7 @@ def show(console: Console, result: Count) -> None:
 
 
 def _counts(result: Count) -> list[str]:
-    net, batch, rank = result.counted.one_hidden, result.batch, result.rank
+    net, rank = result.counted.one_hidden, result.rank
     ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
     faint = "" if rank.conditioning is None else f", faintest {rank.conditioning:.1e} of the strongest"
     ranks = [
@@ -194,17 +180,9 @@ def _counts(result: Count) -> list[str]:
         f"numerical rank: {ends} of {rank.unknowns} ({rank.how}{faint})",
     ]
     if net is None:
-        return ["paper's count: only for one hidden layer and a linear one after it, both with biases", *ranks]
-    asked, tally = paper_rows(net, batch), paper_tally(net, batch)
+        return ranks
     what = "filters" if net.positions > 1 else "units"
-    needs = f"{asked:.4g}" if math.isfinite(asked) else "no number of"
-    outside = "" if paper_applies(net, batch) else "; outside of what its proposition assumes"
-    return [
-        f"paper's count: asks for {needs} {what}, has {net.rows} "
-        f"({tally.equations} equations, {tally.unknowns} unknowns as it counts them){outside}",
-        f"corrected count: asks for {result.needs} {what}, has {net.rows}",
-        *ranks,
-    ]
+    return [f"count: one hidden layer must have {result.needs} {what} or more, has {net.rows}", *ranks]
 
 
 def _exact_lines(result: Count) -> list[str]:

@@ -3,12 +3,8 @@
 from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
 from leakgauge.risk.counting import (
     OneHidden,
-    Tally,
     highest_rank,
     needed_rows,
-    paper_applies,
-    paper_rows,
-    paper_tally,
     rank_of,
 )
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
@@ -20,14 +16,10 @@ __all__ = [
     "ModelCount",
     "OneHidden",
     "Rank",
-    "Tally",
     "count_layers",
     "error_bracket",
     "highest_rank",
     "needed_rows",
-    "paper_applies",
-    "paper_rows",
-    "paper_tally",
     "random_batch",
     "rank_of",
     "relative_noise",

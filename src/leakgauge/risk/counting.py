@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from leakgauge.errors import require
@@ -57,50 +56,6 @@ class OneHidden:
         return self.rows * self.positions
 
 
-@dataclass(frozen=True)
-class Tally:
-    """A count of the whole system."""
-
-    equations: int
-    unknowns: int
-
-
-def paper_tally(net: OneHidden, batch: int) -> Tally:
-    """Equations n₂ + q·n₂ + n₁ + n₁·c against unknowns B·n₂ + B·q + B·D, as Qian & Hansen count.
-
-    Source: Proposition 2 (linear layer). It takes the output errors p − y and the hidden activations for unknowns of
-    their own, although both are functions of the inputs.
-    """
-    _check(batch)
-    equations = net.classes + net.classes * net.hidden + net.rows + net.rows * net.columns
-    return Tally(equations, batch * (net.classes + net.hidden + net.inputs))
-
-
-def paper_rows(net: OneHidden, batch: int) -> float:
-    """Hidden units or filters that Qian & Hansen ask for.
-
-    Source: Proposition 2: n₁ ≥ [B(d + n₂) − n₂] / (d + n₂ + 1 − B), infinite for B > d + n₂; a little above B at
-    the B that their own experiments use (4.002 for 4, 8.045 for 8). Proposition 3: h = (d/d')²·B·C = B·D/d'².
-    """
-    _check(batch)
-    if net.positions > 1:
-        return batch * net.inputs / net.positions
-    left = net.inputs + net.classes + 1 - batch
-    return (batch * (net.inputs + net.classes) - net.classes) / left if left > 0 else math.inf
-
-
-def paper_applies(net: OneHidden, batch: int) -> bool:
-    """Whether a network and a batch are within what Qian & Hansen's count assumes.
-
-    Source: Proposition 2 for B < d + n₂ + 1; Proposition 3 for 1 < B < n₂ and h·d'² ≥ n₂(B − 1)/(n₂ − B), so that the
-    hidden activations follow from the last layer's gradient. Their own experiments take Proposition 3 for B = 1 too.
-    """
-    _check(batch)
-    if net.positions == 1:
-        return batch <= net.inputs + net.classes
-    return 1 < batch < net.classes and net.hidden * (net.classes - batch) >= net.classes * (batch - 1)
-
-
 def low_rank(rows: int, columns: int, rank: int) -> int:
     """Dimension of the matrices of at most that rank: r·(rows + columns − r)."""
     r = min(rows, columns, rank)
@@ -138,7 +93,7 @@ def rank_of(net: OneHidden, batch: int, *, soft_labels: bool = False) -> int:
     up to the full rank, equal but for two, where the rank is lower because some pixels are over-determined before
     others are fixed. The step to the full rank comes at `needed_rows` in all of them.
     """
-    _check(batch)
+    require(batch > 0, "batch", f"is {batch}", "give a positive number of examples")
     return highest_rank(
         rows=net.rows,
         columns=net.columns,
@@ -163,7 +118,3 @@ def needed_rows(net: OneHidden, batch: int, *, soft_labels: bool = False) -> int
     while rank_of(replace(net, rows=rows), batch, soft_labels=soft_labels) < unknowns:
         rows += 1
     return rows
-
-
-def _check(batch: int) -> None:
-    require(batch > 0, "batch", f"is {batch}", "give a positive number of examples")

@@ -126,6 +126,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--scenarios", type=int, default=300)
     asked.add_argument("--audits", type=int, default=40)
+    asked.add_argument("--first", type=int, default=0, help="where a hunt of the same commit goes on")
     asked.add_argument("--cpu-minutes", type=float, default=60.0)
     asked.add_argument("--held-out", action="store_true", help="with the words that nobody looks at")
     asked.add_argument("--on", nargs="*", default=[], help="known causes that are tried all the same")
@@ -136,7 +137,7 @@ def main() -> None:
     start = origin()
     part = hashlib.sha256(f"{start} {given.held_out}".encode()).hexdigest()[:16]
     hunt = Hunt(part, given.held_out, frozenset(given.on))
-    for index in range(max(given.scenarios, given.audits)):
+    for index in range(given.first, max(given.scenarios, given.audits)):
         if time.process_time() > 60 * given.cpu_minutes:
             break
         if index < given.scenarios:

@@ -50,14 +50,14 @@ class Reading:
         certified: examples that the attack proved.
         psnr: of each example, best first, at most `CAP`; 0 where nothing came back.
         labels: whether the labels that it names are the batch's.
-        tokens: rows of tokens that were read, where the examples are texts.
+        tokens: of texts, right tokens less wrong ones, and whether they are counted, whole and in order.
         why: how it ended, for a failure's message.
     """
 
     certified: int
     psnr: tuple[float, ...]
     labels: bool
-    tokens: tuple[tuple[int, ...], ...] = ()
+    tokens: tuple[int, ...] = ()
     why: str = ""
 
 
@@ -70,8 +70,8 @@ def weaker(one: Reading, other: Reading, *, labels: bool = True) -> str:
             return f"{here:.1f} dB for {there:.1f}: {one.why}"
     if labels and other.labels and not one.labels and other.psnr[-1] >= READ:
         return f"labels are lost: {one.why}"
-    if one.tokens != other.tokens:
-        return f"other tokens: {one.why}"
+    if one.tokens < other.tokens or any(a < b for a, b in zip(one.tokens, other.tokens, strict=False)):
+        return f"tokens {one.tokens} for {other.tokens}: {one.why}"
     return ""
 
 
@@ -94,9 +94,11 @@ def reading(found: Reconstruction, batch: Batch, spec: DataSpec = SPEC) -> Readi
     if found.certified is not None:
         certified = int(found.certified.sum())
     right = found.labels is not None and sorted(found.labels.tolist()) == sorted(batch.labels.tolist())
-    tokens: tuple[tuple[int, ...], ...] = ()
-    if found.tokens is not None:
-        tokens = tuple(sorted(tuple(row) for row in found.tokens.counts.tolist()))
+    tokens: tuple[int, ...] = ()
+    if (read := found.tokens) is not None:
+        there = set(batch.inputs.long().flatten().tolist())
+        named = set(read.counts.sum(0).nonzero().flatten().tolist())
+        tokens = (len(named & there) - len(named - there), read.counted, read.whole, read.order is not None)
     psnr = [0.0] * count
     if found.inputs is not None and not spec.is_text:
         slots = assign(found.inputs, batch.inputs, data_range=spec.range, low=spec.low)

@@ -93,8 +93,7 @@ class Canvas(Protocol):
 
     def refuses(self, data: DataSpec) -> str:
         """Why it cannot make such data; empty where it can."""
-        del data
-        return ""
+        return "a search moves numbers, and a text's tokens have none between them" if data.is_text else ""
 
 
 @runtime_checkable

@@ -51,7 +51,7 @@ PARTS: dict[str, Registry] = {
 }
 """Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
 
-WITH_PARTS = (ATTACKS, CLIENTS, SERVERS)
+WITH_PARTS = (ATTACKS, CLIENTS, OPTIMISERS, SERVERS)
 """What is made of parts. A model's parameter called `head` is its own."""
 
 
@@ -236,9 +236,11 @@ def label(name: str, arguments: Mapping[str, object]) -> str:
 def _argument(registry: Registry, build: Any, name: str, key: str, value: Any, field: str) -> Any:
     parameters = inspect.signature(build).parameters
     if key not in parameters:
-        raise InputError(
-            field, f"unknown parameter '{key}'", did_you_mean(key, parameters) if parameters else f"{name} takes none"
-        )
+        takers = [e.name for e in registry if e.name != name and key in e.parameters]
+        hint = did_you_mean(key, parameters) if parameters else f"{name} takes none"
+        if takers and "mean" not in hint:
+            hint = f"{' or '.join(takers[:2])} takes it"
+        raise InputError(field, f"unknown parameter '{key}'", hint)
     if key in PARTS and registry in WITH_PARTS:
         optional = value is None and type(None) in typing.get_args(hints(build).get(key))
         return None if optional else resolve(PARTS[key], value, f"{field}.{key}")

@@ -21,7 +21,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from leakgauge.errors import InputError, said
+from leakgauge.errors import InputError, require, said
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -38,6 +38,10 @@ STALLED = 60.0
 
 LOOKS = 5.0
 """Seconds between two looks at whether a worker was stopped (SIGSTOP): it is told to go on, for nobody else would."""
+
+
+_serves = False
+"""Whether this process is a worker."""
 
 
 class LostJob(Enum):
@@ -153,6 +157,10 @@ def run_all(
     """
     # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which takes a
     # second, but started no thread: they share its memory.
+    problem = "is called again by a module that a worker imports"
+    require(
+        not _serves, "audit", problem, "put the call under `if __name__ == '__main__':`, or into a module of its own"
+    )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([run.__module__, "torch._dynamo"])
     pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
@@ -236,6 +244,8 @@ def _ending(code: int | None) -> str:
 def _serve(
     pipe: connection.Connection, run: Callable[[Job], Answer], begin: Callable[[Ground], None], ground: Ground
 ) -> None:
+    global _serves
+    _serves = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
     threading.Thread(target=_die_with_parent, daemon=True).start()
     problem: _Raised | None = None
@@ -256,9 +266,12 @@ def _serve(
             except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
                 answer = _raised(error)
         try:
-            pipe.send((answer,))
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            pipe.send((_raised(error),))
+            try:
+                pipe.send((answer,))
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                pipe.send((_raised(error),))
+        except OSError:  # the main process was stopped, and no longer listens
+            return
 
 
 def _raised(error: BaseException) -> _Raised:

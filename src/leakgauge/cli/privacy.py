@@ -16,6 +16,7 @@ from leakgauge.files import write_whole
 from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_exchanged, multiplier_for
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.ledger import Ledger, entering
+from leakgauge.privacy.one_update import in_words
 from leakgauge.privacy.rero import sentence, success_bound
 
 NOT_COVERED = (
@@ -134,8 +135,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     z = result["noise_multiplier"]
     over = f"over {result['steps']} steps, by {result['accountant']}"
     epsilon = math.inf if result["epsilon"] is None else result["epsilon"]
-    console.print(Text(f"ε = {epsilon:.3g} at δ = {result['delta']:g} {over}", style="bold"))
-    other = "" if result["exchanged"] is None else f"; replace one: ε = {result['exchanged']:.3g}"
+    console.print(Text(f"ε = {in_words(epsilon)} at δ = {result['delta']:g} {over}", style="bold"))
+    other = "" if result["exchanged"] is None else f"; replace one: ε = {in_words(result['exchanged'])}"
     console.print(Text(f"adjacency: add or remove one {result['unit']}{other}"))
     if z is not None:
         console.print(Text(f"noise multiplier: {z:.4g}"))

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -58,6 +58,10 @@ class Parquet(PictureTable):
         """In the order of their rows."""
         root = Path(self.path)
         return sorted(root.glob("*.parquet")) if root.is_dir() else [root]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made of: open files are opened again where it goes."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @cached_property
     def _files(self) -> tuple[Any, ...]:

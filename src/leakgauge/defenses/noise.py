@@ -118,7 +118,9 @@ def noise(
         if value is not None
     ]
     if len(given) != 1:
-        raise InputError("scale", f"{len(given)} scales are given", "give exactly one of sigma, relative, tensor_std")
+        problem = "stand together" if given else "is missing, and so are relative and tensor_std"
+        names = " and ".join(key for key, _ in given) or "sigma"
+        raise InputError(names, problem, "give exactly one of sigma, relative, tensor_std")
     name, value = given[0]
     scales: dict[str, Callable[[float], Scale]] = {
         "sigma": Absolute,

@@ -47,6 +47,10 @@ class LocalUse:
         return LocalUse(steps, examples % step or step, client.kind is UpdateKind.GRADIENT)
 
 
+USEFUL = 1000.0
+"""ε above which no number is stated: e^ε times any chance is certainty."""
+
+
 @dataclass(frozen=True)
 class Spent:
     """The Gaussian releases about one unit in one update.
@@ -65,6 +69,11 @@ class Spent:
             InputError, OverflowError: ε is beyond use.
         """
         return Claim.of_noise(self.mechanism.noise_multiplier, delta, self.releases).epsilon
+
+
+def in_words(epsilon: float) -> str:
+    """ε to three digits, or that it bounds nothing that matters: one number for it everywhere."""
+    return f"{epsilon:.3g}" if epsilon < USEFUL else f"beyond use (over {USEFUL:g})"
 
 
 def spent_in_one_update(

@@ -165,6 +165,16 @@ HINTS = {
 """What to write instead, where pydantic's own words are about types."""
 
 
+LISTS = {
+    "seeds": "write a list, e.g. [0]",
+    "attacks": "write a list, e.g. [auto]",
+    "clients": "write a list, e.g. [fedsgd]",
+    "knows": "write a list, e.g. [example_count]",
+    "only": "write a list, e.g. [{attack: auto}]",
+}
+"""What to write where a list is wanted, by key."""
+
+
 def parse(raw: dict[str, Any]) -> PlanConfig:
     return validated(PlanConfig, raw, "see `leakgauge audit --example`")
 
@@ -182,7 +192,8 @@ def validated(model: type[Model], raw: dict[str, Any], example: str, prefix: str
             raise InputError(f"{prefix}{path}", f"unknown key '{key}'", did_you_mean(key, known)) from error
         if first["type"] == "missing":
             raise InputError(f"{prefix}{path}", "is missing", example) from error
-        message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        example_of = LISTS.get(str(first["loc"][0])) if first["type"] == "list_type" else None
+        message = example_of or HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
 
 

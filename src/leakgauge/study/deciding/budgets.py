@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leakgauge.errors import FOREIGN
 from leakgauge.privacy.guarantee import NoGuarantee
-from leakgauge.privacy.one_update import Spent, spent_in_one_update
+from leakgauge.privacy.one_update import USEFUL, Spent, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.registry import CLIENTS
@@ -48,7 +49,9 @@ def _stated(spent: Spent) -> dict[str, object]:
     try:
         epsilon = spent.epsilon(DELTA)
     except FOREIGN:
-        return {"reason": f"noise over clip is {z:.3g}: ε is beyond use"}
+        epsilon = math.inf
+    if epsilon >= USEFUL:
+        return {"reason": f"noise over clip is {z:.3g}: ε is {in_words(epsilon)}"}
     release = (z, steps, 1.0)
     counted = "one Gaussian release" if steps == 1 else f"the {steps} noisy local steps of one update that meet it"
     return {

@@ -195,11 +195,16 @@ def _no_gradient(group: TrialGroup) -> list[Flag]:
     """In half of the trials or more: a search that ends where it began."""
     searched = [t for t in group.trials if (t.trace and t.gradient_evaluations) or t.status == "non_finite"]
     broken = [t for t in searched if t.status == "non_finite" or any(value is None for _, value in t.trace)]
-    still = [t for t in searched if t not in broken and _stands(t)]
+    still = [t for t in searched if t not in broken and _stands(t) and not _came_back(t)]
     for trials, finite in ((broken, False), (still, True)):
         if trials and 2 * len(trials) >= len(searched):
             return [NoGradient(len(trials), len(searched), finite)]
     return []
+
+
+def _came_back(trial: Trial) -> bool:
+    """Whether a read was right before any search: there was nothing left to follow."""
+    return trial.scores is not None and bool(trial.scores.certified or all(trial.scores.recovered))
 
 
 def _stands(trial: Trial) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.findings import NOT_SAFE, finding
+from leakgauge.study.judging.findings import NOT_SAFE, POWER, finding
 from leakgauge.study.judging.flags import flags_of
 from leakgauge.study.judging.gate import GateResult, Reason, judge
 from leakgauge.study.judging.groups import TrialGroup, groups_of
@@ -116,6 +116,9 @@ def _why(group: TrialGroup, found: Finding) -> str:
         return f"{found.failed} of {found.trials} trials gave no result"
     if found.power.shown is None:
         return "no control shows whether the attack has power on this kind of client"
+    if not found.power.shown and (found.power.recovered or 0.0) > POWER:
+        share, clients = 100 * (found.power.recovered or 0.0), found.power.clients
+        return f"the attack recovers {share:.0f} % of {clients} undefended controls, too few to show its power"
     if not found.power.shown:
         return "the attack does not recover the undefended controls either, so its failure says nothing"
     if not group.compared:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from leakgauge.files import write_whole
 from leakgauge.study.document import summary
@@ -12,22 +14,29 @@ from leakgauge.study.store import Store
 
 
 def write_junit(path: Path, judged: Judged) -> Path:
-    """One test a reason against passing, each failed; one that passed where there is none, skipped without a gate."""
+    """One test a reason against passing, each failed, and one that passed for each row that no reason names; skipped
+    without a gate."""
     failed = list(judged.reasons)
     skipped = judged.passed is None and not failed
-    cases = 1 if not failed else len(failed)
-    counts = {"tests": str(cases), "failures": str(len(failed)), "errors": "0", "skipped": str(int(skipped))}
+    tests, failures = str(max(1, len(failed) + len(judged.held))), str(len(failed))
+    counts = {"tests": tests, "failures": failures, "errors": "0", "skipped": str(int(skipped))}
     suites = ET.Element("testsuites", counts)
     suite = ET.SubElement(suites, "testsuite", {"name": f"leakgauge gate: {judged.audit}", **counts})
     for reason in failed:
         case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(reason)})
         ET.SubElement(case, "failure", {"message": _printable(reason)}).text = _printable(reason)
-    if not failed:
+    for row in judged.held:
+        ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(row)})
+    if not failed and not judged.held:
         case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": "all limits hold"})
         if skipped:
             ET.SubElement(case, "skipped", {"message": "the plan has no gate"})
     ET.indent(suites)
     return write_whole(path, ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
+
+
+def _setting(scenario: Mapping[str, Any]) -> str:
+    return f"{scenario['model']}, {scenario['client']}, {scenario['defense']}"
 
 
 def _printable(text: str) -> str:
@@ -45,6 +54,7 @@ class Judged:
         reasons: each a line a person can act on; empty if it passed.
         level: of the verdict.
         decision: the page's first words and their reason.
+        held: rows of the table against which no reason speaks.
     """
 
     audit: str
@@ -52,6 +62,7 @@ class Judged:
     reasons: tuple[str, ...]
     level: str
     decision: str = ""
+    held: tuple[str, ...] = ()
 
     @staticmethod
     def of(store: Store) -> Judged:
@@ -60,4 +71,7 @@ class Judged:
         reasons = (*judged["gate"]["reasons"],)
         passed = False if reasons else judged["gate"]["passed"]
         name, words = str(report["config"].get("name", "audit")), f"{page['title']}: {page['reason']}"
-        return Judged(name, passed, reasons, judged["level"], words)
+        own = [f"{f['attack']} on {_setting(f['scenario'])}" for f in judged["findings"] if not f["control"]]
+        held = tuple(row for row in own if not any(row in reason for reason in reasons))
+        tested = passed is not None
+        return Judged(name, passed, reasons, judged["level"], words, held if tested else ())

@@ -33,7 +33,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import NoGuarantee, Unit
-from leakgauge.privacy.one_update import Spent, spent_in_one_update
+from leakgauge.privacy.one_update import Spent, in_words, spent_in_one_update
 from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_update
 from leakgauge.study.dealt import Key
 from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
@@ -223,6 +223,6 @@ def _epsilon(spent: Spent, label: str) -> Iterator[LintFinding]:
             LintSeverity.MEDIUM,
             label,
             f"noise over clip is {found.noise_multiplier:.3g}: ε of one {whole} is "
-            f"{epsilon:.3g} (δ = {DELTA:g}, unit: one {unit}), and rounds add to it",
+            f"{in_words(epsilon)} (δ = {DELTA:g}, unit: one {unit}), and rounds add to it",
             "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
         )

@@ -1,0 +1,91 @@
+"""What a newcomer meets in the first hour: each message names the key that mends it, and nothing runs without end."""
+
+from __future__ import annotations
+
+import pickle
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakgauge import workers
+from leakgauge.data.parquet import Parquet
+from leakgauge.errors import InputError
+from leakgauge.privacy.one_update import in_words
+from leakgauge.registry import CLIENTS
+from leakgauge.resolve import resolve, resolve_defense
+from leakgauge.study.grammar import parse
+from leakgauge.study.judging.flags import NoGradient
+from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.pipeline.gate import Judged, write_junit
+from study.trials import POWER, trial
+
+
+@pytest.mark.parametrize(("key", "example"), [("seeds", "[0]"), ("attacks", "[auto]"), ("knows", "[example_count]")])
+def test_a_list_is_shown_as_its_key_has_it(key: str, example: str) -> None:
+    with pytest.raises(InputError, match=f"{key}.*") as caught:
+        parse({key: 3})
+    assert example in str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "key"), [({}, "sigma"), ({"sigma": 1.0, "relative": 1.0}, "sigma and relative")])
+def test_noise_names_keys_that_there_are(options: dict[str, float], key: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_defense({"noise": options}, "defenses[0]")
+    assert f"{key}: " in str(caught.value)
+    assert "scale" not in str(caught.value)
+
+
+def test_an_optimiser_under_fedavg_is_sent_where_it_belongs() -> None:
+    with pytest.raises(InputError, match="local-training takes it"):
+        resolve(CLIENTS, {"fedavg": {"optimiser": "adam"}}, "clients[0]")
+
+
+def test_one_epsilon_has_one_name() -> None:
+    assert in_words(float("inf")) == in_words(2.21e4) == "beyond use (over 1000)"
+    assert in_words(2.2) == "2.2"
+
+
+def test_a_worker_starts_no_audit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_serves", True)
+    with pytest.raises(InputError, match="__main__"):
+        workers.run_all(len, [], print, workers=1, begin=len, ground=(), kept="trials")
+
+
+def test_a_parquet_source_travels(tmp_path: Path) -> None:
+    """Its open files raised pyarrow's "no default __reduce__"."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from skimage.io import imsave
+
+    imsave(tmp_path / "a.png", __import__("numpy").zeros((8, 8, 3), "uint8"), check_contrast=False)
+    cell = {"bytes": (tmp_path / "a.png").read_bytes(), "path": "a.png"}
+    pq.write_table(pa.table({"image": [cell] * 3, "label": [0, 1, 0]}), tmp_path / "a.parquet")
+    source = Parquet(path=str(tmp_path / "a.parquet"))
+    assert len(source) == 3
+    assert (pickle.loads(pickle.dumps(source)).read([0]).inputs == source.read([0]).inputs).all()
+
+
+def test_few_controls_that_came_back_are_not_said_to_have_failed() -> None:
+    two = [trial(i, 30.0, identified=True, control=True) for i in range(2)]
+    said = verdict([*(trial(i, 11.0, defense="noise") for i in range(20)), *two], None).findings[0].sentence
+    assert "does not recover" not in said
+    assert "recovers 100 % of 2 undefended controls" in said
+
+
+def test_a_read_that_needed_no_search_did_not_stand_still() -> None:
+    """Rows read to 107 dB were flagged: "the objective did not move"."""
+
+    def flags(**more: Any) -> set[str]:
+        rows = [trial(i, 107.0, trace=((0, 1e-9), (9, 1e-9)), defense="noise", **more) for i in range(8)]
+        return {type(f).__name__ for found in verdict([*rows, *POWER], None).findings for f in found.flags}
+
+    assert NoGradient.__name__ not in flags(identified=True)
+    assert NoGradient.__name__ in flags(identified=False)
+
+
+def test_junit_lists_what_held_as_well(tmp_path: Path) -> None:
+    judged = Judged("a", False, ("one: x on y",), "exposed", held=("auto on m, fedsgd, noise",))
+    root = ET.parse(write_junit(tmp_path / "j.xml", judged)).getroot()
+    assert (root.get("tests"), root.get("failures")) == ("2", "1")
+    assert [c.get("name") for c in root.iter("testcase") if c.find("failure") is None] == ["auto on m, fedsgd, noise"]

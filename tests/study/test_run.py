@@ -161,8 +161,13 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys: pytes
     printed = capsys.readouterr()
     assert printed.out == ""
     lines = printed.err.splitlines()
-    assert lines[:2] == ["7 of 40 trials, 6 min left", "10 of 40 trials, 5 min left"]
-    assert len(lines) == 11
+    assert lines[:3] == ["4 of 40 trials", "7 of 40 trials, 6 min left", "10 of 40 trials, 5 min left"]
+    assert len(lines) == 12
+    slow = session.ProgressLines("attacks", now=lambda: clock)
+    for done in range(3):  # too few to tell from
+        slow(done, 9)
+        clock += 60.0
+    assert capsys.readouterr().err.splitlines() == ["0 of 9 attacks", "1 of 9 attacks", "2 of 9 attacks"]
 
 
 def stored(folder: Path) -> int:

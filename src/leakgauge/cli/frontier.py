@@ -20,7 +20,7 @@ from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.resolve import read_option
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.session import executor_of
+from leakgauge.study.session import ProgressLines, executor_of
 
 SHORTEST = 12
 """Columns that a row's name has at least."""
@@ -75,8 +75,16 @@ def frontier_command(
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 
         def bar(title: str) -> OnProgress:
-            task = progress.add_task(title, total=None)
-            return lambda done, total, _: progress.update(task, completed=done, total=total)
+            task, told = progress.add_task(title, total=None), ProgressLines(title)
+
+            def on_progress(done: int, total: int, _: str) -> None:
+                progress.update(task, completed=done, total=total)
+                if not console.is_terminal:
+                    told(done, total)
+
+            if not console.is_terminal:
+                console.print(Text(f"{title} …"))
+            return on_progress
 
         pool = executor_of(ray, workers, compute, output)
         report = run_frontier(plan, output, workers=workers, compute=compute, progress=bar, executor=pool)

@@ -59,7 +59,7 @@ class Parquet(PictureTable):
         root = Path(self.path)
         return sorted(root.glob("*.parquet")) if root.is_dir() else [root]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """What it was made of: open files are opened again where it goes."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 

@@ -128,32 +128,43 @@ def run_audit(
 
 EVERY = 30.0
 """Seconds between two lines of progress, at least."""
+FORESEEN = 3
+"""Ended trials from which the others' time is foretold: the first ones load libraries and take the cheapest."""
 
 
 @dataclass
 class ProgressLines:
-    """Progress where no terminal shows a bar: now and then a line on the standard error.
+    """Progress where no terminal shows a bar: a line at once, then now and then one, on the standard error.
 
     Attributes:
+        what: is counted.
         now: a clock in seconds.
     """
 
+    what: str = "trials"
     now: Callable[[], float] = time.monotonic
     _first: tuple[float, int] | None = None
     _last: float = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        """Says how many trials are done and about how long the others take."""
+        """Says how many are done, and once `FORESEEN` are, about how long the others take."""
         at = self.now()
         if self._first is None:
             self._first, self._last = (at, done), at
+            if done < total:
+                self._say(f"{done} of {total} {self.what}")
+            return
         began, before = self._first
         if at - self._last < EVERY or done in (before, total):
             return
         self._last = at
         left = (at - began) / (done - before) * (total - done)
         words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
-        Console(stderr=True).print(Text(f"{done} of {total} trials, {words} left"))
+        self._say(f"{done} of {total} {self.what}" + f", {words} left" * (done - before >= FORESEEN))
+
+    @staticmethod
+    def _say(words: str) -> None:
+        Console(stderr=True).print(Text(words))
 
 
 def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -> Executor:

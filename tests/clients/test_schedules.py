@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from leakgauge.clients import SGD, Adam, LocalTraining, Optimiser, client_update
-from leakgauge.clients.optimisers import Scheduled
+from leakgauge.clients.optimisers import RateSchedule
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.registry import CLIENTS
@@ -25,7 +25,7 @@ def test_a_cosine_is_torchs(inner: Optimiser, kind: str, options: dict[str, floa
     torch.manual_seed(0)
     net = nn.Linear(5, 3)
     task = Task.of(net, DataSpec((5,), 3))
-    client = LocalTraining(optimiser=Scheduled(optimiser=inner, cosine=4, least=0.0), epochs=3, batch_size=2)
+    client = LocalTraining(optimiser=RateSchedule(optimiser=inner, cosine=4, least=0.0), epochs=3, batch_size=2)
     moved = client_update(task, client, Batch(X, Y), Draws(0)).tensors
     before = {k: v.clone() for k, v in net.state_dict().items()}
     made = getattr(torch.optim, kind)(net.parameters(), **options)
@@ -49,8 +49,8 @@ def test_a_cosine_is_torchs(inner: Optimiser, kind: str, options: dict[str, floa
 def test_a_plan_says_it_and_a_wrong_one_is_told() -> None:
     said = {"local-training": {"optimiser": {"scheduled": {"optimiser": {"sgd": {"lr": 0.1}}, "rates": [1, 0.5]}}}}
     made = resolve(CLIENTS, said, "clients[0]").value.optimiser
-    assert made == Scheduled(optimiser=SGD(lr=0.1), rates=(1, 0.5))
+    assert made == RateSchedule(optimiser=SGD(lr=0.1), rates=(1, 0.5))
     assert not isinstance(made, SGD)
     assert made.with_rate(0.2).optimiser.lr == 0.2
     with pytest.raises(InputError, match="exactly one of the two"):
-        Scheduled(rates=(1.0,), cosine=3)
+        RateSchedule(rates=(1.0,), cosine=3)

@@ -167,7 +167,7 @@ def adamw(
 
 @OPTIMISERS.register("scheduled")
 @dataclass(frozen=True, kw_only=True)
-class Scheduled:
+class RateSchedule:
     """An optimiser whose learning rate changes from step to step; what its closed forms would be is not claimed.
 
     Attributes:
@@ -199,7 +199,7 @@ class Scheduled:
     def rescales_entries(self) -> bool:
         return self.optimiser.rescales_entries
 
-    def with_rate(self, lr: float) -> Scheduled:
+    def with_rate(self, lr: float) -> RateSchedule:
         return replace(self, optimiser=self.optimiser.with_rate(lr))
 
     def factor(self, step: int) -> float:

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from reproduce.claims.frozen import claims_of, digest
+from reproduce.claims.frozen import Each, claims_of, digest
 from reproduce.claims.verdict import Decision, Verdict, decisions
 
 PAPERS = ("inverting-gradients", "qian-hansen", "mkor", "rog", "ci-net")
@@ -21,13 +21,20 @@ def counted(found: Sequence[Decision]) -> str:
 
 
 def measure_text(decision: Decision) -> str:
-    """``+5.05 [3.77, 6.33] dB PSNR, higher is better; paper +4.84; grey picture 14.1``."""
+    """``+5.05 [3.77, 6.33] dB PSNR, higher is better; paper +4.84; grey picture 14.1``. A long name of a metric stands
+    last, where a narrow screen cuts it."""
     metric = claims_of(decision.paper).metrics[decision.claim.metric]
-    ours = "" if decision.judged.ours == "–" else f"{decision.judged.ours} "
-    unit = f"{metric.unit} " if metric.unit and ours else ""
-    name = metric.name + (f" in {metric.unit}" if metric.unit and not ours else "")
-    paper = f"paper {decision.published}" if decision.published else ""
-    return "; ".join(filter(None, (f"{ours}{unit}{name}, {metric.better} is better", paper, decision.judged.floor)))
+    compared = isinstance(decision.claim.rule, Each)
+    unit = "" if compared else metric.unit
+    ours = "" if decision.judged.ours == "–" else decision.judged.ours + (";" if compared else "")
+    better, paper = f"{metric.better} is better", f"paper {decision.published}" if decision.published else ""
+    tail = [text for text in (paper, decision.judged.floor) if text]
+    number = " ".join(filter(None, (ours, unit if ours else "")))
+    name = metric.name if ours or not unit else f"{metric.name} in {unit}"
+    text = "; ".join([f"{number} {name}, {better}".strip(), *tail])
+    if len(text) <= ROOM - 3 or not ours:
+        return text
+    return "; ".join([f"{number.removesuffix(';')}, {better}", *tail, metric.name])
 
 
 def first_screen() -> Iterator[str]:

@@ -281,3 +281,15 @@ def test_the_first_screen_loads_no_torch() -> None:
         "list(first_screen()); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_long_name_of_a_metric_gives_way_to_the_numbers(rows: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows[0].append(kept("ours", *SURE))
+    monkeypatch.setattr(screen, "claims_of", verdict.claims_of)
+    several = decide(PAPER, claim({"each": [REACHES, REACHES]}))
+    assert screen.measure_text(several) == "holds in 2 of 2 comparisons; M, higher is better"
+    metric = verdict.claims_of(PAPER).metrics["m"].model_copy(update={"name": "a name of a metric " * 4})
+    other = verdict.claims_of(PAPER).model_copy(update={"metrics": {"m": metric}})
+    monkeypatch.setattr(screen, "claims_of", lambda _: other)
+    text = screen.measure_text(decide(PAPER, claim(REACHES, published=[18.0])))
+    assert text.startswith("20.0 [19.9, 20.1] dB, higher is better; paper 18; a name")

@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from leakgauge.frontiers.plan import Tolerance
+from leakgauge.frontiers.recommend import recommendation
+from leakgauge.frontiers.report import Report, Simulated
+from leakgauge.frontiers.results import (
+    Accuracy,
+    ClientTime,
+    CounterUsed,
+    Leakage,
+    Privacy,
+    RowCost,
+    RowFinding,
+    RowResult,
+)
 from leakgauge.intervals import proportion_interval, proportion_upper
+from leakgauge.study.judging.results import Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary, TotalCost
+
+TOLERANCE = Tolerance(0.02, 0.05)
+LABELS = LabelLeak(1.0, 1.0, 1.0, 1.0, 0.25, 0.75, 0.75, 0.75, 1.0, 20, 20, True, True)
 
 
-def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> dict[str, Any]:
+def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> RowFinding:
     """What one attacker achieved."""
     ends = proportion_interval(identified, n)
-    return {
-        "level": "exposed",
-        "images": n,
-        "trials": n,
-        "failed": 0,
-        "psnr": {
-            "mean": psnr,
-            "low": psnr - spread,
-            "high": psnr + spread,
-            "highest": psnr + 3,
-            "median": psnr,
-            "lowest": psnr - 3,
-        },
-        "null_psnr": {"mean": 11.0, "high": 12.0, "kind": "nearest_public"},
-        "ssim_mean": 0.5,
-        "ssim_worst": 0.75,
-        "lpips_mean": None,
-        "lpips_worst": None,
-        "identified": {
-            "count": identified,
-            "n": n,
-            "rate": identified / n,
-            "low": ends.low,
-            "high": ends.high,
-            "chance": 0.02,
-            "upper": proportion_upper(identified, n),
-        },
-        "recovered": identified,
-        "label_f1": {"mean": 1.0, "low": 1.0, "high": 1.0, "baseline": 0.25, "n": n, "leaks": True},
-        "power": {"psnr": 30.0, "shown": True, "trial": "control/x"},
-        "cost": {"gradient_evaluations": 10, "seconds": 0.1},
-        "sentence": "as it went",
-        "attack": "auto",
-    }
+    seen = Identified(
+        count=identified,
+        n=n,
+        rate=identified / n,
+        clients=n,
+        low=ends.low or 0.0,
+        high=1.0 if ends.high is None else ends.high,
+        upper=proportion_upper(identified, n),
+        chance=0.02,
+        beyond=0.0,
+        naive=0.0,
+        gallery=10,
+        whole=10,
+        worst=1,
+    )
+    return RowFinding(
+        level=Level.EXPOSED,
+        images=n,
+        trials=n,
+        failed=0,
+        psnr=PSNRSummary(psnr, psnr - spread, psnr + spread, psnr + 3, psnr, psnr - 3),
+        null_psnr=NullPSNR(11.0, 12.0),
+        ssim_mean=0.5,
+        lpips_mean=None,
+        identified=seen,
+        recovered=identified,
+        label_f1=LABELS,
+        power=Power(30.0, True, "control/x"),
+        cost=TotalCost(10, 0.1),
+        sentence="as it went",
+        clients=n,
+        flags=(),
+        residual_risk=None,
+        gain=None,
+        attack="auto",
+        ssim_worst=0.75,
+    )
 
 
 def row(
@@ -57,59 +78,58 @@ def row(
     strength: int = 0,
     epsilon: float | None = None,
     counter: str | None = "support-mask",
-) -> dict[str, Any]:
+) -> RowResult:
     """One row; `naive` and `adapted` are pictures identified and mean PSNR."""
     first = finding(naive[0], n, naive[1])
-    private = {
-        "epsilon": epsilon,
-        "delta": 1e-5,
-        "accountant": "rdp",
-        "unit": "example",
-        "noise_multiplier": 1.0,
-        "sample_rate": 0.1,
-        "steps": 100,
-        "robustness": "an attacker is right at most 3 % of the time",
-        "reason": None,
-    }
+    stated = Privacy(
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="rdp",
+        unit="example",
+        noise_multiplier=1.0,
+        sample_rate=0.1,
+        steps=100,
+        scope="the whole training",
+        robustness="an attacker is right at most 3 % of the time",
+    )
+    bare = family == "undefended"
     ends = (None, None) if accuracy is None else (accuracy - 0.01, accuracy + 0.01)
-    return {
-        "family": family,
-        "strength": strength,
-        "label": label,
-        "defense": "none" if family == "undefended" else label,
-        "client": "fedsgd",
-        "batch": 1,
-        "cohort": 1,
-        "counters": []
-        if family == "undefended"
-        else [
-            {"part": family.title(), "counter": counter, "because": "The wire shows it.", "known": counter is not None}
-        ],
-        "accuracy": {
-            "value": accuracy,
-            "low": ends[0],
-            "high": ends[1],
-            "reason": "no data" if accuracy is None else None,
-        },
-        "cost": {"bytes": 500, "bytes_undefended": 1000, "examples": 8, "seconds": {"relative": 1.5}},
-        "leakage": {"naive": first, "adapted": first if adapted is None else finding(adapted[0], n, adapted[1])},
-        "privacy": private if epsilon is not None else {"epsilon": None, "reason": "no clip and noise"},
-    }
+    used = CounterUsed(family.title(), counter, counter is not None, "", "The wire shows it.")
+    return RowResult(
+        family=family,
+        strength=strength,
+        label=label,
+        defense="none" if bare else label,
+        client="fedsgd",
+        batch=1,
+        cohort=1,
+        counters=() if bare else (used,),
+        accuracy=Accuracy(accuracy, "no data" if accuracy is None else None, low=ends[0], high=ends[1]),
+        cost=RowCost(500, 1000, 8, ClientTime(1.5, 1.0, 1.5)),
+        leakage=Leakage(first, first if adapted is None else finding(adapted[0], n, adapted[1])),
+        privacy=stated if epsilon is not None else Privacy(reason="no clip and noise"),
+    )
 
 
-def report(rows: list[dict[str, Any]], sentences: dict[str, Any]) -> dict[str, Any]:
-    """A report.json around rows."""
-    measured = any(r["accuracy"]["value"] is not None for r in rows)
-    return {
-        "schema_version": 1,
-        "leakgauge_version": "0",
-        "created_at": "2026-01-01T00:00:00+00:00",
-        "config": {"name": "by hand", "attack": "auto", "delta": 1e-5},
-        "environment": {},
-        "tolerance": {"accuracy": 0.02, "identified": 0.05},
-        "utility": {"measured": measured, "reason": None if measured else "no data to train with"},
-        "rows": rows,
-        "recommendation": sentences,
-        "not_tried": ["A server that prepares the model."],
-        "sureness": ["About 20 pictures a row."],
-    }
+def leaking(found: RowResult, who: str, **changes: Any) -> RowResult:
+    """The row with fields of one attacker's finding changed, or with none where nothing is given."""
+    finding = getattr(found.leakage, who)
+    changed = replace(finding, **changes) if changes else None
+    return replace(found, leakage=replace(found.leakage, **{who: changed}))
+
+
+def report(rows: list[RowResult]) -> Report:
+    """A report around rows."""
+    measured = any(r.accuracy.value is not None for r in rows)
+    return Report(
+        created_at="2026-01-01T00:00:00+00:00",
+        leakgauge_version="0",
+        config={"name": "by hand", "attack": "auto", "delta": 1e-5},
+        environment={},
+        tolerance=TOLERANCE,
+        utility=Simulated(measured, None if measured else "no data to train with"),
+        rows=tuple(rows),
+        recommendation=recommendation(rows, TOLERANCE),
+        not_tried=("A server that prepares the model.",),
+        sureness=("About 20 pictures a row.",),
+    )

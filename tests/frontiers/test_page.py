@@ -6,21 +6,21 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from frontiers.rows import report, row
+from frontiers.rows import LABELS, leaking, report, row
 from leakgauge.frontiers.page import dots, identified, render, size
-from leakgauge.frontiers.recommend import recommendation
+from leakgauge.frontiers.results import Leakage, RowResult
 from leakgauge.frontiers.session import RowLine, line_of
 
 CHROMIUM = Path(shutil.which("chromium") or "chromium")
 
 
-def _rows(*, accuracy: bool = True) -> list[dict[str, Any]]:
+def _rows(*, accuracy: bool = True) -> list[RowResult]:
     def known(value: float) -> float | None:
         return value if accuracy else None
 
@@ -32,8 +32,8 @@ def _rows(*, accuracy: bool = True) -> list[dict[str, Any]]:
     ]
 
 
-def _page(rows: list[dict[str, Any]]) -> str:
-    return render(report(rows, recommendation(rows, {"accuracy": 0.02, "identified": 0.05})))
+def _page(rows: list[RowResult]) -> str:
+    return render(report(rows))
 
 
 class _Text(HTMLParser):
@@ -67,10 +67,7 @@ def html() -> str:
 def test_a_row_in_the_terminal_has_the_numbers_of_the_report() -> None:
     met = row("dp", "dp-sgd(norm=1)", 0.4137, (3, 9.0), (7, 12.51), epsilon=3.257)
     assert line_of(met) == RowLine("dp-sgd(norm=1)", "41.4 %", "3/20", "7/20", "15.5 dB", "3.26", "1.50 ×")
-    bare = row("noise", "noise(relative=1)", None, (0, 9.0)) | {
-        "leakage": {"naive": None, "adapted": None},
-        "cost": None,
-    }
+    bare = replace(row("noise", "noise(relative=1)", None, (0, 9.0)), leakage=Leakage(None, None), cost=None)
     assert line_of(bare) == RowLine("noise(relative=1)", "–", "–", "–", "–", "none", "–")
 
 
@@ -85,7 +82,7 @@ def test_every_row_and_every_column_reaches_the_page(html: str) -> None:
     assert "no counter is known" in text
     assert "A server that prepares the model." in text
     assert "About 20 pictures a row." in text
-    assert recommendation(_rows(), {"accuracy": 0.02, "identified": 0.05})["headline"] in text
+    assert report(_rows()).recommendation.headline in text
     assert "None" not in text
     assert "nan" not in text.lower().split()
 
@@ -116,12 +113,11 @@ def test_without_accuracy_the_page_says_so_and_plots_row_by_row() -> None:
 
 def test_a_row_without_a_result_does_not_stop_the_page() -> None:
     rows = _rows()
-    rows[1]["leakage"]["adapted"] = None
-    rows[2]["leakage"]["naive"] |= {"identified": None, "psnr": None, "null_psnr": None}
+    rows[1] = leaking(rows[1], "adapted")
+    rows[2] = leaking(rows[2], "naive", identified=None, psnr=None, null_psnr=None)
     assert "no result" in _text(_page(rows))
-    for r in rows:
-        r["leakage"] = {"naive": None, "adapted": None}
-    assert "There is nothing to plot" in _text(_page(rows))
+    none = [replace(r, leakage=Leakage(None, None)) for r in rows]
+    assert "There is nothing to plot" in _text(_page(none))
 
 
 def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(html: str) -> None:
@@ -135,7 +131,7 @@ def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(html: str) -> None:
 
 def test_hostile_names_stay_text() -> None:
     rows = _rows()
-    rows[1]["family"] = rows[1]["label"] = "<script>alert(1)</script>"
+    rows[1] = replace(rows[1], family="<script>alert(1)</script>", label="<script>alert(1)</script>")
     assert "<script>alert" not in _page(rows)
 
 
@@ -152,7 +148,7 @@ def test_sizes_have_units_that_fit() -> None:
 def test_what_a_row_leaks_is_that_under_the_stronger_attacker() -> None:
     rows = _rows()
     for who, f1 in (("naive", 0.875), ("adapted", 0.125)):
-        rows[1]["leakage"][who] |= {"label_f1": rows[1]["leakage"][who]["label_f1"] | {"mean": f1}}
+        rows[1] = leaking(rows[1], who, label_f1=replace(LABELS, mean=f1))
     cells = re.findall(r'<td data-v="(0\.\d+)">0\.(?:88|12)<span', _page(rows))
     assert cells == ["0.875"], "labels too"
     wrong_way = dots([row("a", "a", 0.5, (9, 20.0), (3, 12.0))], identified)[0]

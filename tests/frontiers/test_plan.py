@@ -16,9 +16,9 @@ from leakgauge.clients import FedAvg, SecureAggregation, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
 from leakgauge.frontiers import costs
-from leakgauge.frontiers.document import not_tried
 from leakgauge.frontiers.leakage import counters_of
-from leakgauge.frontiers.rows import row_label
+from leakgauge.frontiers.plan import row_label
+from leakgauge.frontiers.report import not_tried
 from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.task import Task
 from leakgauge.update import Update
@@ -209,9 +209,9 @@ def test_candidates_are_as_many_where_the_plans_own_client_takes_several_steps(e
 def test_a_counter_whose_evidence_later_noise_covers_is_told(first: dict[str, Any]) -> None:
     plan = resolve_frontier(small(defenses={"row": [first, [first, {"noise": {"sigma": 1.0}}]]}))
     alone, covered = (counters_of(plan, row)[0] for row in plan.rows[1:])
-    assert alone["counter"] == covered["counter"] == "support-mask"
-    assert not alone["missing"]
-    assert "zeros on the wire" in covered["missing"]
+    assert alone.counter == covered.counter == "support-mask"
+    assert not alone.missing
+    assert "zeros on the wire" in covered.missing
 
 
 def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +228,8 @@ def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest
     monkeypatch.setattr(costs, "client_update", update)
     monkeypatch.setattr(costs.time, "process_time", lambda: float(next(clock)))
     found = costs.cost_of(plan.attacked_task(), once, eight, NoDefense())
-    assert found["seconds"]["relative"] == 4.5, "a tick for each epoch, and one for reading the clock"
-    assert found["bytes"] == found["bytes_undefended"]
+    assert found.seconds.relative == 4.5, "a tick for each epoch, and one for reading the clock"
+    assert found.bytes == found.bytes_undefended
 
 
 @pytest.mark.parametrize(("mode", "said"), [("train", True), ("eval", False)])

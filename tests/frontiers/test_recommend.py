@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from frontiers.rows import row
-from leakgauge.frontiers.points import point_of
-from leakgauge.frontiers.recommend import dominates, flatters, helps, recommendation, surely_quieter
+import pytest
 
-TOLERANCE = {"accuracy": 0.02, "identified": 0.05}
+from frontiers.rows import LABELS, TOLERANCE, leaking, row
+from leakgauge.frontiers.recommend import dominates, flatters, recommendation
+from leakgauge.frontiers.results import RowResult
+
 BARE = row("undefended", "none", 0.60, (20, 30.0))
 
 
-def _said(*rows: dict[str, Any]) -> str:
+def _said(*rows: RowResult) -> str:
     found = recommendation([BARE, *rows], TOLERANCE)
-    return " ".join([found["headline"], *found["sentences"]])
+    return " ".join([found.headline, *found.sentences])
 
 
 def test_a_row_that_meets_both_limits_is_the_best() -> None:
     good, loud = row("a", "a(x=1)", 0.59, (1, 9.0)), row("b", "b(x=1)", 0.60, (15, 25.0))
-    said = recommendation([BARE, good, loud], TOLERANCE)["headline"]
+    said = recommendation([BARE, good, loud], TOLERANCE).headline
     assert said.startswith(
         "Best of what was tried, on too few pictures to rely on it: a(x=1), with 59 % accuracy against 60 %"
     )
@@ -31,9 +31,9 @@ def test_a_row_that_meets_both_limits_is_the_best() -> None:
 
 def test_enough_pictures_make_it_the_best() -> None:
     bare, many = row("undefended", "none", 0.60, (59, 30.0), n=59), row("a", "a(x=1)", 0.59, (0, 9.0), n=59)
-    assert recommendation([bare, many], TOLERANCE)["headline"].startswith("Best of what was tried: a(x=1), with 59 %")
+    assert recommendation([bare, many], TOLERANCE).headline.startswith("Best of what was tried: a(x=1), with 59 %")
     few = row("a", "a(x=1)", 0.59, (0, 9.0), n=58)
-    assert "it takes 59 pictures to show 5 %" in recommendation([bare, few], TOLERANCE)["headline"]
+    assert "it takes 59 pictures to show 5 %" in recommendation([bare, few], TOLERANCE).headline
 
 
 def test_of_two_good_rows_the_more_accurate_wins() -> None:
@@ -63,17 +63,10 @@ def test_the_stronger_attacker_counts() -> None:
     assert "Good only against" not in _said(weak)
 
 
-def test_a_difference_within_the_intervals_flatters_nobody() -> None:
-    same = point_of(row("a", "a", 0.6, (9, 20.0), (11, 20.5)))
-    told = point_of(row("a", "a", 0.6, (9, 15.0), (11, 25.0)))
-    assert same is not None
-    assert told is not None
-    assert not helps(same)
-    assert helps(told)
-    assert not flatters(told), "the naive attacker identifies half of them"
-    said = _said(row("a", "a(x=1)", 0.6, (9, 15.0), (11, 25.0)))
-    assert "Good only against" not in said
-    assert "Knowing the defence brings the attacker closer: a(x=1) (9 of 20, then 11 of 20)." in said
+def test_a_defence_flatters_where_only_the_naive_attacker_fails() -> None:
+    assert flatters(row("a", "a", 0.6, (0, 9.0), (18, 25.0)))
+    assert not flatters(row("a", "a", 0.6, (9, 15.0), (11, 25.0))), "the naive attacker identifies half of them"
+    assert not flatters(row("a", "a", 0.6, (0, 9.0), (1, 9.0))), "one of twenty may be chance"
 
 
 def test_one_of_four_identified_is_not_good_against_anyone() -> None:
@@ -82,79 +75,47 @@ def test_one_of_four_identified_is_not_good_against_anyone() -> None:
 
 
 def test_dominance_is_by_accuracy_and_leakage() -> None:
-    a, b, c = (
-        point_of(r) for r in (row("a", "a", 0.6, (5, 20)), row("b", "b", 0.5, (6, 20)), row("c", "c", 0.7, (9, 20)))
-    )
-    assert a is not None
-    assert b is not None
-    assert c is not None
-    assert dominates(a, b)
-    assert not dominates(b, a)
-    assert not dominates(a, c)
-    assert not dominates(c, a)
-    assert not dominates(a, a)
+    a, b, c = row("a", "a", 0.6, (5, 20)), row("b", "b", 0.5, (6, 20)), row("c", "c", 0.7, (9, 20))
+    assert [(x.label, y.label) for x in (a, b, c) for y in (a, b, c) if dominates(x, y)] == [("a", "b")]
+    said = _said(a, b, c)
+    front = said[said.index("On the frontier") : said.index("For each other row")]
+    assert [name in front for name in ("a (60 %, 5 of 20)", "b (", "c (70 %, 9 of 20)")] == [True, False, True]
 
 
 def test_a_guarantee_is_not_beaten_by_rows_without() -> None:
-    private, plain = (point_of(r) for r in (row("p", "p", 0.4, (0, 10), epsilon=3.0), row("a", "a", 0.5, (0, 8.0))))
-    empty, better = (
-        point_of(r) for r in (row("p", "p", 0.4, (0, 10), epsilon=900.0), row("p", "p", 0.5, (0, 10), epsilon=2.0))
-    )
-    assert private is not None
-    assert plain is not None
-    assert empty is not None
-    assert better is not None
+    private, plain = row("p", "p", 0.4, (0, 10), epsilon=3.0), row("a", "a", 0.5, (0, 8.0))
+    empty, better = row("p", "p", 0.4, (0, 10), epsilon=900.0), row("p", "p", 0.5, (0, 10), epsilon=2.0)
     assert not dominates(plain, private)
     assert dominates(better, private)
     assert dominates(plain, empty)
-    of_a_client = replace(private, unit="client")
-    assert not dominates(better, of_a_client), "a smaller ε of one example says less"
-    assert dominates(replace(better, unit="client"), private)
+
+    def of_a_client(found: RowResult) -> RowResult:
+        return replace(found, privacy=replace(found.privacy, unit="client"))
+
+    assert not dominates(better, of_a_client(private)), "a smaller ε of one example says less"
+    assert dominates(of_a_client(better), private)
 
 
 def test_below_the_null_nothing_leaks_less() -> None:
     """Mean PSNR of 8 and of 10 dB where the nearest public picture has 11: neither attacker has anything."""
-    a, b, leaky = (
-        point_of(row(f, f, 0.5, (0, quality), n=20)) for f, quality in (("a", 8.0), ("b", 10.0), ("c", 20.0))
-    )
-    assert a is not None
-    assert b is not None
-    assert leaky is not None
+    a, b, leaky = (row(f, f, 0.5, (0, quality)) for f, quality in (("a", 8.0), ("b", 10.0), ("c", 20.0)))
     assert a.leak == b.leak < leaky.leak
     assert not dominates(a, b)
-    assert not surely_quieter(a, b)
-    assert surely_quieter(a, leaky)
-
-
-def test_a_family_that_is_better_everywhere_is_named() -> None:
-    rows = [row("good one", f"a(x={i})", 0.58 - i / 10, (10 - 5 * i, 12.0 - i)) for i in range(2)]
-    rows += [row("bad one", f"b(x={i})", 0.50 - i / 10, (12 - 4 * i, 20.0 - i)) for i in range(2)]
-    said = _said(*rows)
-    assert "Dominated by good one: bad one." in said
-    assert "Dominated by bad one" not in said
-    frontier = said[said.index("On the frontier") : said.index("For each other row")]
-    assert "a(x=0)" in frontier
-    assert "b(x=0)" not in frontier
-
-
-def test_a_family_that_is_better_within_the_intervals_dominates_nobody() -> None:
-    rows = [row("good one", "a", 0.58, (10, 20.0)), row("bad one", "b", 0.50, (12, 20.1))]
-    assert "Dominated" not in _said(*rows)
 
 
 def test_without_accuracy_it_says_so_and_ranks_nothing_by_it() -> None:
     rows = [row("undefended", "none", None, (20, 30.0)), row("a", "a(x=1)", None, (0, 9.0))]
     found = recommendation(rows, TOLERANCE)
-    said = " ".join([found["headline"], *found["sentences"]])
+    said = " ".join([found.headline, *found.sentences])
     assert "Accuracy was not measured" in said
     assert "5 % of the pictures tried were identified under a(x=1) (0 of 20): too few pictures" in said
     assert "best" not in said
     many = [row("undefended", "none", None, (60, 30.0), n=60), row("a", "a(x=1)", None, (0, 9.0), n=60)]
     assert "At most 5 % identified, with 95 % confidence: a(x=1)." in " ".join(
-        recommendation(many, TOLERANCE)["sentences"]
+        recommendation(many, TOLERANCE).sentences
     )
     blind = [row("undefended", "none", None, (0, 9.0), n=60), row("a", "a(x=1)", None, (0, 9.0), n=60)]
-    said = " ".join(recommendation(blind, TOLERANCE)["sentences"])
+    said = " ".join(recommendation(blind, TOLERANCE).sentences)
     assert "cannot tell the defences apart" in said
     assert "At most" not in said
 
@@ -166,86 +127,87 @@ def test_only_a_stated_epsilon_is_called_private() -> None:
     assert "Differentially private: dp(z=1) (ε = 3.21 for one example)." in said
     assert "Differentially private: noise" not in said
     once = row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=3.21)
-    once["privacy"]["scope"] = "one update"
+    once = replace(once, privacy=replace(once.privacy, scope="one update"))
     assert "(ε = 3.21 for one example in one update, more in a training)" in _said(once)
     said = _said(row("dp", "dp(z=0)", 0.5, (1, 9.0), epsilon=1000.0))
     assert "dp(z=0) (ε = 1e+03 for one example, which promises next to nothing)" in said
     weak = row("dp", "dp(z=1)", 0.5, (1, 9.0), epsilon=28.0)
-    weak["privacy"]["at_most"] = 0.97
+    weak = replace(weak, privacy=replace(weak.privacy, at_most=0.97))
     assert "dp(z=1) (ε = 28 for one example, which promises next to nothing)" in _said(weak)
 
 
 def test_an_attack_without_power_cannot_tell_defences_apart() -> None:
     found = recommendation([row("undefended", "none", 0.6, (0, 9.0)), row("a", "a", 0.6, (0, 9.0))], TOLERANCE)
-    assert "cannot tell the defences apart" in found["headline"]
+    assert "cannot tell the defences apart" in found.headline
+
+
+def test_a_loss_of_just_the_tolerance_is_good_enough() -> None:
+    bare = row("undefended", "none", 1078 / 4000, (20, 30.0))
+    found = recommendation([bare, row("a", "a(x=1)", 998 / 4000, (0, 9.0))], TOLERANCE)
+    assert 998 / 4000 < 1078 / 4000 - 0.02, "in floating point"
+    assert found.headline.startswith("Best of what was tried, on too few pictures to rely on it: a(x=1),")
 
 
 def test_rows_without_a_result_are_named_and_never_good() -> None:
-    lost = row("a", "a(x=1)", 0.6, (0, 9.0))
-    lost["leakage"]["adapted"] = None
+    lost = leaking(row("a", "a(x=1)", 0.6, (0, 9.0)), "adapted")
     said = _said(lost)
     assert said.startswith("Nothing tried")
     assert "Without a result of an attack, and so not compared: a(x=1)." in said
-    many = [row(name, name, 0.6, (0, 9.0)) for name in "abcde"]
-    for record in many:
-        record["leakage"]["adapted"] = None
+    many = [leaking(row(name, name, 0.6, (0, 9.0)), "adapted") for name in "abcde"]
     assert "and so not compared: a; b; c; d; e." in _said(*many), "five names are a list, not a sentence"
-    lost["leakage"]["adapted"] = lost["leakage"]["naive"] | {"identified": None, "psnr": None}
-    assert "not compared: a(x=1)" in _said(lost)
-    assert "Nothing can be recommended" in recommendation([lost | {"family": "undefended"}], TOLERANCE)["headline"]
+    nothing = leaking(row("a", "a(x=1)", 0.6, (0, 9.0)), "adapted", identified=None, psnr=None)
+    assert "not compared: a(x=1)" in _said(nothing)
+    assert "Nothing can be recommended" in recommendation([leaking(BARE, "adapted")], TOLERANCE).headline
 
 
 def test_a_row_that_diverged_is_no_candidate() -> None:
     broken = row("a", "a(x=1)", None, (0, 9.0))
-    broken["accuracy"]["reason"] = "training diverged in round 2"
+    broken = replace(broken, accuracy=replace(broken.accuracy, reason="training diverged in round 2"))
     assert _said(broken).startswith("Nothing tried")
 
 
 def test_each_attacker_is_judged_by_the_pictures_it_has_a_result_for() -> None:
     uneven = row("a", "a(x=1)", 0.6, (8, 25.0), (1, 9.0))
-    uneven["leakage"]["adapted"]["identified"] |= {"n": 4, "rate": 0.25}
-    uneven["leakage"]["adapted"]["failed"] = 16
-    point = point_of(uneven)
-    assert point is not None
-    assert (point.rate, point.count, point.images) == (0.4, 8, 20), "8 of 20, never 8 of 4"
+    few = replace(uneven.both[1][0], n=4, rate=0.25)
+    uneven = leaking(uneven, "adapted", identified=few, failed=16)
+    assert (uneven.rate, uneven.identified.count, uneven.identified.n) == (0.4, 8, 20), "8 of 20, never 8 of 4"
     said = _said(uneven)
     assert "8 of 20 identified" in said
     assert "For some pictures an attack gave no result, which is no protection: a(x=1)." in said
     assert "For some pictures" not in _said(row("a", "a(x=1)", 0.6, (8, 25.0)))
 
 
-def test_nothing_is_recommended_while_the_undefended_model_still_learns() -> None:
-    bare = row("undefended", "none", 0.60, (20, 30.0))
+def test_a_quiet_row_with_lost_trials_or_flags_is_not_recommended() -> None:
+    quiet = leaking(row("a", "a(x=1)", 0.6, (0, 9.0)), "adapted", failed=3)
+    said = _said(quiet)
+    assert not said.startswith("Best of what was tried")
+    assert "Quiet, but not recommended: a(x=1): 3 of 20 trials gave no result." in said
+
+
+@pytest.mark.parametrize(("less", "short"), [(0.59, False), (0.50, True)])
+def test_nothing_is_recommended_while_the_undefended_model_still_learns(less: float, short: bool) -> None:
+    bare = replace(BARE, accuracy=replace(BARE.accuracy, curve=((5, less), (10, 0.60))))
     rows = [bare, row("a", "a(x=1)", 0.59, (0, 9.0)), row("b", "b(x=1)", 0.5, (1, 12.0))]
-    bare["accuracy"]["curve"] = [[5, 0.59], [10, 0.60]]
-    assert recommendation(rows, TOLERANCE)["headline"].startswith(
-        "Best of what was tried, on too few pictures to rely on it: a(x=1),"
-    )
-    bare["accuracy"]["curve"] = [[5, 0.50], [10, 0.60]]
     found = recommendation(rows, TOLERANCE)
-    assert found["headline"].startswith("The trainings are too short to recommend a defence")
-    assert "(50 % after round 5, 60 % after round 10)" in found["headline"]
-    said = " ".join(found["sentences"])
-    assert "Not the last word: Best of what was tried, on too few pictures to rely on it: a(x=1)," in said
-    assert "Dominated" not in said
+    assert found.headline.startswith("The trainings are too short" if short else "Best of what was tried")
+    if short:
+        assert "(50 % after round 5, 60 % after round 10)" in found.headline
+        assert any(s.startswith("Not the last word: Best of what was tried") for s in found.sentences)
+
+
+@pytest.mark.parametrize(("constant", "recommended"), [(0.61, False), (0.599, False), (0.34, True)])
+def test_a_training_that_learned_nothing_recommends_nothing(constant: float, recommended: bool) -> None:
+    """Its accuracy, .6 [.59, .61], is held against the same answer for all test examples."""
+    bare = replace(BARE, accuracy=replace(BARE.accuracy, constant=constant))
+    found = recommendation([bare, row("a", "a(x=1)", 0.60, (0, 9.0))], TOLERANCE)
+    assert ("Best of what was tried" in found.headline) is recommended
+    assert any("not shown to do better than the same answer" in s for s in found.sentences) is not recommended
 
 
 def test_labels_that_are_read_are_named() -> None:
     quiet = row("a", "a(x=1)", 0.59, (0, 9.0))
     assert "labels are read: F1 1.00, by the best constant guess 0.25" in _said(quiet)
+    hidden = replace(LABELS, mean=0.3, above=0.05, above_low=-0.1, better=False, right=0)
     for who in ("naive", "adapted"):
-        quiet["leakage"][who]["label_f1"] = {"mean": 0.3, "low": 0.2, "high": 0.4, "baseline": 0.25, "leaks": None}
+        quiet = leaking(quiet, who, label_f1=hidden)
     assert "labels are read" not in _said(quiet)
-
-
-def test_a_family_with_an_untrained_row_is_not_called_dominated() -> None:
-    rows = [row("good one", "a", 0.58, (2, 14.0)), row("bad one", "b", 0.50, (12, 25.0))]
-    assert "Dominated by good one: bad one." in _said(*rows)
-    assert "Dominated" not in _said(*rows, row("bad one", "b2", None, (0, 9.0)))
-
-
-def test_a_loss_of_just_the_tolerance_is_good_enough() -> None:
-    bare = row("undefended", "none", 1078 / 4000, (20, 30.0))
-    found = recommendation([bare, row("a", "a(x=1)", 998 / 4000, (0, 9.0))], {"accuracy": 0.02, "identified": 0.05})
-    assert 998 / 4000 < 1078 / 4000 - 0.02, "in floating point"
-    assert found["headline"].startswith("Best of what was tried, on too few pictures to rely on it: a(x=1),")

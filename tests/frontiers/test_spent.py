@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from leakgauge.frontiers.costs import Participation, exposures, privacy_of
+from leakgauge.frontiers.results import Privacy
 from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.privacy import guarantee, success_bound
 from leakgauge.privacy.one_update import LocalUse
@@ -18,9 +19,7 @@ SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
 ONE = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 0.5}}]
 
 
-def _spent(
-    defense: Any, client: Any = SHUFFLED, met: Participation = Participation(20, 3), **changes: Any
-) -> dict[str, Any]:
+def _spent(defense: Any, client: Any = SHUFFLED, met: Participation = Participation(20, 3), **changes: Any) -> Privacy:
     pytest.importorskip("opacus")
     raw = {
         "model": {"mlp": {"hidden": [8]}},
@@ -36,17 +35,17 @@ def _spent(
 
 def test_noise_on_a_delta_of_clipped_steps_has_no_epsilon() -> None:
     """One example moves the later steps by more than its own gradient."""
-    assert _spent(ONE, "fedsgd")["epsilon"] > 0
+    assert _spent(ONE, "fedsgd").epsilon > 0
     on_delta = _spent(ONE)
-    assert on_delta["epsilon"] is None
-    assert "later steps" in on_delta["reason"]
+    assert on_delta.epsilon is None
+    assert "later steps" in on_delta.reason
 
 
 def test_noise_on_a_mean_is_counted_in_the_smallest_step() -> None:
     """20 examples in batches of 8 end with a step of 4, whose noise on the sum is least."""
     defense = {"fed-cdp": {"noise_multiplier": 1.0}}
-    assert _spent(defense)["noise_multiplier"] == pytest.approx(4**0.5 / 4**0.5)
-    assert _spent(defense, met=Participation(16, 3))["noise_multiplier"] == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
+    assert _spent(defense).noise_multiplier == pytest.approx(4**0.5 / 4**0.5)
+    assert _spent(defense, met=Participation(16, 3)).noise_multiplier == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -54,13 +53,13 @@ def test_each_example_is_in_one_step_of_every_epoch(shuffle: bool) -> None:
     defense = {"dp-sgd": {"norm": 1.0, "noise_multiplier": 2.0}}
     client = {"fedavg": {"batch_size": 8, "lr": 0.1, "epochs": 2, "shuffle": shuffle}}
     found = _spent(defense, client)
-    assert (found["sample_rate"], found["steps"]) == (1.0, 6)
+    assert (found.sample_rate, found.steps) == (1.0, 6)
     plan = resolve_frontier({"client": client, "defenses": {"x": [defense]}, "data": {"images": 1}})
     mechanism = plan.rows[1].defense.value
     exact = guarantee(mechanism, sample_rate=1.0, steps=6, delta=1e-5)
-    assert found["epsilon"] == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
+    assert found.epsilon == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
     halved = guarantee(replace(mechanism, noise_multiplier=1.0), sample_rate=1.0, steps=6, delta=1e-5)  # type: ignore[type-var]
-    assert found["exchanged"] == pytest.approx(halved.epsilon, rel=1e-3)  # type: ignore[union-attr]
+    assert found.exchanged == pytest.approx(halved.epsilon, rel=1e-3)  # type: ignore[union-attr]
     assert LocalUse.of(plan.client.value, 20) == LocalUse(steps=2, smallest=4, gradient=False)
 
 
@@ -88,10 +87,10 @@ def test_an_attack_on_shuffled_batches_beats_the_count_of_poisson_samples() -> N
 def test_batchnorm_statistics_take_the_guarantee_away() -> None:
     defense = {"client-dp": {"norm": 1.0, "noise_multiplier": 2.0}}
     model = {"model": {"resnet20": {"width": 4}}, "data": {"size": 16, "images": 2}}
-    assert _spent(defense, **model)["epsilon"] > 0
+    assert _spent(defense, **model).epsilon > 0
     sent = _spent(defense, mode="train", **model)
-    assert sent["epsilon"] is None
-    assert "statistics" in sent["reason"]
+    assert sent.epsilon is None
+    assert "statistics" in sent.reason
 
 
 def test_without_a_training_the_single_update_is_counted() -> None:
@@ -114,10 +113,10 @@ def test_a_row_with_a_batch_of_its_own_is_counted_by_it(batch: int) -> None:
     plan = resolve_frontier(raw)
     found = privacy_of(plan, plan.rows[1], exposures(plan, plan.rows[1]), layers=4)
     if batch == 8:
-        assert found["epsilon"] is None
-        assert "not below 1/8" in found["reason"]
+        assert found.epsilon is None
+        assert "not below 1/8" in found.reason
     else:
-        assert found["noise_multiplier"] == pytest.approx(0.5 * batch)  # norm 1, sigma .5 on a mean of `batch`
+        assert found.noise_multiplier == pytest.approx(0.5 * batch)  # norm 1, sigma .5 on a mean of `batch`
 
 
 def test_a_delta_of_one_over_the_examples_gives_no_epsilon() -> None:
@@ -126,7 +125,7 @@ def test_a_delta_of_one_over_the_examples_gives_no_epsilon() -> None:
     eight = {"source": "samples", "size": 8}
     training = {"train": eight, "test": eight, "clients": 2, "per_round": 1, "rounds": 1}
     defense = {"dp-sgd": {"norm": 1.0, "noise_multiplier": 2.0}}
-    assert _spent(defense, utility=training, delta=0.12)["epsilon"] > 0
+    assert _spent(defense, utility=training, delta=0.12).epsilon > 0
     refused = _spent(defense, utility=training, delta=0.13)
-    assert refused["epsilon"] is None
-    assert "not below 1/8" in refused["reason"]
+    assert refused.epsilon is None
+    assert "not below 1/8" in refused.reason

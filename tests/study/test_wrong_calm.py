@@ -14,7 +14,6 @@ import yaml
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from frontiers.rows import row
 from leakgauge.cli import main
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
@@ -23,7 +22,6 @@ from leakgauge.data.source import check
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.frontiers.recommend import recommendation
 from leakgauge.metrics.line_up import twins
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.risk.lint import LintFinding, LintSeverity
@@ -512,18 +510,6 @@ def test_reads_without_a_search_pass_no_gate() -> None:
     control = [replace(t, attack="b", trace=()) for t in POWER]
     assert judged([*POWER, *control, *reads, *quiet(60)]).passed is True
     assert judged([*POWER, *(replace(t, role=Role.STRONGEST) for t in reads)]).passed is True
-
-
-@pytest.mark.parametrize(("constant", "recommended"), [(0.5, True), (0.895, False)])
-def test_a_training_that_learned_nothing_recommends_nothing(constant: float, recommended: bool) -> None:
-    """At a learning rate of 1e-9 every defence kept the undefended accuracy, and noise a hundred times the update was
-    the "best of what was tried"."""
-    rows = [row("undefended", "none", 0.9, (59, 25.0), n=59), row("noise", "noise", 0.9, (0, 11.0), (0, 11.0), n=59)]
-    for one in rows:
-        one["accuracy"]["constant"] = constant
-    found = recommendation(rows, {"accuracy": 0.02, "identified": 0.05})
-    assert ("Best of what was tried" in str(found)) == recommended
-    assert ("same answer for all (89.5 %)" in str(found)) != recommended
 
 
 def test_the_frames_of_one_film_are_one_client() -> None:

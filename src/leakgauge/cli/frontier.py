@@ -15,7 +15,7 @@ from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.errors import require
-from leakgauge.frontiers.document import write_json
+from leakgauge.frontiers.report import Report
 from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.resolve import read_option
@@ -89,15 +89,15 @@ def frontier_command(
         pool = executor_of(ray, workers, compute, output)
         report = run_frontier(plan, output, workers=workers, compute=compute, progress=bar, executor=pool)
     if json_file is not None:
-        write_json(report, json_file)
+        report.write(json_file)
     _summary(console, report)
     console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
 
 
-def _summary(console: Console, report: Mapping[str, Any]) -> None:
+def _summary(console: Console, report: Report) -> None:
     """A line for each row, and the recommendation."""
-    table = Table(title=str(report["config"].get("name", "frontier")), box=None, title_justify="left", pad_edge=False)
-    rows = [tuple(vars(line_of(row)).values()) for row in report["rows"]]
+    table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
+    rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
     widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
     left = console.width - sum(widths[1:]) - 2 * len(HEADS)
     table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
@@ -106,6 +106,6 @@ def _summary(console: Console, report: Mapping[str, Any]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
-    console.print(Text(report["recommendation"]["headline"]))
-    for sentence in report["recommendation"]["sentences"]:
+    console.print(Text(report.recommendation.headline))
+    for sentence in report.recommendation.sentences:
         console.print(Text(f"- {sentence}"))

@@ -18,6 +18,7 @@ from leakgauge.draws import Draws
 from leakgauge.files import private_folder
 from leakgauge.frontiers.folder import FrontierFolder, keep, kept
 from leakgauge.frontiers.plan import FrontierPlan, Utility
+from leakgauge.frontiers.results import Accuracy
 from leakgauge.intervals import proportion_interval
 from leakgauge.task import Task
 from leakgauge.training.federated import Training
@@ -67,31 +68,31 @@ def run_training(stage: SharedTraining, name: str, result: Path) -> str:
     checkpoint = result.with_suffix(".checkpoint")
     simulation = stage.plan.training(stage.utility, row.client.value, row.defense.value)
     done = simulation.run(stage.task, stage.train, stage.hands, stage.test, checkpoint=checkpoint)
-    keep(result, record_of(name, done, stage.test.labels))
+    keep(result, accuracy_of(name, done, stage.test.labels))
     checkpoint.unlink(missing_ok=True)
     return name
 
 
-def record_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> dict[str, object]:
-    """A training as report.json has it. The interval is that of a share of so many test examples, nothing else;
-    `constant` is what the same answer for all of them would score.
+def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accuracy:
+    """What a training reached.
 
     Args:
         labels: of the test examples.
     """
     score, tested = done.accuracy, len(labels)
     ends = None if score is None else proportion_interval(round(score * tested), tested)
-    return {
-        "name": name,
-        "value": score,
-        "low": None if ends is None or ends.low is None else round(ends.low, 4),
-        "high": None if ends is None or ends.high is None else round(ends.high, 4),
-        "tested": tested,
-        "constant": round(float(labels.bincount().max()) / tested, 4),
-        "diverged": done.diverged,
-        "curve": [list(point) for point in done.curve],
-        "seconds": round(sum(r.seconds for r in done.rounds), 1),
-    }
+    return Accuracy(
+        value=score,
+        reason=None if done.diverged is None else f"training diverged in round {done.diverged}",
+        name=name,
+        low=None if ends is None or ends.low is None else round(ends.low, 4),
+        high=None if ends is None or ends.high is None else round(ends.high, 4),
+        tested=tested,
+        constant=round(float(labels.bincount().max()) / tested, 4),
+        diverged=done.diverged,
+        curve=done.curve,
+        seconds=round(sum(r.seconds for r in done.rounds), 1),
+    )
 
 
 def _begin(ground: tuple[bytes, Compute]) -> None:
@@ -120,7 +121,7 @@ def run_trainings(
         InputError: an input turned out bad or a worker died; what is finished is kept.
     """
     files = {name: folder.training(name) for name in plan.trainings()}
-    left = [name for name, file in files.items() if kept(file) is None]
+    left = [name for name, file in files.items() if kept(file, Accuracy) is None]
     done = set(files) - set(left)
     if on_training is not None and files:
         on_training(len(done), len(files), "")

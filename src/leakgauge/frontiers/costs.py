@@ -16,8 +16,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.accuracy import participations, partition_of
 from leakgauge.frontiers.folder import FrontierFolder, keep, kept
-from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.rows import UNDEFENDED, FrontierRow
+from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
+from leakgauge.frontiers.results import TRAINING, UPDATE, ClientTime, Privacy, RowCost
 from leakgauge.privacy.accounting import check_delta
 from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
 from leakgauge.privacy.one_update import LocalUse, local_batch
@@ -26,7 +26,7 @@ from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 
 EXAMPLES = 32
-"""Of the client that is timed, at most; fewer where a local step of the plan's client has fewer."""
+"""Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
 
 REPEATS = 5
 
@@ -38,15 +38,13 @@ def measure(plan: FrontierPlan, folder: FrontierFolder, *, on_row: Callable[[int
         if on_row is not None:
             on_row(done + 1, len(plan.rows))
         file = folder.costs(row.training)
-        if kept(file) is None:
+        if kept(file, RowCost) is None:
             keep(file, cost_of(task, plan.client.value, row.client.value, row.defense.value))
 
 
-def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> dict[str, object]:
-    """Bytes sent, with those of the undefended update, and under ``seconds`` the processor time of a client.
-
-    Both clients, this one and the plan's own without a defence, train in turn `REPEATS` times on uniform noise;
-    ``relative`` is the median of the ratios, so that a machine that is busy for a while moves neither side alone.
+def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> RowCost:
+    """Both clients, this one and the plan's own without a defence, train in turn `REPEATS` times on uniform noise; the
+    ratio is the median of theirs, so that a machine that is busy for a while moves neither side alone.
 
     Args:
         usual: what the plan's client runs.
@@ -63,20 +61,12 @@ def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> 
 
     plain, sent = spent(usual, NoDefense(), 0)[1], spent(client, defense, 0)[1]
     pairs = [(spent(usual, NoDefense(), i)[0], spent(client, defense, i)[0]) for i in range(REPEATS)]
-    return {
-        "bytes": wire_bytes(defense, sent),
-        "bytes_undefended": wire_bytes(NoDefense(), plain),
-        "examples": examples,
-        "seconds": {
-            "client": statistics.median(own for _, own in pairs),
-            "undefended": statistics.median(other for other, _ in pairs),
-            "relative": round(statistics.median(own / max(other, 1e-9) for other, own in pairs), 2),
-        },
-    }
-
-
-TRAINING, UPDATE = "the whole training", "one update"
-"""What an ε counts."""
+    spread = ClientTime(
+        statistics.median(own for _, own in pairs),
+        statistics.median(other for other, _ in pairs),
+        round(statistics.median(own / max(other, 1e-9) for other, own in pairs), 2),
+    )
+    return RowCost(wire_bytes(defense, sent), wire_bytes(NoDefense(), plain), examples, spread)
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ def exposures(plan: FrontierPlan, row: FrontierRow) -> list[Participation]:
     return [Participation(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
 
 
-def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], layers: int) -> dict[str, object]:
+def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], layers: int) -> Privacy:
     """The worst ε over the clients: of the one whose examples are seen most often.
 
     Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or
@@ -108,36 +98,35 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
     samples is no bound: with z = 1 and 13 epochs of 6 steps (rate .18) it gives ε 11.5 where 21.2 can be shown.
     """
     if not row.defended and row.family != UNDEFENDED:
-        return {"epsilon": None, "reason": "aggregation and batch size are no differential privacy by themselves"}
+        return Privacy(reason="aggregation and batch size are no differential privacy by themselves")
     if plan.mode is Mode.TRAIN and plan.attacked_task().buffers:
-        return {"epsilon": None, "reason": "BatchNorm statistics leave the client beside the update, without noise"}
+        return Privacy(reason="BatchNorm statistics leave the client beside the update, without noise")
     try:
         spent = [_of(plan, row, exposure, layers) for exposure in met]
     except InputError as error:
-        return {"epsilon": None, "reason": str(error)}
+        return Privacy(reason=str(error))
     without = next((s for s in spent if isinstance(s, NoGuarantee)), None)
     if without is not None:
-        return {"epsilon": None, "reason": without.reason}
+        return Privacy(reason=without.reason)
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
     other, guess = exchanged(worst), 1 / (1 + plan.gallery)
     try:
         check_delta(plan.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
-        return {"epsilon": None, "reason": str(error)}
-    return {
-        "epsilon": float(f"{worst.epsilon:.4g}"),
-        "delta": worst.delta,
-        "accountant": worst.accountant,
-        "unit": worst.unit.value,
-        "noise_multiplier": float(f"{worst.noise_multiplier:.4g}"),
-        "sample_rate": float(f"{worst.sample_rate:.4g}"),
-        "steps": worst.steps,
-        "exchanged": None if other is None else float(f"{other:.4g}"),
-        "scope": UPDATE if plan.utility is None else TRAINING,
-        "robustness": sentence(worst, guess),
-        "at_most": float(f"{success_bound(worst, guess):.4g}"),
-        "reason": None,
-    }
+        return Privacy(reason=str(error))
+    return Privacy(
+        epsilon=float(f"{worst.epsilon:.4g}"),
+        delta=worst.delta,
+        accountant=worst.accountant,
+        unit=worst.unit.value,
+        noise_multiplier=float(f"{worst.noise_multiplier:.4g}"),
+        sample_rate=float(f"{worst.sample_rate:.4g}"),
+        steps=worst.steps,
+        exchanged=None if other is None else float(f"{other:.4g}"),
+        scope=UPDATE if plan.utility is None else TRAINING,
+        robustness=sentence(worst, guess),
+        at_most=float(f"{success_bound(worst, guess):.4g}"),
+    )
 
 
 def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -> Guarantee | NoGuarantee:
@@ -167,5 +156,5 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
 
 
 def layers(plan: FrontierPlan) -> int:
-    """Of the attacked model, as fed-cdp clips them."""
+    """Number of layers, counted as Fed-CDP clips them."""
     return len(layers_of(plan.attacked_task().parameters))

@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.study.contents import changed
+
+Kept = TypeVar("Kept")
 
 BEGUN = "frontier.json"
 """What every folder of a frontier holds."""
@@ -91,16 +95,20 @@ def slug(text: str) -> str:
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def keep(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Writes a result whole, and gives it back as it will be read."""
+def keep(path: Path, result: object) -> None:
+    """Writes a dataclass whole."""
     private_folder(path.parent)
+    record = TypeAdapter(type(result)).dump_python(result, mode="json")
     write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n", HINT)
-    return _read(path) or record
 
 
-def kept(path: Path) -> dict[str, Any] | None:
-    """A result written by `keep`, or `None`."""
-    return _read(path) if path.exists() else None
+def kept(path: Path, kind: type[Kept]) -> Kept | None:
+    """A result written by `keep`, or `None`. Raises `InputError` where the file holds something else."""
+    try:
+        return TypeAdapter(kind).validate_python(_read(path)) if path.exists() else None
+    except ValidationError as error:
+        problem = f"{path} cannot be read ({error.error_count()} wrong values)"
+        raise InputError("output", problem, "remove it, then run again") from error
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 import torch
 
@@ -16,8 +18,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
 from leakgauge.executor import Executor
 from leakgauge.frontiers.folder import FrontierFolder
-from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan
-from leakgauge.frontiers.rows import FrontierRow
+from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan, FrontierRow
+from leakgauge.frontiers.results import CounterUsed, Leakage, RowFinding
 from leakgauge.observation import Observation, Reconstruction
 from leakgauge.study.judging.groups import TrialGroup, groups_of
 from leakgauge.study.judging.records import Role, Trial
@@ -26,12 +28,6 @@ from leakgauge.study.run import OnTrial
 from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
 from leakgauge.task import Batch
-
-KEPT = (
-    "level", "images", "trials", "failed", "psnr", "null_psnr", "ssim_mean", "lpips_mean", "identified", "recovered",
-    "label_f1", "power", "cost", "sentence", "clients", "flags", "residual_risk", "gain",
-)  # fmt: skip
-"""Of a finding of the audit."""
 
 
 def run_leakage(
@@ -52,7 +48,7 @@ def run_leakage(
         before += sizes[setting]
 
 
-def leakage_of(trials: Sequence[Trial], row: FrontierRow) -> dict[str, object]:
+def leakage_of(trials: Sequence[Trial], row: FrontierRow) -> Leakage:
     """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
 
     Args:
@@ -62,36 +58,33 @@ def leakage_of(trials: Sequence[Trial], row: FrontierRow) -> dict[str, object]:
     mine = [g for g in groups if not g.control and g.scenario.defense == row.defense.label]
     found = {NAIVE if g.trials[0].role is Role.NAIVE else ADAPTED: _finding(g, groups) for g in mine}
     naive = found.get(NAIVE)
-    return {NAIVE: naive, ADAPTED: found.get(ADAPTED) if row.defended else naive}
+    return Leakage(naive, found.get(ADAPTED) if row.defended else naive)
 
 
-def _finding(group: TrialGroup, groups: list[TrialGroup]) -> dict[str, object]:
-    record = told(group, groups)
-    written = record.to_json()
-    chosen = {key: written[key] for key in KEPT} | {"attack": group.attack}
-    for key, worst in (("ssim", max), ("lpips", min)):
-        values = group.values(key, best=worst is max)
-        chosen[f"{key}_worst"] = round(worst(values), 4) if values else None
-    return chosen
+def _finding(group: TrialGroup, groups: list[TrialGroup]) -> RowFinding:
+    found = told(group, groups)
+    worst: dict[str, float | None] = {}
+    for key, of in (("ssim", max), ("lpips", min)):
+        values = group.values(key, best=of is max)
+        worst[f"{key}_worst"] = round(of(values), 4) if values else None
+    made: Mapping[str, Any] = {f.name: getattr(found, f.name, None) for f in fields(RowFinding)} | worst
+    return RowFinding(**made)
 
 
-def counters_of(plan: FrontierPlan, row: FrontierRow) -> list[dict[str, object]]:
+def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]:
     """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
     none."""
-    known: list[dict[str, object]] = []
+    known: list[CounterUsed] = []
     parts = parts_of(row.defense.value)
     seen = _seen(plan, row) if parts else None
     for part in parts:
-        found = counter_to(part)
-        is_known = isinstance(found, Counter)
-        told: dict[str, object] = {"part": type(part).__name__, "counter": None, "known": is_known, "missing": ""}
+        found, name = counter_to(part), type(part).__name__
         if isinstance(found, Counter):
             missing = found.missing(part, seen) if isinstance(seen, Observation) else ""
-            told |= {"counter": found.name, "because": found.because, "missing": missing}
+            known.append(CounterUsed(name, found.name, True, missing, found.because))
         else:
-            told["because"] = found.reason
-        known.append(told)
-    return known
+            known.append(CounterUsed(name, None, False, "", found.reason))
+    return tuple(known)
 
 
 def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:

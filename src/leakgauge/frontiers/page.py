@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
-from jinja2 import ChainableUndefined, ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
 
-from leakgauge.frontiers.rows import UNDEFENDED
-from leakgauge.report.html import NBSP, figure, interval
+from leakgauge.frontiers.plan import UNDEFENDED
+from leakgauge.frontiers.report import Report
+from leakgauge.frontiers.results import RowFinding, RowResult
+from leakgauge.report.html import NBSP, figure, page
 from leakgauge.report.plots import CEILING, GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
-from leakgauge.report.rows import LEVELS, NONE
+from leakgauge.report.rows import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Record = Mapping[str, Any]
 COLUMNS = ("Row", "Accuracy", "Identified, naive", "Identified, adapted", "Mean PSNR, naive", "Mean PSNR, adapted")
 
 
@@ -50,52 +47,44 @@ class RowDot:
         return max(self.adapted, self.naive, key=lambda mark: mark.value)
 
 
-Read = Callable[[Record], Mark | None]
+Read = Callable[[RowFinding], Mark | None]
 """From a finding to what is drawn upwards."""
 
 
-def identified(finding: Record) -> Mark | None:
+def identified(finding: RowFinding) -> Mark | None:
     """Share of identified pictures, in percent."""
-    found = finding.get("identified")
-    if not found:
-        return None
-    return Mark(
-        100 * found["rate"], 100 * (found["low"] or 0.0), 100 * (1.0 if found["high"] is None else found["high"])
-    )
+    seen = finding.identified
+    return None if seen is None else Mark(100 * seen.rate, 100 * seen.low, 100 * seen.high)
 
 
-def quality(finding: Record) -> Mark | None:
+def quality(finding: RowFinding) -> Mark | None:
     """Mean PSNR in dB, cut at the ceiling."""
-    found = finding.get("psnr")
-    if not found:
+    psnr = finding.psnr
+    if psnr is None:
         return None
-    ends = [found["mean"] if found[k] is None else found[k] for k in ("mean", "low", "high")]
+    ends = (psnr.mean, *(psnr.mean if end is None else end for end in (psnr.low, psnr.high)))
     return Mark(*(min(v, CEILING) for v in ends))
 
 
-def dots(rows: Sequence[Record], read: Read) -> list[RowDot]:
+def dots(rows: Sequence[RowResult], read: Read) -> list[RowDot]:
     """Rows that both attackers have a result for."""
     found = []
     for row in rows:
-        naive, adapted = (_mark(row["leakage"][who], read) for who in ("naive", "adapted"))
-        if naive is None or adapted is None:
+        naive, adapted = (f and read(f) for f in (row.leakage.naive, row.leakage.adapted))
+        if not naive or not adapted:
             continue
-        a = row["accuracy"]
-        accuracy = None
-        if a["value"] is not None:
-            accuracy = Mark(*(100 * (a["value"] if a[k] is None else a[k]) for k in ("value", "low", "high")))
-        found.append(RowDot(row["family"], row["label"], accuracy, naive, adapted, row["defense"] != "none"))
+        a, accuracy = row.accuracy, None
+        if a.value is not None:
+            accuracy = Mark(*(100 * (a.value if end is None else end) for end in (a.value, a.low, a.high)))
+        found.append(RowDot(row.family, row.label, accuracy, naive, adapted, row.defense != "none"))
     return found
 
 
-def _mark(finding: Record | None, read: Read) -> Mark | None:
-    return read(finding) if finding else None
-
-
-def every(rows: Sequence[Record]) -> list[Plot]:
+def every(rows: Sequence[RowResult]) -> list[Plot]:
     """Both plots; against accuracy where it was measured, otherwise row by row."""
-    floors = [f["null_psnr"]["mean"] for r in rows if (f := r["leakage"]["naive"]) and f.get("null_psnr")]
-    chances = [100 * f["identified"]["chance"] for r in rows if (f := r["leakage"]["naive"]) and f.get("identified")]
+    naive = [f for r in rows if (f := r.leakage.naive)]
+    floors = [f.null_psnr.mean for f in naive if f.null_psnr]
+    chances = [100 * f.identified.chance for f in naive if f.identified]
     table = tuple(_cells(r) for r in rows)
     made = []
     for title, words, read, floor, name in (
@@ -187,42 +176,30 @@ def _takeaway(found: Sequence[RowDot], bare: RowDot | None, words: str) -> str:
     return said + f"Knowing the defence helped the attacker in {len(moved)} of {len(others)} rows."
 
 
-def _cells(row: Record) -> tuple[str, ...]:
-    def share(who: str) -> str:
-        found = (row["leakage"][who] or {}).get("identified")
-        return f"{found['count']} of {found['n']}" if found else "—"
-
-    def mean(who: str) -> str:
-        found = (row["leakage"][who] or {}).get("psnr")
-        return f"{found['mean']:.1f}\u00a0dB" if found else "—"
-
-    value = row["accuracy"]["value"]
-    accuracy = "—" if value is None else f"{100 * value:.1f}\u00a0%"
-    return row["label"], accuracy, share("naive"), share("adapted"), mean("naive"), mean("adapted")
+def _cells(row: RowResult) -> tuple[str, ...]:
+    both = (row.leakage.naive, row.leakage.adapted)
+    shares = [f"{f.identified.count} of {f.identified.n}" if f and f.identified else NONE for f in both]
+    means = [figure(f.psnr.mean, 1, "dB") if f and f.psnr else NONE for f in both]
+    return row.label, percent(row.accuracy.value), *shares, *means
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def render(report: Mapping[str, Any]) -> str:
+def render(report: Report) -> str:
     """The page as one string of HTML. Equal input gives equal bytes; nothing is loaded from elsewhere."""
-    loader = ChoiceLoader([PackageLoader("leakgauge", "frontiers"), PackageLoader("leakgauge", "report")])
-    page = Environment(loader=loader, autoescape=True, undefined=ChainableUndefined)
-    page.trim_blocks = page.lstrip_blocks = True
-    page.finalize = lambda value: NONE if value is None else value
-    page.filters |= {"figure": figure, "interval": interval, "percent": percent, "size": size}
-    script = Markup(page.get_template("script.js.j2").render())
-    return page.get_template("page.html.j2").render(
+    findings = [f for r in report.rows for f in (r.leakage.naive, r.leakage.adapted)]
+    return page(
+        "frontiers",
+        "page.html.j2",
+        {"percent": percent, "size": size},
         report=report,
-        rows=report["rows"],
-        levels=LEVELS,
-        plots=every(report["rows"]),
+        rows=report.rows,
+        plots=every(report.rows),
         plot_columns=COLUMNS,
-        has_lpips=any(f and f.get("lpips_mean") is not None for r in report["rows"] for f in r["leakage"].values()),
-        plan=yaml.safe_dump(report["config"], sort_keys=False, allow_unicode=True, width=100),
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        has_lpips=any(f and f.lpips_mean is not None for f in findings),
+        plan=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True, width=100),
     )
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakgauge.compute import Compute
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import write_whole
 from leakgauge.frontiers.accuracy import run_trainings
 from leakgauge.frontiers.costs import measure
-from leakgauge.frontiers.document import document, write_json
 from leakgauge.frontiers.folder import HINT, FrontierFolder
 from leakgauge.frontiers.leakage import run_leakage
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan
+from leakgauge.frontiers.report import Report, report_of
+from leakgauge.frontiers.results import RowFinding, RowResult
 from leakgauge.study.audited import copied, frame, table
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run_frontier(
     compute: Compute = Compute(),
     progress: Callable[[str], OnProgress] | None = None,
     executor: Executor | None = None,
-) -> dict[str, object]:
+) -> Report:
     """Runs what is not yet finished, writes report.html and report.json, and returns what the latter holds.
 
     Args:
@@ -58,8 +59,8 @@ def run_frontier(
         measure(plan, folder, on_row=lambda done, total: costs(done, total, ""))
         if plan.utility is not None:
             run_trainings(plan, folder, workers=workers, compute=compute, on_training=stage("trainings"))
-        report = document(plan, folder, compute)
-        write_json(report, output / "report.json")
+        report = report_of(plan, folder, compute)
+        report.write(output / "report.json")
         write_whole(output / "report.html", render(report), HINT)
     return report
 
@@ -80,26 +81,24 @@ class RowLine:
 HEADS = ("row", "accuracy", "naive", "adapted", "PSNR", "ε", "time")
 
 
-def line_of(row: Mapping[str, Any]) -> RowLine:
-    """An entry of report.json's rows."""
-    naive, adapted = row["leakage"]["naive"], row["leakage"]["adapted"]
-    highest = [f["psnr"]["highest"] for f in (naive, adapted) if f and f["psnr"]]
-    value, epsilon = row["accuracy"]["value"], row["privacy"]["epsilon"]
+def line_of(row: RowResult) -> RowLine:
+    """The row in a few words."""
+    naive, adapted = row.leakage.naive, row.leakage.adapted
+    highest = [f.psnr.highest for f in (naive, adapted) if f and f.psnr]
+    value, epsilon = row.accuracy.value, row.privacy.epsilon
     return RowLine(
-        row["label"],
+        row.label,
         "–" if value is None else f"{100 * value:.1f} %",
         _share(naive),
         _share(adapted),
         f"{max(highest):.1f} dB" if highest else "–",
         "none" if epsilon is None else f"{epsilon:.3g}",
-        f"{row['cost']['seconds']['relative']:.2f} ×" if row["cost"] else "–",
+        f"{row.cost.seconds.relative:.2f} ×" if row.cost else "–",
     )
 
 
-def _share(finding: Mapping[str, Any] | None) -> str:
-    if not finding or not finding["identified"]:
-        return "–"
-    return f"{finding['identified']['count']}/{finding['identified']['n']}"
+def _share(finding: RowFinding | None) -> str:
+    return f"{finding.identified.count}/{finding.identified.n}" if finding and finding.identified else "–"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,19 +110,19 @@ class Frontier:
         folder: where its files lie; a temporary one, which goes with this object, where none was given.
     """
 
-    report: Mapping[str, Any] = field(repr=False)
+    report: Report = field(repr=False)
     folder: Path
 
     @property
     def lines(self) -> tuple[RowLine, ...]:
         """The rows, the undefended one first."""
-        return tuple(map(line_of, self.report["rows"]))
+        return tuple(map(line_of, self.report.rows))
 
     @property
     def recommendation(self) -> tuple[str, ...]:
         """Headline and sentences."""
-        found = self.report["recommendation"]
-        return (found["headline"], *found["sentences"])
+        found = self.report.recommendation
+        return (found.headline, *found.sentences)
 
     def save(self, folder: Path | str) -> Path:
         """Copies reports and results. Raises `InputError` where there are such."""
@@ -135,4 +134,4 @@ class Frontier:
 
     def _repr_html_(self) -> str:
         rows = [tuple(vars(line).values()) for line in self.lines]
-        return table(str(self.report["config"].get("name", "frontier")), HEADS, rows, self.recommendation)
+        return table(self.report.name, HEADS, rows, self.recommendation)

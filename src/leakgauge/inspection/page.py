@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import textwrap
 from collections.abc import Iterator
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
-
 from leakgauge.errors import printable
 from leakgauge.inspection.result import CheckLevel, Inspection, RuleFinding, Severity
+from leakgauge.report.html import page
 
 TONES = {
     CheckLevel.CRAFTED: "exposed",
@@ -37,18 +33,9 @@ TITLES = {
 
 def render(result: Inspection) -> str:
     """The page of a result."""
-    loaders = [PackageLoader("leakgauge", "inspection"), PackageLoader("leakgauge", "report")]
-    page = Environment(loader=ChoiceLoader(loaders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page.filters["figure"] = _figure
-    script = Markup(page.get_template("script.js.j2").render())
-    return page.get_template("page.html.j2").render(
-        result=result,
-        document=result.to_json(),
-        tones=TONES,
-        titles=TITLES,
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    document = result.to_json()
+    filters = {"figure": _figure}
+    return page("inspection", "page.html.j2", filters, result=result, document=document, tones=TONES, titles=TITLES)
 
 
 def _figure(value: float | None) -> str:

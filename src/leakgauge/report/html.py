@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import yaml
-from jinja2 import ChainableUndefined, Environment, PackageLoader
+from jinja2 import ChainableUndefined, ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.report import plots
@@ -36,9 +36,10 @@ def figure(value: object, digits: int = 2, unit: str = "") -> str:
 
 
 def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
-    """``0.88 [0.47, 1.00]``, without brackets where the interval is unknown."""
+    """``0.88 [0.47, 1.00]``, without brackets where the interval is unknown; of a record or a typed result."""
     middle, low, high = (
-        figure(get(found, k) if isinstance(found, Mapping) else None, digits) for k in (key, "low", "high")
+        figure(get(found, k) if isinstance(found, Mapping) else getattr(found, k, None), digits)
+        for k in (key, "low", "high")
     )
     return middle if NONE in (middle, low, high) else f"{middle}{NBSP}[{low},{NBSP}{high}]"
 
@@ -55,21 +56,18 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
         report: report.json as parsed. Its trials are read once, one by one, and may be an iterator.
         pictures: trial id → its pictures; empty for an audit that stored none. Only those that are shown are read.
     """
-    page = Environment(loader=PackageLoader("leakgauge", "report"), autoescape=True, undefined=ChainableUndefined)
-    page.trim_blocks = page.lstrip_blocks = True
-    page.finalize = lambda value: NONE if value is None else value
-    page.filters |= {"figure": figure, "interval": interval, "defence": _defence, "uri": _uri}
     seen = Seen.of(report, pictures)
     rows = seen.ordered
     audited = [r for r in rows if not r.control]
-    script = Markup(page.get_template("script.js.j2").render())
-    return page.get_template("template.html.j2").render(
+    return page(
+        "report",
+        "template.html.j2",
+        {"defence": _defence, "uri": _uri},
         report=report,
         verdict=get(report, "verdict"),
         rows=rows,
         audited=audited,
         count=seen.count,
-        levels=LEVELS,
         worst=max((r.worst_first[0] for r in audited if r.worst_first), key=lambda s: s.harm, default=None),
         limit=max(2, min(PER_FINDING, IN_ALL // max(1, len(rows)))),
         has_pictures=seen.kept,
@@ -84,6 +82,16 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
         tried=seen.tried,
         seeds=sorted(seen.seeds, key=lambda s: (len(s), s)),
         plan=yaml.safe_dump(report.get("config") or {}, sort_keys=False, allow_unicode=True, width=100),
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def page(room: str, template: str, filters: Mapping[str, Callable[..., object]], **values: object) -> str:
+    """A template of that folder of the package, in the shell that all pages share: styles, script, security policy."""
+    loader = ChoiceLoader([PackageLoader("leakgauge", room), PackageLoader("leakgauge", "report")])
+    shell = Environment(loader=loader, autoescape=True, undefined=ChainableUndefined)
+    shell.trim_blocks = shell.lstrip_blocks = True
+    shell.finalize = lambda value: NONE if value is None else value
+    shell.filters |= {"figure": figure, "interval": interval, **filters}
+    script = Markup(shell.get_template("script.js.j2").render())
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return shell.get_template(template).render(levels=LEVELS, script=script, script_digest=digest, **values)

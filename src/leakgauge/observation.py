@@ -97,6 +97,23 @@ class TokenCounts:
 
 
 @dataclass(frozen=True, eq=False)
+class KnownFeatures:
+    """What a layer of the model was given, read from the update: a finding, whether or not a picture comes of it.
+
+    Attributes:
+        layer: name of the weight that reads them.
+        maps: one an example, pixels or places last; up to a common factor where not certified.
+        error: estimated relative error.
+        certified: whether an equation that the read has not used agrees.
+    """
+
+    layer: str
+    maps: Float[Tensor, "k c pixels"]
+    error: float
+    certified: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Images in the data's raw range, one a slot, and what is known of how they were found.
 
@@ -110,6 +127,7 @@ class Reconstruction:
         tried: what an attack of several methods tried, and why each stopped.
         blind: a sentence where the update was found to say nothing of its images; empty else.
         restarts: final data term of each restart of a search that had several.
+        features: what layers were given, as far as that was read.
         tokens: of texts, what was read of them; `EXACT` proves that every token in it occurs.
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
@@ -133,6 +151,7 @@ class Reconstruction:
     blind: str = ""
     restarts: tuple[float, ...] = ()
     tokens: TokenCounts | None = None
+    features: tuple[KnownFeatures, ...] = ()
     parts: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     shares: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 

@@ -102,6 +102,7 @@ CASES = (
     Case("rog", rog(steps=40, factor=2)),
 )
 ELSEWHERE = {
+    "features": "features/test_features.py",
     "rogs": "recipes/test_rogs.py",
     "tokens": "closed_form/test_tokens.py",
 }

@@ -4,6 +4,7 @@ from leakgauge.attacks.recipes.adam_ratios import AdamRatios
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.ci_net import ci_net, gias
 from leakgauge.attacks.recipes.dlg import dlg, idlg
+from leakgauge.attacks.recipes.features import Features
 from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
 from leakgauge.attacks.recipes.order_search import OrderSearch
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
@@ -15,6 +16,7 @@ __all__ = [
     "ROGS",
     "AdamRatios",
     "Auto",
+    "Features",
     "OrderSearch",
     "RowSpace",
     "SpanRead",

@@ -1,0 +1,181 @@
+"""Taking a span of non-negative maps apart by their zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from scipy.optimize import linprog
+from torch import Tensor
+
+from leakgauge.attacks.features.scale import combined
+
+PLACES = 6000
+"""Of the pixels that candidates are told by; more tell the same."""
+
+CONSTRAINTS = 2000
+"""Of the pixels that a linear programme asks to be no less than zero."""
+
+SAME = 1 - 1e-9
+"""Cosine of two vectors that are one."""
+
+NEAR = 1 - 1e-4
+"""Cosine at which a guess is given up as one that is known: its own would have left by then."""
+
+ZEROS = 0.5
+"""A map has at least this share of the zeros of the one that has most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unmixed:
+    """Maps of single examples, each up to its scale.
+
+    Attributes:
+        maps: non-negative but for noise.
+        zeros: share of each map's pixels that are zero.
+        floor: largest negative entry of each, as a share of its largest: what noise leaves of a zero.
+    """
+
+    maps: Float[Tensor, "k n"]
+    zeros: Float[Tensor, " k"]
+    floor: Float[Tensor, " k"]
+
+
+def unmixed(
+    span: Float[Tensor, "k n"], generator: torch.Generator, *, noise: float, passes: int = 24, rounds: int = 24
+) -> Unmixed:
+    """The maps of a span that have most zeros and no negative entries.
+
+    Behind a ReLU each example's map is zero at about half of its entries, where a mixture is not: it is a hyperplane of
+    the span that holds many of the pixels. Pixels that one example alone lights are the corners of the cone of all
+    pixels; successive projections (Gillis and Vavasis, 2014) find some, and their inverse is a first guess of the
+    hyperplanes. Each goes to the nearest local minimum of the mean |w·pixel|, by reweighted least squares from its
+    own pixels. Mixtures that are local minima too have fewer zeros, or negative entries.
+
+    Args:
+        span: spans them.
+        noise: relative error of the span; what is this near to zero may be one.
+        passes: sets of corners, each of half of the pixels, until as many maps are found as the span has dimensions.
+        rounds: reweightings of a guess.
+    """
+    count = len(span)
+    basis = torch.linalg.qr(span.T)[0].T.contiguous()
+    if count == 1:
+        return _described(_upright(basis), noise)
+    size = basis.norm(dim=0)
+    points = basis[:, size > 1e-3 * size.max()]
+    if points.shape[1] > PLACES:
+        points = points[:, torch.randperm(points.shape[1], generator=generator)[:PLACES]]
+    units = points / points.norm(dim=0)
+    found: list[tuple[float, Tensor]] = []
+    for index in range(passes):
+        if index % 3 == 2:
+            guesses = _edges(points, [v for _, v in found], generator)
+        else:
+            guesses = _corners(points[:, torch.rand(points.shape[1], generator=generator) < (0.5 if index else 1.0)])
+        for guess in guesses:
+            vector, share = _plane(units, guess, noise, rounds, [v for _, v in found])
+            made = _upright((vector @ basis)[None])[0]
+            negative = float((-made.min()).clamp_min(0) / made.max())
+            if negative < max(1e-4, 30 * noise) and all(abs(float(vector @ v)) < SAME for _, v in found):
+                found.append((share, vector))
+        found = _independent(found, count)
+        if len(found) == count:
+            break
+    if not found:
+        return _described(span[:0], noise)
+    return _described(_upright(torch.stack([v for _, v in found]) @ basis), noise)
+
+
+def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
+    """A guess of each map's hyperplane: none where the pixels have no k corners."""
+    count = len(points)
+    if points.shape[1] < count:
+        return points.new_zeros(0, count)
+    toward = combined(points, points.norm(dim=0)[None])[0]
+    height = toward @ points
+    inside = height > 1e-2 * height.max()
+    cone = points[:, inside] / height[inside]
+    left, chosen = cone.clone(), []
+    for _ in range(count):
+        chosen.append(int(left.norm(dim=0).argmax()))
+        axis = left[:, chosen[-1]]
+        axis = axis / axis.norm().clamp_min(1e-300)
+        left = left - axis[:, None] * (axis @ left)
+    corners = cone[:, chosen]
+    if float(torch.linalg.cond(corners)) > 1e8:
+        return points.new_zeros(0, count)
+    return cast(Tensor, torch.linalg.inv(corners))
+
+
+def _plane(
+    units: Float[Tensor, "k n"], guess: Tensor, noise: float, rounds: int, known: list[Tensor]
+) -> tuple[Tensor, float]:
+    """The hyperplane through many points that is nearest to a guess, and the share of points on it.
+
+    Ends early at one that is known.
+    """
+    vector, least = guess / guess.norm(), max(noise, 1e-9)
+    near = max(float((vector @ units).abs().quantile(0.1)), least)
+    for _ in range(rounds):
+        weight, before = 1 / ((vector @ units).square() + near**2), vector
+        vector = torch.linalg.eigh((units * weight) @ units.T)[1][:, 0]
+        again = next((v for v in known if abs(float(vector @ v)) > NEAR), None)
+        if again is not None and abs(float(before @ again)) > NEAR:
+            return again, 0.0
+        if near == least and 1 - abs(float(vector @ before)) < 1e-14:
+            break
+        near = max(min(near / 2, float((vector @ units).abs().quantile(0.1))), least)
+    on = (vector @ units).abs() < 10 * least
+    if int(on.sum()) >= len(units):
+        vector = torch.linalg.eigh(units[:, on] @ units[:, on].T)[1][:, 0]
+        on = (vector @ units).abs() < 10 * least
+    return vector, float(on.double().mean())
+
+
+def _edges(points: Float[Tensor, "k n"], known: list[Tensor], generator: torch.Generator) -> Float[Tensor, "m k"]:
+    """Guesses of the maps beside known ones: of all non-negative maps that hold a share of what these lack, the least.
+
+    What the known hyperplanes all hold is where the others' pixels alone point. One linear programme a guess.
+    """
+    count = len(points)
+    lacks = torch.linalg.svd(torch.stack(known), full_matrices=True)[2][len(known) :] if known else torch.eye(count)
+    few = points[:, torch.randperm(points.shape[1], generator=generator)[:CONSTRAINTS]].numpy()
+    guesses = []
+    for _ in range(max(count - len(known), 1)):
+        toward = torch.randn(len(lacks), generator=generator, dtype=torch.float64) @ lacks.double()
+        for side in (toward, -toward):
+            made = linprog(
+                few.sum(1), A_ub=-few.T, b_ub=0 * few[0], A_eq=side[None].numpy(), b_eq=[1.0], bounds=(None, None)
+            )
+            if made.status == 0 and float((made.x**2).sum()) > 0:
+                guesses.append(torch.from_numpy(made.x))
+    return torch.stack(guesses) if guesses else points.new_zeros(0, count)
+
+
+def _independent(found: list[tuple[float, Tensor]], count: int) -> list[tuple[float, Tensor]]:
+    """Those of most zeros first, each told from those before it."""
+    kept: list[tuple[float, Tensor]] = []
+    most = max((share for share, _ in found), default=0.0)
+    for share, vector in sorted(found, key=lambda one: -one[0]):
+        if len(kept) == count or share < ZEROS * most:
+            break
+        if float(torch.linalg.svdvals(torch.stack([*(v for _, v in kept), vector]))[-1]) > 1e-6:
+            kept.append((share, vector))
+    return kept
+
+
+def _upright(maps: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
+    """Turned so that the sum is positive."""
+    total = maps.sum(1, keepdim=True)
+    return torch.where(total < 0, -maps, maps)
+
+
+def _described(maps: Float[Tensor, "k n"], noise: float) -> Unmixed:
+    top = maps.amax(1) if len(maps) else maps.new_zeros(0)
+    below = (-maps).amax(1).clamp_min(0) if len(maps) else top
+    floor = torch.maximum(below / top, torch.full_like(top, max(noise, 1e-12)))
+    zeros = (maps < 3 * (floor * top)[:, None]).double().mean(1)
+    return Unmixed(maps, zeros, floor)

@@ -1,0 +1,160 @@
+"""The maps whose rows all lie in given row spaces: the smallest eigenvectors of a symmetric operator, matrix free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.attacks.features.unfolding import Unfolding
+
+Block = Float[Tensor, "k n"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpace:
+    """What one layer's gradient says of its rows: they lie in the span of `basis`.
+
+    Attributes:
+        unfolding: of the places that the loss reaches.
+        basis: orthonormal.
+        centred: only differences of an example's rows lie in it, since the layer's signals sum to nothing over the
+            places (batch statistics behind the layer).
+    """
+
+    unfolding: Unfolding
+    basis: Float[Tensor, "rank columns"]
+    centred: bool = False
+
+    def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
+        """The part of rows that lies outside, an orthogonal projection."""
+        if self.centred:
+            rows = rows - rows.mean(1, keepdim=True)
+        return rows - (rows @ self.basis.T) @ self.basis
+
+
+@dataclass(frozen=True, eq=False)
+class NullSpace:
+    """Maps that fit the row spaces, and how clearly they stand out from those that do not.
+
+    Attributes:
+        maps: a basis, one map a row.
+        values: squared share of each that lies outside, in [0, 1]; the rounding of the gradient makes it no zero.
+        following: the same of the best map beside them, below 1.
+    """
+
+    maps: Float[Tensor, "k c pixels"]
+    values: Float[Tensor, " k"]
+    following: float
+
+    @property
+    def error(self) -> float:
+        """Expected relative error of the maps: the root of what lies outside, over that of the gap."""
+        return float((self.values.abs().max() / max(self.following, 1e-300)).sqrt()) if len(self.values) else 1.0
+
+
+GAP = 30.0
+"""The first map that does not fit lies outside by at least so many times as much as the last that does (squared)."""
+
+
+def null_space(
+    spaces: Sequence[RowSpace], most: int, generator: torch.Generator, *, noise: float, products: int = 1200
+) -> NullSpace | None:
+    """The maps that all row spaces allow; `None` where more than `most` do, or none stands out.
+
+    Each pixel is weighed by the root of how many rows hold it, so that the operator is a mean of projections with
+    eigenvalues in [0, 1]. Pixels that no row holds are left at zero.
+
+    Args:
+        spaces: layers that read one hidden tensor; their equations are stacked.
+        most: expected dimension at most.
+        generator: of the first block.
+        noise: share of a row that the gradient's errors may turn out of its space, a bound on the root of `values`.
+        products: most applications of the operator.
+    """
+    first = spaces[0].unfolding
+    cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
+    weight, seen = cover.clamp_min(1).rsqrt(), cover > 0
+    shape = (first.channels, first.pixels)
+    if first.pixels == 1:  # one row an example: the row space itself
+        basis = spaces[0].basis
+        return (
+            NullSpace(basis[:, :, None], basis.new_full((len(basis),), noise**2), 1.0) if len(basis) <= most else None
+        )
+
+    def outside(block: Block) -> Block:
+        maps = block.view(-1, *shape) * weight
+        total = torch.zeros_like(maps)
+        for space in spaces:
+            total += space.unfolding.maps(space.outside(space.unfolding.rows(maps)))
+        total *= weight
+        total[:, :, ~seen] = block.view(-1, *shape)[:, :, ~seen]
+        return total.flatten(1)
+
+    floor = max(noise**2, 1e-14)
+    found = smallest(outside, shape[0] * shape[1], most + 2, generator, products=products, least=100 * floor)
+    if found is None:
+        return None
+    values, vectors = found
+    fits = values.clamp_min(floor)
+    gaps = fits[1:] / fits[:-1]
+    count = int(gaps.argmax()) + 1
+    if float(gaps[count - 1]) < GAP or count > most:
+        return None
+    return NullSpace((vectors[:count].view(-1, *shape) * weight), values[:count], float(values[count]))
+
+
+def smallest(
+    apply: Callable[[Block], Block],
+    size: int,
+    count: int,
+    generator: torch.Generator,
+    *,
+    products: int,
+    least: float,
+    tolerance: float = 1e-9,
+) -> tuple[Float[Tensor, " count"], Block] | None:
+    """Smallest eigenpairs of a symmetric operator by block Lanczos in float64 with full reorthogonalisation.
+
+    A block as wide as the eigenspace is what tells its dimension: SciPy's `eigsh` takes one vector at a time and
+    misses copies of one eigenvalue, and `lobpcg` ends when the last has converged, which need not be known so well.
+
+    Returns `None` where the first has not converged after `products` applications, or the last is below `least`.
+    """
+    count = min(count, size)
+    block = torch.randn(size, count, dtype=torch.float64, generator=generator)
+    current = torch.linalg.qr(block)[0].T.contiguous()
+    steps = max(min(products, size) // count, 1)
+    basis = torch.empty(steps * count, size, dtype=torch.float64)
+    small = torch.zeros(steps * count, steps * count, dtype=torch.float64)
+    before: Tensor | None = None
+    for step in range(steps):
+        low, high = step * count, (step + 1) * count
+        basis[low:high] = current
+        image = apply(current)
+        part = image @ basis[:high].T
+        small[low:high, :high], small[:high, low:high] = part, part.T
+        image = image - part @ basis[:high]
+        image = image - (image @ basis[:high].T) @ basis[:high]
+        q, r = torch.linalg.qr(image.T)
+        gone = r.diagonal().abs() < 1e-11
+        if bool(gone.any()):  # the block has met an invariant space: new directions in place of its rounding
+            q[:, gone] = torch.randn(size, int(gone.sum()), dtype=torch.float64, generator=generator)
+            for _ in range(2):
+                q = torch.linalg.qr(q - basis[:high].T @ (basis[:high] @ q))[0]
+            r = torch.where(gone[:, None], torch.zeros_like(r), r)
+        current = q.T.contiguous()
+        last = step == steps - 1
+        if step % 4 == 3 or last or high + count > size:
+            values, y = torch.linalg.eigh(small[:high, :high])
+            if float(values[count - 1]) < least:
+                return None
+            left = (r @ y[low:high, :count]).norm(dim=0)
+            still = before is not None and bool((values[count - 1] - before).abs() < 2e-2 * values[count - 1])
+            if (bool(left[0] < tolerance) and still) or last or high + count > size:
+                return (values[:count], y[:, :count].T @ basis[:high]) if bool(left[0] < 1e-6) else None
+            before = values[count - 1]
+    return None

@@ -1,0 +1,192 @@
+"""Hidden tensors that layers give away, and the examples behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.attacks.adaptive.mixup import single_gradient
+from leakgauge.attacks.features.descent import Descent
+from leakgauge.attacks.features.hidden import Hidden, read_all
+from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
+from leakgauge.attacks.features.network import Untraceable
+from leakgauge.attacks.features.read import HiddenRead
+from leakgauge.attacks.features.scale import signals_of
+from leakgauge.attacks.matching.problem import Meter
+from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.compute import Budget, Compute
+from leakgauge.observation import Cost, KnownFeatures, Observation, OnStep, Reconstruction, Status
+from leakgauge.registry import ATTACKS
+from leakgauge.task import Batch
+from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+EXPLAINED = 1e-5
+"""Squared relative residual below which an inversion has found what it was after; a wrong basin leaves 1e-3 or more."""
+
+
+@ATTACKS.register("features", needs="example_count; a layer with more filters than places × examples")
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Reads layers' inputs exactly, goes down from the one that is nearest to the examples, and inverts it.
+
+    A layer with at least as many live filters as output places × examples shows its input: its patches lie in the row
+    space of the weight's gradient, and they overlap. See docs/convolutions.md for the theorem and its conditions.
+    The example comes from there by linear systems as far as these are determined, and by a feature inversion below.
+    Certified is an example where the simulated update equals the observed one to rounding; the hidden tensors are
+    findings of their own, see `Reconstruction.features`.
+
+    Attributes:
+        inversion: of the deepest tensors that are known.
+        starts: of the inversion, where the first stalls.
+    """
+
+    inversion: FeatureInversion = field(default_factory=FeatureInversion)
+    starts: int = 2
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        generator: torch.Generator,
+        *,
+        budget: Budget = Budget(),
+        compute: Compute = Compute(),
+        on_step: OnStep | None = None,
+    ) -> Reconstruction:
+        """Reads, goes down, inverts, and checks by simulation."""
+        del compute
+        count = observation.examples
+        most = budget.gradient_evaluations
+        if most is not None and count is not None:  # the check by simulation has its own
+            budget = replace(budget, gradient_evaluations=max(most - count - 1, 1))
+        meter = Meter(budget, on_step)
+        if count is None:
+            return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
+        if observation.task.stochastic or observation.task.data.is_text:
+            return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
+        gradient = single_gradient(observation)
+        alone = observation
+        if gradient is not None:
+            sent = gradient_as_sent(observation, gradient)
+            alone = replace(observation, update=Update(sent, UpdateHeader(UpdateKind.GRADIENT, count)))
+        try:
+            hidden = read_all(alone, count, generator)
+        except Untraceable as error:
+            return Reconstruction.not_applicable(f"the forward pass is no graph: {error}")
+        features = tuple(
+            KnownFeatures(read.layers[0].weight, read.maps, read.error, read.certified) for read in hidden.reads
+        )
+        if not any(one.certified for one in features):
+            bare = Reconstruction.not_applicable(_nothing(hidden))
+            return replace(bare, features=features, cost=Cost(0, meter.seconds))
+        words = described(features, count)
+        bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
+        starts = [read for read in hidden.reads if read.certified and len(read.maps) == count]
+        if gradient is None or not starts or meter.over(1) is not None:
+            return bare
+        residuals = Residuals.of(deepest(hidden, starts))
+        if not residuals.determined:
+            return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
+        found = self._inverted(residuals, observation, meter, generator)
+        if found is None:
+            return replace(bare, cost=Cost(meter.spent, meter.seconds))
+        return self._answer(observation, hidden, found, bare, meter, generator)
+
+    def _inverted(
+        self, residuals: Residuals, observation: Observation, meter: Meter, generator: torch.Generator
+    ) -> Inverted | None:
+        best: Inverted | None = None
+        for _ in range(self.starts):
+            if meter.over(1) is not None:
+                break
+            found = self.inversion(residuals, observation.task.data, meter, generator)
+            best = found if best is None or found.residual < best.residual else best
+            if best.residual < EXPLAINED:
+                break
+        return best
+
+    def _answer(
+        self,
+        observation: Observation,
+        hidden: Hidden,
+        found: Inverted,
+        bare: Reconstruction,
+        meter: Meter,
+        generator: torch.Generator,
+    ) -> Reconstruction:
+        labels = labels_of(hidden, found.inputs)
+        inputs = found.inputs.float()
+        explainer = Explainer.of(observation, generator)
+        certified = torch.zeros(len(inputs), dtype=torch.bool)
+        if labels is not None and found.residual < EXPLAINED:
+            certified = explainer.certified(Batch(inputs, labels), generator)
+        status = Status.EXACT if bool(certified.all()) else found.status
+        words = f"{bare.message}; the inversion leaves {found.residual:.0e} of what is known"
+        return replace(
+            bare,
+            inputs=inputs,
+            labels=labels if labels is not None else observation.knowledge.labels,
+            paired=labels is not None,
+            status=status,
+            message=words,
+            objective=found.residual,
+            certified=certified,
+            trace=tuple(meter.trace),
+            cost=Cost(meter.spent + explainer.spent, meter.seconds),
+        )
+
+
+def deepest(hidden: Hidden, starts: Sequence[HiddenRead]) -> Descent:
+    """The descent from the most exact read, or from the one nearest to the examples where that leads further."""
+
+    def descended(start: HiddenRead) -> Descent:
+        made = Descent.of(hidden.network, hidden.layers, hidden.gradients, hidden.shifts, hidden.reach, start)
+        made.run()
+        return made
+
+    first = descended(min(starts, key=lambda read: read.error))
+    return first if starts[0].hidden in first.state.values else descended(starts[0])
+
+
+def gradient_as_sent(observation: Observation, gradient: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A gradient as the wire had it, where it was one: its type says how exact it is."""
+    if observation.update.header.kind is UpdateKind.GRADIENT:
+        return dict(observation.update.tensors)
+    return {k: t.to(observation.update.tensors[k].dtype) for k, t in gradient.items()}
+
+
+def labels_of(hidden: Hidden, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:
+    """The class that each example's signal at the logits pulls up, by least squares; `None` where it is not told."""
+    network = hidden.network
+    head = next((layer for layer in hidden.layers if layer.output is network.logits), None)
+    if head is None or not head.sequence or head.unfolding.places != 1:
+        return None
+    with torch.no_grad():
+        (features,) = network.run({network.inputs: inputs}, [head.hidden])
+    rows = head.unfolding.rows(head.maps(features, network.examples))
+    if len(rows) > rows.shape[2]:
+        return None
+    return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
+
+
+def described(features: tuple[KnownFeatures, ...], count: int) -> str:
+    """One clause: whose inputs are known, of how many examples, how exactly."""
+    sure = [one for one in features if one.certified] or list(features)
+    deepest = sure[0]
+    how = "certified" if deepest.certified else "read"
+    others = f" and of {len(sure) - 1} other layers" if len(sure) > 1 else ""
+    return (
+        f"the inputs of {deepest.layer}{others} are {how} for {len(deepest.maps)} of {count} examples, "
+        f"to {deepest.error:.0e}"
+    )
+
+
+def _nothing(hidden: Hidden) -> str:
+    reasons = list(hidden.why.items())
+    if not reasons:
+        return "no layer multiplies its input with a weight of its own"
+    name, why = reasons[-1]
+    return f"no layer's input comes out; {name}: {why}"

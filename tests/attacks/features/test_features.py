@@ -1,0 +1,46 @@
+"""The attack as a whole: examples from hidden tensors, certified by simulation alone."""
+
+import pytest
+import torch
+
+from convolutions import Block, made, observed
+from leakgauge.attacks.recipes import Features
+from leakgauge.compute import Budget
+from leakgauge.observation import Status
+
+
+def attacked(count, mode="eval", width=72, budget=Budget(), seed=0):
+    torch.manual_seed(1)
+    inputs, labels = made(count)
+    observation = observed(Block(width), inputs, labels, mode)
+    generator = torch.Generator().manual_seed(seed)
+    return Features().reconstruct(observation, generator, budget=budget), inputs, labels
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_examples_come_out_with_their_labels_and_are_certified(count):
+    found, inputs, labels = attacked(count)
+    assert found.status is Status.EXACT, found.message
+    gaps = torch.cdist(inputs.flatten(1), found.inputs.flatten(1))
+    assert float(gaps.amin(1).max()) < 1e-3
+    assert torch.equal(found.labels[gaps.argmin(1)], labels)
+    assert any(one.certified and len(one.maps) == count for one in found.features)
+
+
+def test_the_same_seed_gives_the_same_answer():
+    one, two = (attacked(2, budget=Budget(gradient_evaluations=60))[0] for _ in range(2))
+    assert torch.equal(one.inputs, two.inputs)
+    assert one.cost.gradient_evaluations == two.cost.gradient_evaluations <= 60
+
+
+def test_features_stay_where_no_example_comes_out():
+    found, _, _ = attacked(2, budget=Budget(gradient_evaluations=8))
+    assert found.status is not Status.EXACT
+    assert found.features
+    assert all(len(one.maps) == 2 for one in found.features if one.certified)
+
+
+def test_a_narrow_network_says_which_condition_fails():
+    found, _, _ = attacked(4, width=12)
+    assert found.status is Status.NOT_APPLICABLE
+    assert "filters" in found.message

@@ -1,0 +1,117 @@
+"""Hidden tensors read from updates, against those of the forward pass; and updates that must not be certified."""
+
+import pytest
+import torch
+from torch import nn
+
+from convolutions import Block, made, observed
+from leakgauge.attacks.features.hidden import read_all
+
+
+def reads_of(observation, weight):
+    found = read_all(observation, observation.examples, torch.Generator().manual_seed(0))
+    return next((r for r in found.reads if r.layers[0].weight == weight), found.why.get(weight))
+
+
+def inside(module, inputs, mode, name):
+    seen = []
+    module.train(mode == "train")
+    handle = module.get_submodule(name).register_forward_pre_hook(lambda _m, given: seen.append(given[0].detach()))
+    with torch.no_grad():
+        module(inputs)
+    handle.remove()
+    return seen[0].flatten(2).double()
+
+
+def distances(maps, truth):
+    """Of each true map to the nearest that was read, relative."""
+    gaps = torch.cdist(truth.flatten(1), maps.flatten(1)) / truth.flatten(1).norm(dim=1)[:, None]
+    return gaps.amin(1)
+
+
+CASES = [
+    pytest.param(1, "eval", True, 2, id="one, BatchNorm"),
+    pytest.param(3, "eval", True, 2, id="three, BatchNorm"),
+    pytest.param(2, "eval", False, 2, id="two, biases"),
+    pytest.param(3, "train", True, 2, id="three, batch statistics"),
+    pytest.param(2, "eval", True, 1, id="two series"),
+    pytest.param(1, "eval", True, 3, id="a volume"),
+]
+
+
+@pytest.mark.parametrize(("count", "mode", "norm", "dims"), CASES)
+def test_the_input_of_a_wide_convolution_is_read_to_scale(count, mode, norm, dims):
+    torch.manual_seed(1)
+    module = Block(72, norm=norm, dims=dims)
+    inputs, labels = made(count, dims=dims)
+    read = reads_of(observed(module, inputs, labels, mode), "second.weight")
+    assert not isinstance(read, str), read
+    truth = inside(module, inputs, mode, "second")
+    assert len(read.maps) == count
+    if read.scaled:
+        assert read.certified
+        assert float(distances(read.maps, truth).max()) < 1e-4
+    unit = lambda t: t / t.flatten(1).norm(dim=1).view(-1, 1, 1)  # noqa: E731
+    assert float(distances(unit(read.maps), unit(truth)).max()) < 1e-4
+
+
+def test_smooth_activations_are_read_of_one_example():
+    torch.manual_seed(1)
+    module = Block(40, act=nn.SiLU)
+    inputs, labels = made(1)
+    read = reads_of(observed(module, inputs, labels), "second.weight")
+    assert read.certified
+    assert float(distances(read.maps, inside(module, inputs, "eval", "second")).max()) < 1e-4
+
+
+def test_a_repeated_example_is_one_map():
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    inputs[2], labels[2] = inputs[0], labels[0]
+    module = Block(72)
+    read = reads_of(observed(module, inputs, labels), "second.weight")
+    assert isinstance(read, str) or len(read.maps) == 2
+    if not isinstance(read, str):
+        truth = inside(module, inputs, "eval", "second")
+        unit = lambda t: t / t.flatten(1).norm(dim=1).view(-1, 1, 1)  # noqa: E731
+        assert float(distances(unit(read.maps), unit(truth)).max()) < 1e-4
+        assert not read.certified
+
+
+@pytest.mark.parametrize(("width", "count"), [(40, 3), (12, 1)])
+def test_too_few_filters_are_refused_by_their_number(width, count):
+    torch.manual_seed(1)
+    inputs, labels = made(count)
+    why = reads_of(observed(Block(width), inputs, labels), "second.weight")
+    assert isinstance(why, str)
+    assert "filters" in why
+
+
+def test_dead_filters_do_not_count():
+    torch.manual_seed(1)
+    module = Block(72)
+    module.norms[2].bias.data[:40] = -1e3
+    module.norms[1].bias.data[:40] = -1e3  # what the shortcut brings stays below zero with it
+    inputs, labels = made(3)
+    read = reads_of(observed(module, inputs, labels), "second.weight")
+    assert isinstance(read, str)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_certified_is_true(seed):
+    draw = torch.Generator().manual_seed(seed)
+    pick = lambda *of: of[int(torch.randint(len(of), (1,), generator=draw))]  # noqa: E731
+    torch.manual_seed(seed)
+    width, count, mode = pick(20, 34, 50, 72, 100), pick(1, 2, 3, 4, 6), pick("eval", "train")
+    norm = mode == "train" or pick(True, False)
+    module, size = Block(width, norm=norm, act=pick(nn.ReLU, nn.ReLU, nn.LeakyReLU)), pick(6, 8)
+    inputs, labels = made(count, size=size, seed=seed)
+    if pick(True, False, False) and count > 1:
+        inputs[1] = inputs[0] + pick(0.0, 1e-3) * torch.randn(inputs[0].shape, generator=draw)
+    found = read_all(observed(module, inputs, labels, mode), count, torch.Generator().manual_seed(0))
+    for read in found.reads:
+        if read.certified and read.layers[0].weight != "head.weight":
+            truth = inside(module, inputs, mode, read.layers[0].weight.removesuffix(".weight"))
+            gaps = torch.cdist(read.maps.flatten(1), truth.flatten(1)).amin(1) / read.maps.flatten(1).norm(dim=1)
+            assert float(gaps.max()) < max(1e-3, 100 * read.error)

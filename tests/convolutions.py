@@ -1,0 +1,43 @@
+"""Small convolutional networks whose updates show their hidden tensors."""
+
+import torch
+from torch import nn
+
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.task import Batch, DataSpec, Task
+
+
+class Block(nn.Module):
+    """Two convolutions and a shortcut, behind a stem of stride 2."""
+
+    def __init__(self, width: int, norm: bool = True, act: type[nn.Module] = nn.ReLU, dims: int = 2) -> None:
+        super().__init__()
+        conv, batch = {1: (nn.Conv1d, nn.BatchNorm1d), 2: (nn.Conv2d, nn.BatchNorm2d), 3: (nn.Conv3d, nn.BatchNorm3d)}[
+            dims
+        ]
+        self.act = act()
+        self.stem = conv(2, 16, 3, stride=2, padding=1, bias=not norm)
+        self.first = conv(16, width, 3, padding=1, bias=not norm)
+        self.second = conv(width, width, 3, padding=1, bias=not norm)
+        self.norms = nn.ModuleList([batch(n) if norm else nn.Identity() for n in (16, width, width)])
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        x = self.act(self.norms[0](self.stem(x)))
+        x = self.act(self.norms[1](self.first(x)))
+        x = self.act(self.norms[2](self.second(x)) + x)
+        return self.head(x.flatten(2).mean(2))
+
+
+def observed(module, inputs, labels, mode="eval"):
+    shape = tuple(inputs.shape[1:])
+    task = Task.of(module, DataSpec(shape, 4), mode=mode)
+    update = client_update(task, FedSGD(), Batch(inputs, labels), Draws(0))
+    return Observation(task, update, Knowledge(example_count=len(inputs)))
+
+
+def made(count, size=8, dims=2, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 2, *[size] * dims, generator=draw), torch.arange(count) % 4

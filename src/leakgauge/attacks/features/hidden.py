@@ -25,7 +25,7 @@ STEPS = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Hidden:
+class HiddenTensors:
     """What was read of an update.
 
     Attributes:
@@ -47,7 +47,7 @@ class Hidden:
     why: Mapping[str, str]
 
 
-def read_all(observation: Observation, count: int, generator: torch.Generator) -> Hidden:
+def read_all(observation: Observation, count: int, generator: torch.Generator) -> HiddenTensors:
     """Tries every tensor that a layer reads.
 
     Args:
@@ -74,7 +74,7 @@ def read_all(observation: Observation, count: int, generator: torch.Generator) -
             why[group[0].weight] = found
         else:
             reads.append(found)
-    return Hidden(network, layers, gradients, shifts, reach, reads, why)
+    return HiddenTensors(network, layers, gradients, shifts, reach, reads, why)
 
 
 def entry_errors(observation: Observation, sent: Mapping[str, Tensor]) -> dict[str, float]:

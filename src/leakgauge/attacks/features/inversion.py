@@ -27,7 +27,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class KnownTerm:
     """A node whose value is known, and the graph's own that it is compared with.
 
     Attributes:
@@ -53,7 +53,7 @@ class Residuals:
     """
 
     network: Network
-    terms: tuple[Term, ...]
+    terms: tuple[KnownTerm, ...]
     held: dict[Node, Tensor]
     products: tuple[tuple[Layer, Tensor, Tensor], ...]
 
@@ -66,7 +66,7 @@ class Residuals:
             bent = descent.state.kink(node)
             at = network.operands(node)[0] if bent is not None else node
             if network.between([n for n in values if n is not node], at):
-                terms.append(Term(at, value, bent))
+                terms.append(KnownTerm(at, value, bent))
         products = tuple(
             (layer, signal, descent.gradients[layer.weight].matrix) for layer, signal in descent.equations()
         )
@@ -76,7 +76,7 @@ class Residuals:
         """The same in another precision."""
         return Residuals(
             self.network.to(dtype),
-            tuple(Term(t.node, t.value.to(dtype), t.bent) for t in self.terms),
+            tuple(KnownTerm(t.node, t.value.to(dtype), t.bent) for t in self.terms),
             {n: v.to(dtype) for n, v in self.held.items()},
             tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products),
         )

@@ -15,7 +15,7 @@ Block = Float[Tensor, "k n"]
 
 
 @dataclass(frozen=True, eq=False)
-class RowSpace:
+class SpanOfRows:
     """What one layer's gradient says of its rows: they lie in the span of `basis`.
 
     Attributes:
@@ -61,7 +61,7 @@ GAP = 30.0
 
 
 def null_space(
-    spaces: Sequence[RowSpace], most: int, generator: torch.Generator, *, noise: float, products: int = 1200
+    spaces: Sequence[SpanOfRows], most: int, generator: torch.Generator, *, noise: float, products: int = 1200
 ) -> NullSpace | None:
     """The maps that all row spaces allow; `None` where more than `most` do, or none stands out.
 

@@ -12,9 +12,9 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.demixing import unmixed
 from leakgauge.attacks.features.network import Layer, Network
-from leakgauge.attacks.features.null_space import NullSpace, RowSpace, null_space
+from leakgauge.attacks.features.null_space import NullSpace, SpanOfRows, null_space
 from leakgauge.attacks.features.reach import Centring, Reach
-from leakgauge.attacks.features.scale import Scale, by_mean_row, by_shift, signals_of
+from leakgauge.attacks.features.scale import MapFactors, by_mean_row, by_shift, signals_of
 from leakgauge.attacks.features.signals import Signals, kink
 
 COUNTED = 1e-7
@@ -80,7 +80,7 @@ CERTAIN = 2e-5
 
 def row_space(
     layer: Layer, gradient: Noisy, reach: Reach, *, most: int, steps: int | None = 1
-) -> tuple[RowSpace, float] | str:
+) -> tuple[SpanOfRows, float] | str:
     """The space of a layer's rows and the share by which errors may turn it, or the condition that fails.
 
     Args:
@@ -104,7 +104,7 @@ def row_space(
     if known and (rank + lost) % places:
         return f"rank {rank} of {places} places × {most} examples: signals are too faint, repeated or dead"
     turned = gradient.faintest / float(values[rank - 1])
-    return RowSpace(unfolding, basis[:rank], reach.centring is not Centring.NONE), turned
+    return SpanOfRows(unfolding, basis[:rank], reach.centring is not Centring.NONE), turned
 
 
 def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ def read_hidden(
         most: examples in the update.
         shifts: the update's gradients of shifts.
     """
-    spaces: list[RowSpace] = []
+    spaces: list[SpanOfRows] = []
     read: list[Layer] = []
     turned, why = 0.0, ""
     for layer in layers:
@@ -160,7 +160,7 @@ def read_hidden(
 
 def _unmixed_read(
     layers: tuple[Layer, ...],
-    spaces: Sequence[RowSpace],
+    spaces: Sequence[SpanOfRows],
     null: NullSpace,
     gradients: Mapping[str, Noisy],
     reach: Mapping[str, Reach],
@@ -182,7 +182,7 @@ def _unmixed_read(
     raw = maps
     if sparse:
         maps = maps * (maps > floor)
-    mean: Scale | None = None
+    mean: MapFactors | None = None
     if reach[layers[0].weight].centring is Centring.BATCH:
         mean = by_mean_row(spaces, maps)
         maps = maps * mean.factors.view(-1, 1, 1)
@@ -214,7 +214,7 @@ def _unmixed_read(
 
 
 def _signals(
-    space: RowSpace, maps: Float[Tensor, "k c pixels"], gradient: Tensor, centring: Centring
+    space: SpanOfRows, maps: Float[Tensor, "k c pixels"], gradient: Tensor, centring: Centring
 ) -> Float[Tensor, "k places filters"]:
     rows = space.unfolding.rows(maps)
     if centring is Centring.BATCH:
@@ -244,13 +244,13 @@ def _scaled(
     shifts: Mapping[str, Tensor],
     *,
     together: bool,
-) -> Scale | None:
-    """Scale by the shift behind a layer, else by the one in front of the hidden tensor."""
-    best: Scale | None = None
+) -> MapFactors | None:
+    """MapFactors by the shift behind a layer, else by the one in front of the hidden tensor."""
+    best: MapFactors | None = None
     for sums, shift in _shift_sums(layers, maps, signals, reach, network, shifts):
         if together:
             found = by_shift(sums.sum(0, keepdim=True), shift)
-            found = None if found is None else Scale(found.factors.expand(len(maps)), found.residual)
+            found = None if found is None else MapFactors(found.factors.expand(len(maps)), found.residual)
         else:
             found = by_shift(sums, shift)
         if found is not None and (best is None or found.residual < best.residual):

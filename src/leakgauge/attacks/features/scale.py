@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.features.null_space import RowSpace
+from leakgauge.attacks.features.null_space import SpanOfRows
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
+class MapFactors:
     """Factors of the maps.
 
     Attributes:
@@ -46,7 +46,7 @@ def combined(rows: Float[Tensor, "k columns"], target: Float[Tensor, "m columns"
     return found
 
 
-def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"]) -> Scale | None:
+def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"]) -> MapFactors | None:
     """Factors f of maps whose signals sum to `sums`: signals go with 1/f, so shift = Σ sums / f.
 
     `None` where there are no more channels than maps, so that anything fits.
@@ -57,10 +57,10 @@ def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"
     left = float((inverse @ sums - shift).norm() / shift.norm())
     if not bool((inverse != 0).all()):
         return None
-    return Scale(1 / inverse, left)
+    return MapFactors(1 / inverse, left)
 
 
-def by_mean_row(spaces: Sequence[RowSpace], maps: Float[Tensor, "k c pixels"]) -> Scale:
+def by_mean_row(spaces: Sequence[SpanOfRows], maps: Float[Tensor, "k c pixels"]) -> MapFactors:
     """Factors relative to each other, where a layer's row space holds but differences of rows of one step.
 
     All rows then leave the row space by the same vector, the part of their mean that lies outside: maps that are a
@@ -73,4 +73,4 @@ def by_mean_row(spaces: Sequence[RowSpace], maps: Float[Tensor, "k c pixels"]) -
     u, s, _ = torch.linalg.svd(torch.cat(outside, 1), full_matrices=False)
     first = u[:, 0] * u[:, 0].sum().sign()
     left = float(s[1] / s[0]) if len(s) > 1 else 0.0
-    return Scale(1 / first.where(first.abs() > 1e-12, torch.full_like(first, 1e-12)), left)
+    return MapFactors(1 / first.where(first.abs() > 1e-12, torch.full_like(first, 1e-12)), left)

@@ -46,7 +46,7 @@ def kink(network: Network, node: Node) -> Kink | None:
 
 
 @dataclass(frozen=True)
-class Shift:
+class AddedShift:
     """A parameter that is added to every place of a tensor, so that its gradient is the sum of the signals there."""
 
     name: str
@@ -126,7 +126,7 @@ class Signals:
             self.known[user] = self.known[node] / slope
             node = user
 
-    def shift(self, node: Node) -> Shift | None:
+    def shift(self, node: Node) -> AddedShift | None:
         """A parameter that is added to each place of a node, directly or to a summand that nothing else uses."""
         todo, first = [node], True
         while todo:
@@ -145,7 +145,7 @@ class Signals:
                 todo += self.network.operands(at)
         return None
 
-    def _added(self, node: Node, spot: Node, name: str) -> Shift | None:
+    def _added(self, node: Node, spot: Node, name: str) -> AddedShift | None:
         held = self.network.constants[spot]
         if held.ndim != 1:
             return None
@@ -155,7 +155,7 @@ class Signals:
         if not bool(((after - before) - 1).abs().max() < 1e-4):
             return None
         axis = 1 if before.ndim > 2 or before.shape[0] == self.network.examples else -1
-        return Shift(name, axis) if before.shape[axis] == len(held) else None
+        return AddedShift(name, axis) if before.shape[axis] == len(held) else None
 
     def _probed(self, operands: list[Node], given: dict[Node, Tensor], seed: int) -> dict[Node, Tensor]:
         draw = torch.Generator().manual_seed(seed)

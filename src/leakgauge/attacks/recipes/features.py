@@ -1,4 +1,4 @@
-"""Hidden tensors that layers give away, and the examples behind them."""
+"""HiddenTensors tensors that layers give away, and the examples behind them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.features.descent import Descent
-from leakgauge.attacks.features.hidden import Hidden, read_all
+from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.network import Untraceable
 from leakgauge.attacks.features.read import HiddenRead
@@ -111,7 +111,7 @@ class Features:
     def _answer(
         self,
         observation: Observation,
-        hidden: Hidden,
+        hidden: HiddenTensors,
         found: Inverted,
         bare: Reconstruction,
         meter: Meter,
@@ -139,7 +139,7 @@ class Features:
         )
 
 
-def deepest(hidden: Hidden, starts: Sequence[HiddenRead]) -> Descent:
+def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
     """The descent from the most exact read, or from the one nearest to the examples where that leads further."""
 
     def descended(start: HiddenRead) -> Descent:
@@ -158,7 +158,7 @@ def gradient_as_sent(observation: Observation, gradient: dict[str, Tensor]) -> d
     return {k: t.to(observation.update.tensors[k].dtype) for k, t in gradient.items()}
 
 
-def labels_of(hidden: Hidden, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:
+def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:
     """The class that each example's signal at the logits pulls up, by least squares; `None` where it is not told."""
     network = hidden.network
     head = next((layer for layer in hidden.layers if layer.output is network.logits), None)
@@ -184,7 +184,7 @@ def described(features: tuple[KnownFeatures, ...], count: int) -> str:
     )
 
 
-def _nothing(hidden: Hidden) -> str:
+def _nothing(hidden: HiddenTensors) -> str:
     reasons = list(hidden.why.items())
     if not reasons:
         return "no layer multiplies its input with a weight of its own"

@@ -32,6 +32,7 @@ FLOORS = (
     ("servers", "risk", "privacy", "training"),
     ("resolve",),
     ("inspection", "study", "report"),
+    ("guard",),
     ("frontiers", "face", "capture"),
     ("cli", "flower", "__main__"),
 )

@@ -24,16 +24,19 @@ from torch.nn.modules import module as torch_module
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from leakgauge.capture import round_folder, watching
 from leakgauge.cli.captured import plan_of
-from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, seen
+from leakgauge.defenses import ClientDP, Clip
+from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, GuardMod, seen
+from leakgauge.guard import SendingGuard
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update, UpdateKind
+from study import own_round
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app.py"
 
@@ -231,6 +234,41 @@ def test_arrays_without_names_are_captured_in_the_order_of_the_state_dict(
     assert "for 1 names" in caplog.text
 
 
+def noisy_app(sigma: float, *mods: Any) -> ClientApp:
+    """A client that clips to 1 and adds noise, and keeps its running statistics at home."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        module, before = net(), msg.content["arrays"].to_torch_state_dict()
+        module.load_state_dict(before)
+        step(module)
+        kept = {k: v for k, v in module.state_dict().items() if k in dict(module.named_parameters())}
+        moved = Clip(norm=1.0).on_update({k: v - before[k] for k, v in kept.items()}, None)
+        sent = {k: before[k] + v + sigma * torch.randn(v.shape) for k, v in moved.items()}
+        metrics = MetricRecord({"num-examples": 4})
+        return Message(RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics}), reply_to=msg)
+
+    return app
+
+
+@pytest.mark.usefixtures("identity")
+@pytest.mark.parametrize(("sigma", "sent"), [(0.5, True), (0.0, False)])
+def test_an_update_without_the_stated_defence_does_not_leave(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sigma: float, sent: bool
+) -> None:
+    torch.manual_seed(0)
+    guard = GuardMod(SendingGuard(ClientDP(norm=1.0, noise_multiplier=0.5)))
+    app = noisy_app(sigma, guard, CaptureMod(tmp_path))
+    grid = LocalGrid(app, 1)
+    content = RecordDict({"arrays": ArrayRecord(net().state_dict()), "config": ConfigRecord({"server-round": 1})})
+    (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
+    assert reply.has_error() is not sent
+    if not sent:
+        assert "noise of standard deviation 0.5 is not in every tensor" in reply.error.reason
+        assert "is not sent" in caplog.text
+
+
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("flower_example_app", EXAMPLE)
@@ -281,6 +319,33 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
             data=None,
         )
         assert seen_by_server["data"] == asked["data"]
+
+
+@pytest.mark.usefixtures("identity")
+def test_two_shuffled_epochs_are_explained_whole(tmp_path: Path) -> None:
+    """As a quickstart trains: a shuffling loader, BatchNorm, Adam. Its own rounds explain half of each other."""
+    app = ClientApp(mods=[CaptureMod(tmp_path, examples=True)])
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        module = own_round.batched()
+        module.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        inputs, labels = (part[16 * (context.node_id - 1) :][:16] for part in own_round.photos(32))
+        own_round.train(module.train(), "adam", inputs, labels, seed=context.node_id)
+        metrics = MetricRecord({"num-examples": len(inputs)})
+        return Message(RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}), reply_to=msg)
+
+    torch.manual_seed(3)
+    initial = ArrayRecord(own_round.batched().state_dict())
+    CaptureStrategy(plain(), tmp_path).start(grid=LocalGrid(app, 2), initial_arrays=initial, num_rounds=1)
+    client = {"local-training": {"optimiser": {"adam": {"lr": 0.002}}, "epochs": 2, "batch_size": 8, "shuffle": True}}
+    for side in ("", "-server"):
+        folder = tmp_path / f"round-1-node-1{side}"
+        asked = plan_of([folder], model="study.own_round:batched", client=client, mode="train", data=None)
+        found = resolve_plan(asked).explained()
+        assert found is not None
+        assert found.holds, found.sentence
+        assert found.fit.share > 0.99
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

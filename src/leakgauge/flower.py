@@ -10,19 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from leakgauge.capture import Recorder, named, seen, unbroken, watching
 from leakgauge.capture.listening import log
+from leakgauge.guard import SendingGuard
 from leakgauge.update import UpdateKind
 
-__all__ = ["CaptureMod", "CaptureNumPyClient", "CaptureStrategy", "seen"]
+__all__ = ["CaptureMod", "CaptureNumPyClient", "CaptureStrategy", "GuardMod", "seen"]
 
 ARRAYS = "arrays"
 """The record that holds the parameters in Flower's strategies, if they are not told otherwise."""
+
+REFUSED = 290
+"""Code of the error that a server gets in place of an update that was not sent; Flower's own are below."""
 
 COUNT = "num-examples"
 """The metric under which Flower's strategies expect the number of examples."""
@@ -102,6 +106,36 @@ class CaptureMod:
                     examples=examples,
                 )
         return reply
+
+
+@dataclass(frozen=True)
+class GuardMod:
+    """A client mod that sends no update on which the stated defence does not show: as the first of the list,
+    ``ClientApp(mods=[GuardMod(SendingGuard(…)), …])``. The server gets an error that says why.
+
+    It remembers the round before within one process: noise that repeats from round to round is seen there alone.
+
+    Attributes:
+        guard: what is promised; see `leakgauge.guard`.
+    """
+
+    guard: SendingGuard
+
+    def __call__(self, msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        if not msg.content.array_records or msg.metadata.message_type.split(".")[0] != "train":
+            return call_next(msg, context)
+        before = {k: v.clone() for k, v in _state(msg.content).items()}
+        reply = call_next(msg, context)
+        if reply.has_error():
+            return reply
+        records = [record.to_torch_state_dict() for record in reply.content.array_records.values()]
+        twice = {name for i, state in enumerate(records) for name in state if any(name in r for r in records[:i])}
+        found = [f"{name} is sent twice" for name in sorted(twice)]
+        found += self.guard.refuse(before, _state(reply.content)) if not found else ()
+        if not found:
+            return reply
+        log.error("this update is not sent: %s", "; ".join(found))
+        return Message(Error(REFUSED, f"not sent: {'; '.join(found)}"), reply_to=msg)
 
 
 class CaptureStrategy(Strategy):

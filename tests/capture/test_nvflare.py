@@ -16,7 +16,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.task_utils import apply_filters
 from nvflare.app_common.app_constant import AppConstants
 
-from leakgauge.capture.nvflare import CaptureFilter
+from leakgauge.capture.nvflare import CaptureFilter, GuardFilter
+from leakgauge.guard import Refused
 from leakgauge.models import mlp
 from leakgauge.models.weights import read_model
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateKind
@@ -68,3 +69,12 @@ def test_a_capture_that_fails_is_logged_and_the_round_goes_on(tmp_path: Path, ca
     assert "task_data_filters" in caplog.text
     assert caplog.text.count("no capture of a round of NVFlare") == 2
     assert not (tmp_path / "there").exists()
+
+
+def test_an_update_without_the_stated_defence_does_not_pass() -> None:
+    """Trained, and sent as it is, where clip and noise are stated: NVFlare answers with an error in its place."""
+    guard = GuardFilter({"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}})
+    with pytest.raises(Refused, match="is not sent"):
+        a_round([guard], DataKind.WEIGHTS)
+    open_ = GuardFilter({"clip": {"norm": 100.0}})
+    a_round([open_], DataKind.WEIGHT_DIFF)

@@ -23,9 +23,11 @@ from nvflare.app_common.app_constant import AppConstants
 from torch import Tensor
 
 from leakgauge.capture import Recorder, unbroken
+from leakgauge.guard import Refused, SendingGuard
+from leakgauge.resolve import resolve_defense
 from leakgauge.update import UpdateKind
 
-__all__ = ["CaptureFilter"]
+__all__ = ["CaptureFilter", "GuardFilter"]
 
 RECEIVED = "leakgauge.received"
 """Property of a task's context: the weights that came in."""
@@ -69,6 +71,42 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
                 count=self.examples,
                 facts={} if steps is None else {"reply.steps": str(steps)},
             )
+
+
+class GuardFilter(DXOFilter):  # type: ignore[misc]
+    """Sends no update on which the stated defence does not show: the last of the result filters, and among the task
+    filters. NVFlare then reports the client's error to the server in place of the update.
+
+    Args:
+        defense: as under ``defenses`` in a plan, e.g. ``{"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}}``.
+        ledger, epsilon, delta: what may be spent; see `leakgauge.guard.SendingGuard`.
+        statistics: whether running statistics may travel.
+    """
+
+    def __init__(
+        self,
+        defense: Any,
+        ledger: str | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        statistics: bool = False,
+    ) -> None:
+        super().__init__(list(KINDS), None)
+        stated = resolve_defense(defense, "defense").value
+        options: dict[str, Any] = {"statistics": statistics, "ledger": ledger, "epsilon": epsilon, "delta": delta}
+        self.guards = {kind: SendingGuard(stated, sends=sends, **options) for kind, sends in KINDS.items()}
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Keeps what came in, or raises `Refused`."""
+        del shareable
+        if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
+            fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
+            return
+        before = fl_ctx.get_prop(RECEIVED)
+        if before is None:
+            raise Refused("no weights came in: list the filter in task_data_filters as well")
+        if found := self.guards[dxo.data_kind].refuse(before, _state(dxo.data)):
+            raise Refused(f"this update is not sent: {'; '.join(found)}")
 
 
 def _state(data: Mapping[str, Any]) -> dict[str, Tensor]:

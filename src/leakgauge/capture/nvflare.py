@@ -93,8 +93,10 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
     ) -> None:
         super().__init__(list(KINDS), None)
         stated = resolve_defense(defense, "defense").value
-        options: dict[str, Any] = {"statistics": statistics, "ledger": ledger, "epsilon": epsilon, "delta": delta}
-        self.guards = {kind: SendingGuard(stated, sends=sends, **options) for kind, sends in KINDS.items()}
+        self.guards = {
+            kind: SendingGuard(stated, sends=sends, statistics=statistics, ledger=ledger, epsilon=epsilon, delta=delta)
+            for kind, sends in KINDS.items()
+        }
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Keeps what came in, or raises `Refused`."""

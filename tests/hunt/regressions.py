@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from hunt.names import *  # noqa: F403
+from hunt.relations import Pair
+from hunt.scenarios import Scenario
+from hunt.zoo import Net
 
-REGRESSIONS: dict[str, Pair] = {}  # noqa: F405
+NORMED = Scenario(Net(norm="layer"), examples=2, evaluations=400)
+
+REGRESSIONS: dict[str, Pair] = {
+    "a norm behind the first layer": Pair("by hand", NORMED, NORMED, same=False),
+    "a search of texts": Pair("recipe", Scenario(Net("texts"), using="matching"), Scenario(Net("texts")), same=False),
+}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge.attacks.closed_form import BatchRead
 from leakgauge.attacks.closed_form.whole_batch import paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
@@ -78,6 +79,31 @@ def test_a_whole_batch_is_read_exactly_where_one_of_the_methods_can(
     assert isinstance(last, Tried)
     assert (last.name, last.status) == (method, Status.EXACT)
     assert all(one.why for one in found.tried[:-1])
+
+
+def test_rows_that_all_examples_drive_start_a_search_between_them() -> None:
+    """A norm behind the layer leaves no row to one example; from the pixels the search ended at 20 dB."""
+    torch.manual_seed(0)
+    first = (nn.Flatten(), nn.Linear(768, 64), nn.LayerNorm(64), nn.ReLU())
+    observation, batch = observe(nn.Sequential(*first, nn.Linear(64, PHOTOS.classes)), 2, labels=False)
+    found = run(Auto(), observation, 400)
+    assert (found.status, found.tried[-1].name) == (Status.EXACT, "span-read")
+    assert float(scores(found, batch).min()) > 60
+
+
+def test_a_read_that_explains_more_than_the_search_is_the_answer() -> None:
+    torch.manual_seed(1)
+    first = (nn.Flatten(), nn.Linear(768, 64), nn.LayerNorm(64), nn.ReLU())
+    observation, _ = observe(nn.Sequential(*first, nn.Linear(64, PHOTOS.classes)), 4, labels=False)
+    generator, reader = torch.Generator().manual_seed(0), Explainer.of(observation, torch.Generator().manual_seed(0))
+    read = BatchRead().reconstruct(observation, generator)
+    assert read.inputs is not None
+    assert read.labels is not None
+    found = run(Auto(rough_steps=1), observation, 60)
+    assert found.inputs is not None
+    assert found.labels is not None
+    left = reader.left(Batch(read.inputs.clamp(0, 1), read.labels))
+    assert reader.left(Batch(found.inputs, found.labels)) <= left * (1 + 1e-6)
 
 
 def test_what_is_proved_is_kept_and_the_rest_is_searched_for() -> None:

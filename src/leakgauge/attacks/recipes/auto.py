@@ -197,9 +197,10 @@ class Auto:
             found = portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
             if found.status is not Status.FAILED:
                 return found
-        if read.start is None:
+        rival = read.start or read.rival
+        if rival is None:
             return portfolio.run("matching", search, observation, generator)
-        return searched_from(read.start, search, portfolio, observation, generator)
+        return searched_from(rival, search, portfolio, observation, generator)
 
     def assembly(
         self,

@@ -16,7 +16,7 @@ from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
 from leakgauge.clients import FedSGD
-from leakgauge.defenses import Clip, ClipExamples, MixUp, parts_of, view_of
+from leakgauge.defenses import AttackerView, Clip, ClipExamples, MixUp, parts_of, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -65,6 +65,8 @@ AGREEING = LinearRead(agreement=1e-5, rows=3)
 NEARER = 0.5
 """A read is a start where it leaves less than this share of what a grey batch leaves unexplained."""
 
+TINY = torch.finfo(torch.float64).tiny
+
 
 @dataclass(frozen=True, eq=False)
 class ExactReads:
@@ -75,6 +77,8 @@ class ExactReads:
             certify any (the model draws at random, or the order of the client's steps is unknown), those that
             `AGREEING` rows show.
         start: all examples, paired with labels, but not certified.
+        rival: those that explain most of the update, near enough to start from or not; none behind noise, of which a
+            read explains more than a search does.
         unlabelled: some examples without labels, not certified: the answer where no search can go on without labels.
         whole: `proved` holds all examples, so that nothing is left to search for.
         doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
@@ -83,6 +87,7 @@ class ExactReads:
 
     proved: Reconstruction | None = None
     start: Reconstruction | None = None
+    rival: Reconstruction | None = None
     doubt: float | None = None
     unlabelled: Reconstruction | None = None
     whole: bool = False
@@ -187,11 +192,14 @@ def _single(
     return ExactReads(start=near.start)
 
 
+def _view(observation: Observation) -> AttackerView:
+    known = observation.knowledge
+    return AttackerView() if known.defense is None else view_of(known.defense, observation.update, known.draws)
+
+
 def _leaves_out(observation: Observation) -> bool:
     """Whether a defence left entries out: a read has anything there, and explains what was sent all the same."""
-    known = observation.knowledge
-    view = None if known.defense is None else view_of(known.defense, observation.update, known.draws)
-    return view is not None and view.support is not None
+    return _view(observation).support is not None
 
 
 def _nearest(
@@ -203,7 +211,7 @@ def _nearest(
     explainer = Explainer.of(observation, generator)
     if not portfolio.affords(2 * len(starts) * explainer.simulator.cost(observation.examples or 1)):
         return ExactReads()
-    scores: list[tuple[float, int]] = []
+    scores: list[tuple[float, float, int]] = []
     data = observation.task.data
     for index, found in enumerate(starts):
         assert found.inputs is not None
@@ -211,12 +219,11 @@ def _nearest(
         inputs = found.inputs.clamp(data.low, data.high)
         grey: Tensor = torch.full_like(inputs, (data.low + data.high) / 2)
         left, bare = (explainer.left(Batch(x, found.labels)) for x in (inputs, grey))
-        if left < NEARER * bare:
-            scores.append((left, index))
+        scores.append((left, left / max(bare, TINY), index))
     portfolio.spent += explainer.spent
-    if not scores:
-        return ExactReads()
-    left, index = min(scores)
+    left, share, index = min(scores)
+    if share >= NEARER:
+        return ExactReads(rival=starts[index] if _view(observation).noise_scale is None else None)
     return ExactReads(start=starts[index], doubt=min(5 * left, 1.0))
 
 
@@ -227,7 +234,7 @@ def searched_from(
     observation: Observation,
     generator: torch.Generator,
 ) -> Reconstruction:
-    """What a search finds, or the read that it starts from where that explains more of the update.
+    """What a search finds, or the read where that explains more of the update.
 
     Not where a defence left entries out: there the start says between which values each input lies, see
     `OuterProductRead.limits`.
@@ -263,5 +270,5 @@ def _nearer(
     portfolio.spent += explainer.spent
     if left >= after:
         return found
-    words = f"the read that the search started from leaves less of the update: {left:.2g} for {after:.2g}"
+    words = f"what was read before the search leaves less of the update: {left:.2g} for {after:.2g}"
     return replace(found, inputs=read, labels=start.labels, message=words)

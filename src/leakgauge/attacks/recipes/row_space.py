@@ -8,7 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.matching import BoundedLBFGS, JointSoftLabels, Matching, Minimiser, SquaredL2, Uniform
+from leakgauge.attacks.matching import (
+    BoundedLBFGS,
+    JointSoftLabels,
+    Matching,
+    Minimiser,
+    Objective,
+    SquaredL2,
+    Uniform,
+)
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
@@ -59,12 +67,16 @@ class RowSpace:
 
     Attributes:
         minimiser, restarts: of the search; the lowest distance is the answer.
+        objective: of the search.
+        first: where it starts.
     """
 
     minimiser: Minimiser = field(
         default_factory=lambda: BoundedLBFGS(steps=2000, history=100, scale=1e6, tolerance=0.0)
     )
     restarts: int = 4
+    objective: Objective = field(default_factory=SquaredL2)
+    first: Start = field(default_factory=Uniform)
 
     def __post_init__(self) -> None:
         require(self.restarts > 0, "restarts", f"is {self.restarts}", "give a positive number")
@@ -90,8 +102,8 @@ class RowSpace:
         if not kept:
             return Reconstruction.not_applicable("the input layer's gradient is zero")
         attack = Matching(
-            objective=SquaredL2(),
-            canvas=SpanCanvas(directions[:kept].cpu()),
+            objective=self.objective,
+            canvas=SpanCanvas(directions[:kept].cpu(), self.first),
             minimiser=self.minimiser,
             labels=JointSoftLabels(),
             restarts=self.restarts,

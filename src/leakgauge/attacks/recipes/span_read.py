@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from leakgauge.attacks.closed_form import BatchRead
+from leakgauge.attacks.matching import Cosine, Given
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.row_space import RowSpace
 from leakgauge.compute import Budget, Compute
@@ -24,11 +26,15 @@ ENOUGH = 60
 
 
 @ATTACKS.register(
-    "span-read", needs="several examples; a linear layer on the input as wide as the batch; a smooth network"
+    "span-read",
+    needs="several examples; a linear layer on the input as wide as the batch; with kinks (ReLU), rows to start from",
 )
 @dataclass(frozen=True, kw_only=True)
 class SpanRead:
     """`search` from one start after the other, until a simulated update proves what was found.
+
+    A network with kinks is searched once, with the cosine, from what `BatchRead` makes of its rows: rows that several
+    examples drive lie between them, so that it starts near, and in so few directions few kinks are met.
 
     Attributes:
         search: with one restart, its `restarts` are those tried here.
@@ -49,22 +55,28 @@ class SpanRead:
         began = time.perf_counter()
         if why := self._refuses(observation, generator):
             return Reconstruction.not_applicable(why)
-        count = observation.examples
+        count, search = observation.examples, self.search
         assert count is not None
+        if not is_smooth(observation.task, generator):
+            rows = BatchRead().reconstruct(observation, generator)
+            if rows.inputs is None or rows.labels is None or len(rows.inputs) != count:
+                return Reconstruction.not_applicable("the network has kinks, and no rows give this search a start")
+            search = replace(search, objective=Cosine(), first=Given(rows.inputs), restarts=1)
+            observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))
         explainer = Explainer.of(observation, generator)
         price = (2 + count) * explainer.simulator.cost(count)
         best, least, spent = Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search"), 1.0, 0
-        for index in range(self.search.restarts):
+        for index in range(search.restarts):
             room = None if budget.gradient_evaluations is None else budget.gradient_evaluations - spent
             if room is not None:
-                even = room // (self.search.restarts - index)
+                even = room // (search.restarts - index)
                 room = min(room, max(even, ENOUGH * count)) - price
                 if room < 10 * price:
                     break
             seconds = None if budget.seconds is None else budget.seconds - (time.perf_counter() - began)
             if seconds is not None and seconds <= 0:
                 break
-            found = replace(self.search, restarts=1).reconstruct(
+            found = replace(search, restarts=1).reconstruct(
                 observation, generator, budget=Budget(room, seconds), compute=compute, on_step=on_step
             )
             spent += found.cost.gradient_evaluations
@@ -99,6 +111,4 @@ class SpanRead:
         values = torch.linalg.svdvals(weight / weight.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
         if min(weight.shape) > count and float(values[count]) > CLEAN * float(values[0]):
             return "noise, rounding or several local steps fill the row space of the layer's gradient"
-        if not is_smooth(observation.task, generator):
-            return "the network has kinks, on which this search gets stuck"
         return ""

@@ -6,7 +6,7 @@ Truth stays with the measurement: the denoiser sees degraded pictures and, where
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from leakgauge.attacks.matching.polish import CONDITIONAL, Denoise
 from leakgauge.attacks.recipes.rog import rog
 from leakgauge.clients import FedSGD, client_update
-from leakgauge.compute import Compute
 from leakgauge.data import Parquet, gallery
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, PSNR, identify
@@ -66,22 +65,23 @@ def canvas(images: Float[Tensor, "n c h w"], sigma: float) -> Float[Tensor, "n c
     return large.clamp(0, 1)
 
 
-def reconstructed(batch: Batch, size: int, say: Callable[[str], None]) -> tuple[Float[Tensor, "n c h w"], float]:
+def reconstructed(batch: Batch, size: int, inputs: Inputs) -> tuple[Float[Tensor, "n c h w"], float]:
     """ROG's answers to the updates of clients of four pictures each, undefended, ROG's LeNet; seconds of one."""
     classes = 1 + int(batch.labels.max())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         task = Task.of(rog_lenet(classes=classes, size=size), DataSpec(tuple(batch.inputs.shape[1:]), classes))
+    task = inputs.placed(task)
     found, seconds = [], []
     for start in range(0, len(batch), BATCH):
-        client = batch.take(torch.arange(start, start + BATCH))
+        client = inputs.secret(batch.take(torch.arange(start, start + BATCH)))
         update = client_update(task, FedSGD(), client, Draws(start))
         observation = Observation(task, update, Knowledge(labels=client.labels, local_training=FedSGD()))
-        answer = rog().reconstruct(observation, torch.Generator().manual_seed(start))
+        answer = rog().reconstruct(observation, torch.Generator().manual_seed(start), compute=inputs.compute())
         assert answer.inputs is not None, answer.message
-        found.append(answer.inputs.clamp(0, 1))
+        found.append(answer.inputs.cpu().clamp(0, 1))
         seconds.append(answer.cost.seconds)
-        say(f"ROG {size} px, client {start // BATCH + 1} of {len(batch) // BATCH}: {seconds[-1]:.0f} s")
+        inputs.say(f"ROG {size} px, client {start // BATCH + 1} of {len(batch) // BATCH}: {seconds[-1]:.0f} s")
     return torch.cat(found), sum(seconds) / len(seconds)
 
 
@@ -99,7 +99,6 @@ def postprocessing(inputs: Inputs) -> Iterator[Row]:
     """
     n = 16 if inputs.quick else 96
     attacked = 8 if inputs.quick else 64
-    Compute().apply()
     lpips = LPIPS(weights=str(inputs.data.parent / "weights" / LPIPS_WEIGHTS))
     for pictures in HELD_OUT:
         batch, others = pictures.read(inputs.data, n)
@@ -110,7 +109,7 @@ def postprocessing(inputs: Inputs) -> Iterator[Row]:
         setting = f"{pictures.name}, canvas of noise instead of the picture"
         yield from _rows(setting, "canvas", canvas(noise, 0.1), batch, others, lpips, pictures.labelled)
         some = batch.take(torch.arange(attacked))
-        answers, seconds = reconstructed(some, pictures.size, inputs.say)
+        answers, seconds = reconstructed(some, pictures.size, inputs)
         setting = f"{pictures.name}, updates of ROG's LeNet, batch {BATCH}"
         yield from _rows(setting, "ROG", answers, some, others, lpips, pictures.labelled, seconds)
 

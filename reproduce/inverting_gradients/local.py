@@ -34,11 +34,11 @@ def local_lr(inputs: Inputs) -> Iterator[Row]:
         if inputs.wants(f"{network.name}, 5 steps, lr {rate:g}", "update against gradient"):
             values = []
             for seed in inputs.seeds((0, 1, 2)):
-                task = network.task(page.spec, seed, torch.float64)
+                task = network.task(page.spec, seed, torch.float64, inputs.device)
                 own = []
                 for index in images:
                     truth = page.source.read(index)
-                    batch = Batch(truth.inputs.double(), truth.labels)
+                    batch = inputs.secret(Batch(truth.inputs.double(), truth.labels))
                     first = client_update(task, FedSGD(), batch, Draws(0)).tensors
                     moved = client_update(task, FedAvg(epochs=5, lr=rate), batch, Draws(0)).tensors
                     own.append(digits_apart({k: -v for k, v in moved.items()}, first))

@@ -76,7 +76,8 @@ def measure(inputs: Inputs) -> Iterator[Row]:
                 photos = read(source, range(BATCH * b, BATCH * (b + 1)), SIZE)
                 labels = torch.randperm(CLASSES - 1, generator=torch.Generator().manual_seed(seed))[:BATCH]
                 batch = Batch(photos, labels)
-                update = client_update(sent.task, setting.client, batch, Draws(seed), defense=setting.defense)
+                task, batch = inputs.placed(sent.task), inputs.secret(batch)
+                update = client_update(task, setting.client, batch, Draws(seed), defense=setting.defense)
                 known = Knowledge(
                     labels=labels if setting.labels_known else None,
                     example_count=BATCH,
@@ -85,8 +86,8 @@ def measure(inputs: Inputs) -> Iterator[Row]:
                     crafting=sent.crafting,
                 )
                 assert sent.crafting is not None
-                found = sent.crafting.reconstruct(Observation(sent.task, update, known), torch.Generator())
-                tally.add(seed, filled_scores(found, batch), found)
+                found = sent.crafting.reconstruct(Observation(task, update, known), torch.Generator())
+                tally.add(seed, filled_scores(found, Batch(photos, labels)), found)
                 if found.inputs is None:
                     messages.add(found.message)
         others = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""

@@ -41,11 +41,11 @@ def matched(canvas: Canvas, *, steps: int = 100, objective: Objective = SquaredL
 def figure4(inputs: Inputs) -> Iterator[Row]:
     """‖g − g*‖²/‖g*‖² of the best point so far, for pictures of less and less detail."""
     sheet = Sheet("figure4", inputs)
-    seen = BATCH.observe(BATCH.batch(inputs.data), 0)
+    seen = BATCH.observe(BATCH.batch(inputs.data), inputs.seed(0), inputs.device)
     whole = float(squared_norm(seen.update.tensors))
     canvases: dict[int, Canvas] = {factor: LowResolution(factor=factor) for factor in (2, 4, 8)} | {1: PIXELS}
     for factor, canvas in sorted(canvases.items()):
-        found = matched(canvas).reconstruct(seen, Draws(0).generator("attack"))
+        found = matched(canvas).reconstruct(seen, Draws(inputs.seed(0)).generator("attack"), compute=inputs.compute())
         length = 3 * (BATCH.size // factor) ** 2
         name = f"ROG, d_z {length}" if factor > 1 else f"no projection, {length} pixels"
         for asked in (1, 20, 50, 100):
@@ -106,19 +106,19 @@ def wrong_start(inputs: Inputs) -> Iterator[Row]:
         setting = f"{client.name}, lr {lr:g}"
         for name in ("from the broadcast parameters", "from those after training"):
             gaps, scores, seconds = [], [], []
-            seeds = SEEDS[:1] if inputs.quick else SEEDS
+            seeds = inputs.seeds(SEEDS[:1] if inputs.quick else SEEDS)
             for seed in seeds:
-                seen = client.observe(batch, seed)
+                seen = client.observe(batch, seed, inputs.device)
                 after = map_tensors(torch.add, seen.task.parameters, seen.update.tensors)
                 if name.endswith("training"):
                     seen = replace(seen, task=seen.task.with_state(after))
-                simulated = raw_update(seen.task, client.protocol, batch, Draws(seed), NoDefense())[0]
+                simulated = raw_update(seen.task, client.protocol, inputs.secret(batch), Draws(seed), NoDefense())[0]
                 left = map_tensors(torch.sub, simulated, seen.update.tensors)
                 gaps.append([float((squared_norm(left) / squared_norm(seen.update.tensors)).sqrt())])
                 if lr == 5e-3 or not inputs.quick:
-                    found = rog().reconstruct(seen, Draws(seed).generator("attack"))
+                    found = rog().reconstruct(seen, Draws(seed).generator("attack"), compute=inputs.compute())
                     assert found.inputs is not None
-                    scores.append(PSNR()(found.inputs, batch.inputs).tolist())
+                    scores.append(PSNR()(found.inputs.cpu(), batch.inputs).tolist())
                     seconds.append(found.cost.seconds)
                 inputs.say(f"wrong-start {setting}, {name}: {gaps[-1][0]:.3f}, {scores[-1:]}")
             yield sheet.row(setting, name, "relative distance at the truth", gaps, seeds)
@@ -135,7 +135,7 @@ def correlation(a: Tensor, b: Tensor) -> list[float]:
 
 def gain(inputs: Inputs) -> Iterator[Row]:
     """signSGD: from no gain to more than enough. A step is FedSGD-like (τ 1), and gains are for the gradient."""
-    sheet, seeds = Sheet("gain", inputs), SEEDS[:1] if inputs.quick else SEEDS
+    sheet, seeds = Sheet("gain", inputs), inputs.seeds(SEEDS[:1] if inputs.quick else SEEDS)
     client = replace(SMALL, defense=Named("signs", "sign"))
     batch = client.batch(inputs.data)
     gains: dict[str, SignGain] = {
@@ -149,11 +149,11 @@ def gain(inputs: Inputs) -> Iterator[Row]:
         attack = Naive(attack=rog(objective=SignTanh(gain=value), polish=(MaxNormalise(),)))
         alike, scores = [], []
         for seed in seeds:
-            seen: Observation = client.observe(batch, seed)
-            found = attack.reconstruct(seen, Draws(seed).generator("attack"))
+            seen: Observation = client.observe(batch, seed, inputs.device)
+            found = attack.reconstruct(seen, Draws(seed).generator("attack"), compute=inputs.compute())
             assert found.inputs is not None
-            alike.append(correlation(found.inputs, batch.inputs))
-            scores.append(PSNR()(found.inputs, batch.inputs).tolist())
+            alike.append(correlation(found.inputs.cpu(), batch.inputs))
+            scores.append(PSNR()(found.inputs.cpu(), batch.inputs).tolist())
             inputs.say(f"gain {name}, seed {seed}: correlation {sum(alike[-1]) / len(alike[-1]):.2f}")
         yield sheet.row(client.name, name, "correlation", alike, seeds, evaluations=100)
         yield sheet.row(client.name, name, "PSNR", scores, seeds, evaluations=100)

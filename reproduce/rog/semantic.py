@@ -112,10 +112,11 @@ def semantic(inputs: Inputs) -> Iterator[Row]:
         distance=perceptual(inputs.data.parent / "weights" / "lpips-alex-v0.1.safetensors"),
         steps=150 if inputs.quick else 1000,
     )
-    seen, generator = client.observe(truth, 0), Draws(0).generator("attack")
-    found = rog().reconstruct(seen, generator)
+    seed = inputs.seed(0)
+    seen, generator = client.observe(truth, seed, inputs.device), Draws(seed).generator("attack")
+    found = rog().reconstruct(seen, generator, compute=inputs.compute())
     assert found.inputs is not None
-    blurred, data = found.inputs.clamp(0, 1), seen.task.data
+    blurred, data = found.inputs.cpu().clamp(0, 1), seen.task.data
     with torch.no_grad():
         codes = torch.randn((len(truth), CODE), generator=generator)
         drawn = (drawer(codes, truth.labels) + 1) / 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from leakgauge.cli import main
-from leakgauge.cli.listing import REGISTRIES, WIDTH, clause, details, lines
+from leakgauge.cli import GROUPS, main
+from leakgauge.cli.listing import PARTS_OF_AUTO, REGISTRIES, WIDTH, clause, details, lines
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRIES))
@@ -63,3 +63,31 @@ def test_a_name_that_is_none_is_told_the_nearest(words: tuple[str, ...], hint: s
 def test_the_list_of_rules_says_where_those_of_the_lint_are() -> None:
     said = " ".join(CliRunner().invoke(main, ["list", "rules"]).output.split())
     assert "`leakgauge lint PLAN` explains what it finds itself" in said
+
+
+def test_what_auto_is_made_of_is_shown_when_asked_for() -> None:
+    short, whole = (CliRunner().invoke(main, ["list", "attacks", *more]).output for more in ((), ("--all",)))
+    names = {line.split()[0] for line in whole.splitlines() if line}
+    assert names >= PARTS_OF_AUTO
+    assert not PARTS_OF_AUTO & {line.split()[0] for line in short.splitlines() if line}
+    assert "leakgauge list attacks --all" in short
+    assert len(short.splitlines()) < len(whole.splitlines())
+
+
+def test_a_defence_says_whom_its_epsilon_is_for() -> None:
+    assert [line.split()[0] for line in lines("defenses") if line.split()[1] == "ε"] == [
+        "client-dp",
+        "dp-sgd",
+        "fed-cdp",
+    ]
+    said = CliRunner().invoke(main, ["list", "defenses"]).output
+    assert "(client-dp for one client; dp-sgd, fed-cdp for one example)" in " ".join(said.split())
+    assert all(len(line) <= WIDTH for line in said.splitlines())
+
+
+def test_every_command_is_in_one_group_and_no_line_is_too_wide() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(main.commands)
+    said = CliRunner().invoke(main, ["--help"]).output
+    assert all(len(line) <= WIDTH for line in said.splitlines())
+    assert all(words in said for commands in GROUPS.values() for words in commands.values()), "each on one line"
+    assert [title for title in GROUPS if f"{title}:" in said] == list(GROUPS)

@@ -50,8 +50,39 @@ class OneLine(click.Command):
         sys.exit(2)
 
 
+GROUPS = {
+    "Audit a plan": {
+        "audit": "Run the attacks of a plan; writes report.html and report.json",
+        "lint": "What gives data away before any attack is run",
+        "estimate": "Trials and time of a plan, and the clients its gate needs",
+        "report": "Write the pages of an audit again",
+        "gate": "Exit code of a finished audit, for pipelines",
+        "compare": "Two audits of the same examples, side by side",
+    },
+    "Audit a round of your own": {
+        "captured": "How much a captured update is explained, then its audit",
+        "between": "Make a round of two checkpoints",
+    },
+    "Before training": {
+        "inspect": "Does a received model look crafted?",
+        "count": "Equations against unknowns of one update",
+    },
+    "Choose a defence": {
+        "frontier": "Leakage, accuracy, ε, bytes and time of defences",
+        "privacy": "ε of clip and noise; `privacy test` looks for the noise in code",
+        "cohort": "Do sums of secure aggregation give single updates away?",
+    },
+    "Look up": {"list": "What a plan may name: attacks, defences, models, ..."},
+    "From the clone": {"reproduce": "Tables and claims of the papers"},
+}
+"""Commands in --help, each once, beside its neighbours."""
+
+
 class _Commands(OneLine, click.Group):
-    pass
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<9}", words) for name, words in commands.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

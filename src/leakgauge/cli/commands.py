@@ -214,7 +214,8 @@ def _kind(_ctx: click.Context, _param: click.Parameter, value: str | None) -> st
 )
 @click.argument("kind", required=False, callback=_kind, metavar="KIND", shell_complete=lambda *_: list(KINDS))
 @click.argument("name", required=False)
-def list_(kind: str, name: str | None) -> None:
+@click.option("--all", "everything", is_flag=True, help="Also the attacks that `auto` is made of.")
+def list_(kind: str, name: str | None, everything: bool) -> None:
     from leakgauge.cli.listing import show
 
-    show(kind, name)
+    show(kind, name, everything=everything)

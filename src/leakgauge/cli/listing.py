@@ -14,6 +14,7 @@ import click
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to_kind
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
+from leakgauge.privacy.guarantee import NoGuarantee, mechanism
 from leakgauge.registry import (
     ATTACKS,
     CANVASES,
@@ -61,6 +62,14 @@ REGISTRIES: dict[str, Registry] = {
 
 INSPECTS = "these are the rules of `leakgauge inspect`; `leakgauge lint PLAN` explains what it finds itself"
 
+PARTS_OF_AUTO = frozenset(
+    {"adam-ratios", "adapted", "closed-form-batch", "order-search", "patches", "rank-one", "row-space", "span-read"}
+)
+"""Attacks that `auto` is made of, shown with --all."""
+
+FILLED = {"norm": 1.0, "noise_multiplier": 1.0, "sigma": 1.0, "keep": 0.5, "rate": 0.5, "levels": 7}
+"""Numbers for parameters that a defence must be given, to ask what kind of guarantee it has."""
+
 LEAST = 18
 """Characters that a clause must have to stand for its sentence."""
 
@@ -82,11 +91,26 @@ def _counter(entry: Entry) -> Counter | NoneKnown | None:
     return None if made is NoDefense else counter_to_kind(made)
 
 
-def lines(kind: str) -> list[str]:
-    """A name and what it is, a line each, at most `WIDTH` wide."""
-    entries = list(REGISTRIES[kind])
-    width = max(len(entry.name) for entry in entries) + 2
-    return [f"{entry.name:<{width}}{clause(entry.summary, WIDTH - width)}" for entry in entries]
+def lines(kind: str, *, everything: bool = True) -> list[str]:
+    """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees.
+
+    Args:
+        everything: also what other entries are made of.
+    """
+    entries = [e for e in REGISTRIES[kind] if everything or kind != "attacks" or e.name not in PARTS_OF_AUTO]
+    names = [f"{e.name} ε" if kind == "defenses" and promise(e) else e.name for e in entries]
+    width = max(map(len, names)) + 2
+    return [f"{name:<{width}}{clause(e.summary, WIDTH - width)}" for name, e in zip(names, entries, strict=True)]
+
+
+def promise(entry: Entry) -> str:
+    """Whom a defence's differential privacy is for, by itself: a client or an example; empty where it has none."""
+    open_ = [p.name for p in entry.parameters.values() if p.default in (p.empty, None)]
+    try:
+        found = mechanism(entry.build(**{n: FILLED[n] for n in open_ if n in FILLED}), examples=32, layers=4)
+    except (InputError, TypeError):  # it wants one of several, and none of them comes with an ε
+        return ""
+    return "" if isinstance(found, NoGuarantee) else found.unit.value
 
 
 def clause(summary: str, width: int) -> str:
@@ -138,10 +162,19 @@ def _indent(line: str) -> str:
     return " " * (len(line) - len(line.lstrip()) + (4 if line.startswith("  ") else 0))
 
 
-def show(kind: str, name: str | None = None) -> None:
+def show(kind: str, name: str | None = None, *, everything: bool = False) -> None:
     """Prints the registry of that kind, or one of its entries in full."""
-    for line in lines(kind) if name is None else details(kind, name):
+    for line in lines(kind, everything=everything) if name is None else details(kind, name):
         click.echo(line)
+    if name is None and kind == "attacks" and not everything:
+        click.echo("\nWhat `auto` is made of: leakgauge list attacks --all")
+    if name is None and kind == "defenses":
+        private: dict[str, list[str]] = {}
+        for entry in DEFENSES:
+            private.setdefault(promise(entry), []).append(entry.name)
+        units = "; ".join(f"{', '.join(names)} for one {unit}" for unit, names in private.items() if unit)
+        said = f"ε: differentially private by itself ({units}); the others promise nothing alone."
+        click.echo("\n" + "\n".join(textwrap.wrap(said, WIDTH, break_on_hyphens=False)))
     if name is None and kind == "rules":
         click.echo("\n" + "\n".join(textwrap.wrap(f"{INSPECTS[0].upper()}{INSPECTS[1:]}.", WIDTH)))
     if name is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from leakgauge import __version__
 
@@ -123,54 +125,16 @@ class Inspection:
         """Findings that reach their limits."""
         return tuple(f for f in self.findings if f.alarms)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> Mapping[str, Any]:
         """The document that ``leakgauge inspect --json`` writes: the same for the same input, every number finite."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "leakgauge_version": __version__,
-            "model": self.model,
-            "fingerprint": self.fingerprint,
-            "tensors": self.tensors,
-            "entries": self.entries,
-            "given": list(self.given),
-            "level": self.level.value,
-            "score": self.score,
-            "headline": list(self.headline),
-            "findings": [
-                {
-                    "rule": f.rule,
-                    "severity": f.severity.value,
-                    "score": f.score,
-                    "statistic": f.statistic,
-                    "limit": f.limit,
-                    "where": list(f.where),
-                    "evidence": f.evidence,
-                    "meaning": f.meaning,
-                }
-                for f in self.findings
-            ],
-            "skipped": [{"rule": s.rule, "needs": list(s.needs)} for s in self.skipped],
-            "unjudged": [asdict(u) | {"rules": list(u.rules)} for u in self.unjudged],
-            "limits": {"made_by": self.made_by, "models": self.models},
-        }
+        written = TypeAdapter(Inspection).dump_python(self, mode="json")
+        limits = {"made_by": written.pop("made_by"), "models": written.pop("models")}
+        for found, one in zip(self.findings, written["findings"], strict=True):
+            one |= {"score": found.score, "severity": found.severity.value}
+        about = {"schema_version": SCHEMA_VERSION, "leakgauge_version": __version__, "score": self.score}
+        return {**about, **written, "limits": limits}
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Inspection:
         """The inverse of `to_json`; derived values are computed again."""
-        return Inspection(
-            model=document["model"],
-            fingerprint=document["fingerprint"],
-            tensors=document["tensors"],
-            entries=document["entries"],
-            given=tuple(document["given"]),
-            level=CheckLevel(document["level"]),
-            headline=tuple(document["headline"]),
-            findings=tuple(
-                RuleFinding(f["rule"], f["statistic"], f["limit"], tuple(f["where"]), f["evidence"], f["meaning"])
-                for f in document["findings"]
-            ),
-            skipped=tuple(Skipped(s["rule"], tuple(s["needs"])) for s in document["skipped"]),
-            unjudged=tuple(Unjudged(u["tensor"], u["reason"], tuple(u["rules"])) for u in document["unjudged"]),
-            made_by=document["limits"]["made_by"],
-            models=document["limits"]["models"],
-        )
+        return TypeAdapter(Inspection).validate_python({**document, **document["limits"]})

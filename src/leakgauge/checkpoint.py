@@ -15,7 +15,7 @@ from leakgauge.files import replacing
 
 
 def fingerprint(*tensors: Tensor) -> str:
-    """Of inputs and labels, bit by bit and in order: other data of the same size have another one."""
+    """Hash of inputs and labels, bit by bit and in order: other data of the same size have another one."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

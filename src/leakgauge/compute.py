@@ -22,10 +22,10 @@ LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of a container: limit, use, and what of the use the kernel gives back. Control groups of version 2, then 1."""
+"""A container's limit, its use, and what the kernel can give back of that. Control groups of version 2, then 1."""
 CGROUP = Path("/sys/fs/cgroup")
 SHARE = 0.9
-"""Of what is free, what a computation may take."""
+"""Share of the free memory that a computation may take."""
 
 
 @dataclass(frozen=True)

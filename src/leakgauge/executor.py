@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 Ground = TypeVar("Ground")
 
 TRIES = 4
-"""Of a job whose worker ends under it; what it raises is no reason to try again."""
+"""Times a job is tried if its worker dies. A job that raises is not retried."""
 AHEAD = 2
 """Jobs in flight for each that the cluster can run at a time."""
 HINT = "see `ray status`, and docs/sweeps"
@@ -189,11 +189,11 @@ def _answers(address: str) -> None:
 
 
 _served: dict[str, Callable[[Any], Any]] = {}
-"""Of a worker process: what it has begun with → what runs a job."""
+"""In a worker process: what it has begun with → what runs a job."""
 
 
 def code() -> str:
-    """Of all modules of this package, by content."""
+    """Hash of all modules of this package, by content."""
     root, whole = Path(__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         whole.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())

@@ -13,7 +13,7 @@ from scipy.special import betaincinv, stdtrit
 from leakgauge.errors import require
 
 DRAWS = 8_000
-"""Of the weights behind `bounded_upper`: the quantile's own error is .0025 in probability."""
+"""Draws of the weights behind `bounded_upper`: the quantile's own error is .0025 in probability."""
 
 
 MANY = 200

@@ -86,7 +86,7 @@ def tokens_given(ids: Tensor, texts: Int[Tensor, "n length"]) -> Iterator[Int[Te
 
 
 ENTRIES = 8 * 3 * 32 * 32
-"""Of the inputs that `second_derivative_gap` asks of: fewer examples where one is large, which takes memory."""
+"""Most input values that `second_derivative_gap` works on: fewer examples where one is large."""
 
 
 def second_derivative_gap(task: Task, generator: torch.Generator, *, examples: int = 8, step: float = 1e-2) -> float:

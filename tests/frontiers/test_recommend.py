@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -177,11 +177,25 @@ def test_each_attacker_is_judged_by_the_pictures_it_has_a_result_for() -> None:
     assert "For some pictures" not in _said(row("a", "a(x=1)", 0.6, (8, 25.0)))
 
 
-def test_a_quiet_row_with_lost_trials_or_flags_is_not_recommended() -> None:
-    quiet = leaking(row("a", "a(x=1)", 0.6, (0, 9.0)), "adapted", failed=3)
-    said = _said(quiet)
+@dataclass(frozen=True)
+class Mismatch:
+    """A flag."""
+
+    sentence: str = "the update carries no image information"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"failed": 3}, "3 of 20 trials gave no result"), ({"flags": (Mismatch(),)}, Mismatch().sentence)],
+    ids=["broke", "flagged"],
+)
+def test_a_quiet_row_that_cannot_be_relied_on_is_not_recommended(changes: dict, why: str) -> None:
+    doubted = leaking(row("a", "a(x=1)", 0.6, (0, 9.0)), "adapted", **changes)
+    said = _said(doubted)
     assert not said.startswith("Best of what was tried")
-    assert "Quiet, but not recommended: a(x=1): 3 of 20 trials gave no result." in said
+    assert f"Quiet, but not recommended: a(x=1): {why}." in said
+    other = row("b", "b(x=1)", 0.59, (0, 9.0))
+    assert _said(doubted, other).startswith("Best of what was tried, on too few pictures to rely on it: b(x=1)")
 
 
 @pytest.mark.parametrize(("less", "short"), [(0.59, False), (0.50, True)])

@@ -262,17 +262,6 @@ def test_other_pictures_do_not_explain_a_captured_update(right: bool) -> None:
     assert ("other pictures with the same labels explain as much" in found.sentence) != right
 
 
-def test_a_frontier_recommends_nothing_that_is_flagged() -> None:
-    """A rounding without a gradient is quiet because the attack had nothing to follow: "the best that was tried"."""
-    rows = [row("undefended", "none", 0.9, (18, 25.0)), row("quantise", "sign", 0.89, (0, 11.0), (0, 11.0))]
-    tolerance = {"accuracy": 0.02, "identified": 0.05}
-    assert "sign" in recommendation(rows, tolerance)["headline"]
-    rows[1]["leakage"]["adapted"]["flags"] = [{"sentence": "it had no gradient to follow"}]
-    found = recommendation(rows, tolerance)
-    assert "sign" not in found["headline"]
-    assert any("not recommended: sign" in sentence for sentence in found["sentences"])
-
-
 def test_an_exact_read_passes_no_gate_whatever_was_attacked() -> None:
     """The page said "No", a lint having read the examples exactly, over "not recovered", a passed gate and exit code 0:
     the plan's one attack was a search that missed them."""
@@ -382,17 +371,6 @@ def test_a_part_of_a_record_that_is_exact_singles_it_out() -> None:
     assert found.controls.other_client is not None
     assert sum(found.scores.identified) >= 6
     assert max(found.controls.other_client.identified) <= 2
-
-
-def test_a_frontier_recommends_nothing_that_broke_on_some_clients() -> None:
-    """An attack that failed on half of the pictures and identified none of the rest: "best of what was tried"."""
-    rows = [row("undefended", "none", 0.9, (59, 25.0), n=59), row("quantise", "sign", 0.89, (0, 11.0), (0, 11.0), n=59)]
-    tolerance = {"accuracy": 0.02, "identified": 0.05}
-    assert "sign" in recommendation(rows, tolerance)["headline"]
-    rows[1]["leakage"]["naive"]["failed"] = 30
-    found = recommendation(rows, tolerance)
-    assert "sign" not in found["headline"]
-    assert any("30 of 59 trials gave no result" in sentence for sentence in found["sentences"])
 
 
 def test_a_blank_picture_is_refused() -> None:

@@ -164,7 +164,7 @@ class Folder:
 
     @property
     def suffixes(self) -> frozenset[str]:
-        """Of files that are read."""
+        """Which files are read."""
         return frozenset(Image.registered_extensions())
 
     def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
@@ -178,7 +178,7 @@ class Folder:
 
     @property
     def files(self) -> list[Path]:
-        """Of all pictures."""
+        """For all pictures."""
         return [path for path, _ in self._files]
 
     @property

@@ -70,11 +70,11 @@ class PictureTable(ABC):
     @property
     @abstractmethod
     def labels(self) -> Int[Tensor, " n"]:
-        """Of all rows."""
+        """For all rows."""
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of one picture."""
+        """For one picture."""
         if self.size is not None:
             return (self._channels, self.size, self.size)
         return tuple(self.read([0]).inputs.shape[1:])
@@ -94,7 +94,7 @@ class PictureTable(ABC):
     def __len__(self) -> int: ...
 
     def _columns_of(self, present: Sequence[str]) -> tuple[str, str]:
-        """Of pictures and of labels."""
+        """Pictures and labels."""
         return _column(present, IMAGE_COLUMNS, self.image_column), _column(present, LABEL_COLUMNS, self.label_column)
 
 
@@ -221,7 +221,7 @@ class NPZ:
 
 
 def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
-    """Of an archive the arrays of these names, the first of each that is there.
+    """The arrays of these names in an archive, the first of each that is there.
 
     Raises:
         InputError: it is none, is damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.

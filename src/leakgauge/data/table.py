@@ -166,7 +166,7 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the features."""
+        """For the features."""
         return tuple(column.name for column in self._features)
 
     @property

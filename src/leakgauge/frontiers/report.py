@@ -66,7 +66,7 @@ class Report:
 
     @property
     def name(self) -> str:
-        """Of the plan."""
+        """What the plan is called."""
         return str(self.config.get("name", "frontier"))
 
     def write(self, path: Path) -> Path:

@@ -175,7 +175,7 @@ class LPIPS(_Perceptual):
 
 
 def _unit(features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """Of length one over the channels; where all are off, zero."""
+    """Scaled to length one over the channels; zero where all are off."""
     return features / (features.square().sum(1, keepdim=True).sqrt() + 1e-10)
 
 

@@ -49,7 +49,7 @@ ACCOUNTANTS = ("rdp", "prv")
 
 
 MOST_POINTS = 20_000_000
-"""Of the grid of `prv`: two gigabytes and a quarter of a minute."""
+"""Most points of the grid of `prv`: two gigabytes and a quarter of a minute."""
 
 
 class Uncountable(InputError):
@@ -152,7 +152,7 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
 
 @dataclass(frozen=True)
 class Grid:
-    """Of privacy losses that prv would lay, by its own rule: it fills gigabytes where ε is in the thousands.
+    """The grid of privacy losses that prv would lay, by its own rule: gigabytes where ε is in the thousands.
 
     Attributes:
         reach: it goes from −reach to reach.

@@ -34,10 +34,11 @@ class LocalUse:
 
     @staticmethod
     def of(client: Protocol, examples: int) -> LocalUse:
-        """Behind secure aggregation that of the client who hides least: its own noise hides its own part of the mean.
+        """With secure aggregation: the value for the least protected client, since each client's noise covers
+        only its own share of the mean.
 
-        Raises:
-            InputError: the clients of a cohort cannot share so many examples.
+            Raises:
+                InputError: the clients of a cohort cannot share so many examples.
         """
         if isinstance(client, SecureAggregation):
             each = [LocalUse.of(client.client, n) for n in client.counts(examples)]

@@ -14,7 +14,7 @@ from leakgauge.privacy.accounting import Grid, Release, opacus, privacy_losses, 
 from leakgauge.privacy.guarantee import Guarantee
 
 MOST_POINTS = 4_000_000
-"""Of a discretised privacy loss; beyond it the mesh gets coarser, then the Rényi bound alone counts."""
+"""Most points of a discretised privacy loss; beyond, the mesh gets coarser, then the Rényi bound alone counts."""
 
 
 def success_bound(spent: Guarantee | Sequence[Release] | tuple[float, int, float], prior: float) -> float:

@@ -57,7 +57,7 @@ class Claim:
 
     @property
     def mu(self) -> float:
-        """Of the Gaussian mechanism with this (ε, δ)."""
+        """μ of the Gaussian mechanism with this (ε, δ)."""
         return mu_of(self.epsilon, self.delta)
 
     @property

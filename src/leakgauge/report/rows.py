@@ -38,7 +38,7 @@ class Shown:
 
     @property
     def words(self) -> list[tuple[str, str, str | None]]:
-        """Of a table or a text: column, true and read, cell by cell; of running text the whole in one row."""
+        """Column, true and read of a table, cell by cell; running text as a whole in one row."""
         found = get(self.trial, "words")
         true, read = entry(found.get("true"), self.slot), entry(found.get("read"), self.slot)
         if not true:

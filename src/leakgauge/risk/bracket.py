@@ -26,7 +26,7 @@ WIDE = 1.0
 """Decibels between the ends beyond which a bracket says nothing."""
 
 CONFIDENCE = 0.9999
-"""Of the ends, where random probes stand for all directions."""
+"""Confidence of the ends, where random probes stand for all directions."""
 
 HELD = 60_000_000
 """Numbers that are held of all Krylov vectors: 480 MB."""
@@ -64,7 +64,7 @@ class Bracket:
 
     @property
     def prior_psnr(self) -> float:
-        """Of the prior's mean, a grey picture, in dB."""
+        """PSNR of the prior's mean, a grey picture, in dB."""
         return self._decibels(self.prior)
 
     @property

@@ -30,7 +30,7 @@ MOVED = 0.5
 """Share of an embedding's rows above which weight decay or the like moved them, rather than what occurs."""
 
 CANCELS = 1e-3
-"""Of the norm of two rows, what is left of their sum at most where they cancel."""
+"""Two rows cancel if the norm of their sum is below this share of their norms."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
-    """Of the files that a source lies in, or else of the examples themselves."""
+    """Hash of the files that a source lies in, or else of the examples themselves."""
     whole = hashlib.sha256(fingerprint(source.labels).encode())
     if isinstance(source, LiesInFiles) and source.files:
         for path in source.files:
@@ -121,7 +121,7 @@ def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
 
 
 def _code_of(name: str) -> str:
-    """Of a module of the user's own and of all that it imports from the same folder or package; empty for others."""
+    """Hash of a module of the user's own with all that it imports from beside it; empty for other modules."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if file is None or name.partition(".")[0] == "leakgauge":

@@ -123,7 +123,7 @@ class Database:
             raise self.damaged(str(found))
 
     def insert(self, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
-        """Of rows; those that are there already stay as they are."""
+        """A statement that adds rows; those that are there already stay as they are."""
         if self.shared:
             return postgresql.insert(table).on_conflict_do_nothing()
         return sqlite.insert(table).on_conflict_do_nothing()

@@ -147,7 +147,7 @@ class Dealt:
 
     @cached_property
     def indices(self) -> list[list[int]]:
-        """Of each client's examples in the source."""
+        """Places of each client's examples in the source."""
         return client_batches(self.source, self.batch, self.batches, self.start)
 
     def examples(self, number: int, *, control: bool = False) -> Client:

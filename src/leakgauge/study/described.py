@@ -40,7 +40,7 @@ class Description:
 
 
 def description(value: Any) -> Description:
-    """Of a plan or a part of one, the same in every process."""
+    """A plan or a part of one in words, the same in every process."""
     found = _Words()
     words = found.of(value)
     return Description(words, tuple(dict.fromkeys(found.opaque)))
@@ -122,7 +122,7 @@ class _Words:
 
 
 def _name(kind: type) -> str:
-    """Of this package the room and the name alone, so that a plan stays the same when a module is moved."""
+    """A class in words: in this package room and name alone, so that a module may move without changing plans."""
     parts = kind.__module__.split(".")
     return ".".join([*(parts[:2] if parts[0] == "leakgauge" else parts), kind.__qualname__])
 

@@ -244,7 +244,7 @@ def _alike(x: Tensor, other: Tensor, data: DataSpec) -> bool:
 
 
 def label_scores(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:
-    """Of labels that were read or given; `None` where the attack found none."""
+    """Scores of labels that were read or given; `None` where the attack found none."""
     if reconstruction.labels is None and not known:
         return None
     true, guesses = truth.batch.labels, len(truth.batch)

@@ -178,7 +178,7 @@ def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -
 
 
 TENSORS = 5
-"""Of a captured update, the least explained, that are printed."""
+"""Tensors of a captured update that are printed, the least explained ones."""
 
 
 def print_explained(console: Console, explained: Explained) -> None:

@@ -23,7 +23,7 @@ from leakgauge.study.trial import TrialResult
 
 LOCK = ".audit.lock"
 SHARED = "store.json"
-"""Of a folder whose audit lies in PostgreSQL: where that is. It holds no password."""
+"""File that says where a folder's audit lies in PostgreSQL. It holds no password."""
 OWN = "LEAKGAUGE_STORE"
 """In the environment, the URL of the database that is yours: a folder that somebody sent cannot name another, to which
 the reader's password would go."""

@@ -79,7 +79,7 @@ DIED = json.dumps({"status": Status.DIED.value})[1:-1]
 
 
 def died() -> ColumnElement[bool]:
-    """Of a `TrialRow`: it gave no answer."""
+    """Condition on a `TrialRow`: the trial gave no answer."""
     return TrialRow.record.contains(DIED)
 
 
@@ -119,10 +119,10 @@ class PlannedAudit:
 
     @property
     def identity(self) -> str:
-        """Of the plan and all that it rests on: equal audits of a team are one."""
+        """Hash of the plan and all that it rests on: equal audits of a team are one."""
         return identity_of(self.digest, self.contents)
 
 
 def identity_of(digest: str, contents: Mapping[str, str]) -> str:
-    """Of an audit: its plan's digest and the identities of all that it rests on."""
+    """Hash of a plan's digest and the identities of all that its audit rests on."""
     return checksum_of(digest, *(part for item in sorted(contents.items()) for part in item))

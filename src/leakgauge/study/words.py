@@ -22,8 +22,8 @@ def in_words(
 ) -> dict[str, object]:
     """What is true and what was read of each example, and the share of its words that was read.
 
-    Of texts the read is the text itself where its order is known (`form` says so), else its tokens in the order of the
-    alphabet, each as often as it was read.
+    For texts, the read is the text itself where its order is known (`form` says so), else its tokens in the order of
+    the alphabet, each as often as it was read.
     """
     true = source.in_words(batch.inputs)
     reads = (

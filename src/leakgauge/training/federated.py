@@ -92,7 +92,7 @@ class Training:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the last evaluation; `None` where training diverged."""
+        """At the last evaluation; `None` where training diverged."""
         if self.diverged is not None:
             return None
         return next((r.accuracy for r in reversed(self.rounds) if r.accuracy is not None), None)
@@ -138,7 +138,7 @@ class FederatedTraining:
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
     def identity(self, task: Task, train: StoredExamples, hands: Hands) -> str:
-        """Of what a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""
+        """What a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""
         dealt = hashlib.sha256(repr(hands).encode()).hexdigest()[:16]
         first = sum(float(p.detach().double().abs().sum()) for p in task.parameters.values())
         data = fingerprint(train.stored, train.labels)

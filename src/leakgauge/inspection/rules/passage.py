@@ -26,7 +26,7 @@ FEATURES = 24
 LAYERS = 4
 """Linear layers that are looked at: the first three in order of execution, and the last."""
 STEP = 1e-2
-"""Of the data's range, by which a pixel is moved."""
+"""Step by which a pixel is moved, as a share of the data's range."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _signs(layer: WeightTensor) -> RowSigns | None:
 
 
 def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
-    """Of each row: mean square, central moments 2, 3, 4 and 6, whether its signs are even, and non-zero entries."""
+    """By row: mean square, central moments 2, 3, 4 and 6, whether its signs are even, and non-zero entries."""
     energy = part.square().mean(1)
     sign = part.sign()
     even, count = (sign.sum(1) == 0).to(part), sign.abs_().sum(1)

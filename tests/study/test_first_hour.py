@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -18,7 +19,7 @@ from leakgauge.resolve import resolve, resolve_defense
 from leakgauge.study.grammar import parse
 from leakgauge.study.judging.flags import NoGradient
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.pipeline.gate import Judged, write_junit
+from leakgauge.study.pipeline.gate import Judged, write_junit, write_sarif
 from study.trials import POWER, trial
 
 
@@ -89,3 +90,14 @@ def test_junit_lists_what_held_as_well(tmp_path: Path) -> None:
     root = ET.parse(write_junit(tmp_path / "j.xml", judged)).getroot()
     assert (root.get("tests"), root.get("failures")) == ("2", "1")
     assert [c.get("name") for c in root.iter("testcase") if c.find("failure") is None] == ["auto on m, fedsgd, noise"]
+
+
+def test_sarif_points_at_the_plan(tmp_path: Path) -> None:
+    judged = Judged("a", False, ("identified: x", "identified: y", "power: z \x00"), "exposed")
+    (run,) = json.loads(write_sarif(tmp_path / "g.sarif", judged, "plans/audit.yaml").read_text())["runs"]
+    assert [r["id"] for r in run["tool"]["driver"]["rules"]] == ["identified", "power"]
+    assert [(r["ruleId"], r["level"]) for r in run["results"]] == [("identified", "error")] * 2 + [("power", "error")]
+    places = {r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for r in run["results"]}
+    assert places == {"plans/audit.yaml"}
+    empty = json.loads(write_sarif(tmp_path / "g.sarif", Judged("a", True, (), "not_recovered"), "p").read_text())
+    assert empty["runs"][0]["results"] == []

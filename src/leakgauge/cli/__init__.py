@@ -120,9 +120,16 @@ for command in (between, captured, count, cohort, compare, estimate, lint, list_
 @click.option("--anew", is_flag=True, help="Set older results in the folder aside and start again.")
 @click.option("--fail-on-gate", is_flag=True, help="Exit 1 if the plan's gate does not pass.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write the gate's decision as a JUnit file.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Also write it as SARIF, for code scanning.")
 @click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
 def audit(
-    plan: Path | None, output: Path, example: bool, fail_on_gate: bool, junit: Path | None, **options: Any
+    plan: Path | None,
+    output: Path,
+    example: bool,
+    fail_on_gate: bool,
+    junit: Path | None,
+    sarif: Path | None,
+    **options: Any,
 ) -> None:
     """Runs an audit and writes report.html and report.json.
 
@@ -136,23 +143,30 @@ def audit(
         return
     from leakgauge.study.session import run_audit
 
-    if fail_on_gate or junit is not None:
+    asked = fail_on_gate or junit is not None or sarif is not None
+    if asked:
         from leakgauge.cli.gate import require_gate
 
         require_gate(plan)
     run_audit(plan, output, **options)
-    if fail_on_gate or junit is not None:
+    if asked:
         from leakgauge.cli.gate import write_decision
 
-        passed = write_decision(output, json_file=None, junit=junit).passed
+        passed = write_decision(output, json_file=None, junit=junit, sarif=sarif, plan=plan).passed
         sys.exit(0 if passed or not fail_on_gate else 1)
 
 
 @main.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of report.json, and stop.")
-def report(folder: Path | None, schema: bool) -> None:
-    """Writes report.html and report.json of FOLDER again, from what is stored."""
+@click.option("--pdf", is_flag=True, help="Print the sheet to sign as sheet.pdf, through a browser that is installed.")
+@click.option("--by", default="", help="Who audited, on the sheet.")
+@click.option("--for", "to", default="", help="For whom, on the sheet.")
+def report(folder: Path | None, schema: bool, pdf: bool, by: str, to: str) -> None:
+    """Writes report.html, report.json and sheet.html of FOLDER again, from what is stored.
+
+    sheet.html is one page in plain words, for a signature.
+    """
     if schema:
         from importlib.resources import files
 
@@ -160,17 +174,23 @@ def report(folder: Path | None, schema: bool) -> None:
         return
     if folder is None:
         raise InputError("folder", "is missing", "give the folder of an audit, or --schema")
-    from leakgauge.study.session import write_reports
+    from leakgauge.report.sheet import browser, print_pdf
+    from leakgauge.study.session import SHEET, write_reports
     from leakgauge.study.store import Store
 
-    for path in write_reports(Store.open(folder)):
+    for path in (*write_reports(Store.open(folder), by=by, to=to), folder / SHEET):
         click.echo(path)
+    if pdf:
+        command, target = browser(), (folder / SHEET).with_suffix(".pdf")
+        printed = command is not None and print_pdf(folder / SHEET, target, command)
+        click.echo(target if printed else f"no browser printed it: open {folder / SHEET} and print it on one A4 page")
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the decision to FILE.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write it as a JUnit file.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Also write it as SARIF, for code scanning.")
 def gate(folder: Path, **options: Any) -> None:
     """Exit 0 if the audit in FOLDER passes its plan's gate, 1 with the reasons if not."""
     from leakgauge.cli.gate import gate_command
@@ -260,6 +280,7 @@ def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None,
     "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="At a time."
 )
 @click.option("--ray", metavar="ADDRESS", help="Attack on this Ray cluster instead: host:6379, or auto.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Also write it as SARIF, for code scanning.")
 @click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
 def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
     """What each defence leaves to an attacker, beside what it costs: accuracy, bytes, time and privacy budget.

@@ -17,19 +17,21 @@ from leakgauge.files import write_whole
 from leakgauge.study.document import gate_of
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.pipeline.compare import Comparison, Pairing, Setting, compare, read_report
-from leakgauge.study.pipeline.gate import Judged, write_junit
+from leakgauge.study.pipeline.gate import Judged, write_junit, write_sarif
 from leakgauge.study.store import Store
 
 NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")
 
 
-def gate_command(folder: Path, *, json_file: Path | None = None, junit: Path | None = None) -> int:
+def gate_command(
+    folder: Path, *, json_file: Path | None = None, junit: Path | None = None, sarif: Path | None = None
+) -> int:
     """Prints the reasons and the decision. Returns the exit code: 0 passed, 1 not.
 
     Raises:
         InputError: no audit there, or one without a gate.
     """
-    judged = write_decision(folder, json_file=json_file, junit=junit)
+    judged = write_decision(folder, json_file=json_file, junit=junit, sarif=sarif)
     width = Console().width
     for reason in judged.reasons:
         # Names stay whole: what follows a line is set in, so that each reason still begins one.
@@ -45,7 +47,9 @@ def require_gate(plan: Path | None) -> None:
         raise NO_GATE
 
 
-def write_decision(folder: Path, *, json_file: Path | None, junit: Path | None) -> Judged:
+def write_decision(
+    folder: Path, *, json_file: Path | None, junit: Path | None, sarif: Path | None = None, plan: Path | None = None
+) -> Judged:
     """Writes what is asked for, and returns the decision.
 
     Raises:
@@ -60,6 +64,8 @@ def write_decision(folder: Path, *, json_file: Path | None, junit: Path | None) 
         write_whole(json_file, json.dumps(asdict(judged), indent=1, ensure_ascii=False) + "\n")
     if junit is not None:
         write_junit(junit, judged)
+    if sarif is not None:
+        write_sarif(sarif, judged, str(plan or folder))
     return judged
 
 

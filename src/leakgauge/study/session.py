@@ -16,8 +16,9 @@ from rich.text import Text
 
 from leakgauge.compute import Compute, available
 from leakgauge.executor import Executor, LocalPool
-from leakgauge.files import write_whole
+from leakgauge.files import fingerprint_of_file, write_whole
 from leakgauge.report.html import render
+from leakgauge.report.sheet import commit_of, sheet
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explained import Explained
 from leakgauge.study.grammar import example_text, read_yaml
@@ -32,6 +33,10 @@ OTHERS = 42
 """Width of the summary's columns beside the setting."""
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
+
+
+SHEET = "sheet.html"
+"""File of the page that a person signs, beside the report."""
 
 
 class Unexplained(Exception):
@@ -190,14 +195,19 @@ def print_explained(console: Console, explained: Explained) -> None:
             console.print(row, markup=False, highlight=False)
 
 
-def write_reports(store: Store, told: dict[str, object] | None = None) -> tuple[Path, Path]:
-    """report.html and report.json, each written whole.
+def write_reports(
+    store: Store, told: dict[str, object] | None = None, *, by: str = "", to: str = ""
+) -> tuple[Path, Path]:
+    """report.html, report.json and the sheet to sign, sheet.html, each written whole.
 
     Args:
         told: the store's `summary`, where it is at hand.
+        by, to: who audited, and for whom, on the sheet.
     """
     told = summary(store) if told is None else told
     path = write_json(store, told)
+    signed = sheet(told, digest=fingerprint_of_file(path), commit=commit_of(store.folder), by=by, to=to)
+    write_whole(store.folder / SHEET, signed, FREE_SPACE)
     text = render(told | {"trials": store.each()}, store.pictures())
     return write_whole(store.folder / "report.html", text, FREE_SPACE), path
 

@@ -99,7 +99,11 @@ def judge(
     reasons += [Reason(Why.UNEXPLAINED, f"explained: {doubt}") for doubt in doubts]
     reasons += [_failures(group) for group, _ in rows if group.failed]
     reasons += [
-        Reason(Why.UNRELIABLE, f"unreliable: {group.title}: {flag.sentence}")
+        Reason(
+            Why.UNRELIABLE,
+            f"unreliable: {group.title}: {flag.sentence}",
+            f"The audit doubts its own result: {flag.sentence}",
+        )
         for group, found in rows
         for flag in found.flags
     ]
@@ -150,15 +154,19 @@ def _of_setting(
         none = "no attack tried here recovers the undefended controls, so it cannot pass"
         if not here:
             none = "no attack tried here gave a result, so nothing was tested"
-        reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}"))
+        reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}", _capital(none)))
     elif setting.defended and all(_uninformed(group) for group in able):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
-        reasons.append(Reason(Why.UNINFORMED, f"knowledge: {setting.words}: {none}"))
+        reasons.append(Reason(Why.UNINFORMED, f"knowledge: {setting.words}: {none}", _capital(none)))
     if able and not any(_searches(group) for group in able):
         advice = next((_no_search(group) for group in idle if _searches(group)), "add auto to attacks")
         none = f"only reads without a search were tried, and a search may find what they miss: {advice}"
-        reasons.append(Reason(Why.UNSEARCHED, f"search: {setting.words}: {none}"))
+        reasons.append(Reason(Why.UNSEARCHED, f"search: {setting.words}: {none}", _capital(none)))
     return reasons
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _searches(group: TrialGroup) -> bool:

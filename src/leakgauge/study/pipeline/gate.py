@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leakgauge import __version__
 from leakgauge.files import write_whole
 from leakgauge.study.document import summary
 from leakgauge.study.store import Store
@@ -33,6 +35,28 @@ def write_junit(path: Path, judged: Judged) -> Path:
             ET.SubElement(case, "skipped", {"message": "the plan has no gate"})
     ET.indent(suites)
     return write_whole(path, ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
+
+
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
+    """Each reason against passing as a result of SARIF 2.1.0, at the plan's file, for code scanning.
+
+    Args:
+        plan: the plan's path in the repository; where it is not known, the folder of the audit.
+    """
+    kinds = [reason.partition(":")[0] for reason in judged.reasons]
+    rules = [{"id": kind, "shortDescription": {"text": f"the gate's limit on {kind}"}} for kind in dict.fromkeys(kinds)]
+    place = {"physicalLocation": {"artifactLocation": {"uri": plan}, "region": {"startLine": 1}}}
+    results = [
+        {"ruleId": kind, "level": "error", "message": {"text": _printable(reason)}, "locations": [place]}
+        for kind, reason in zip(kinds, judged.reasons, strict=True)
+    ]
+    tool = {"driver": {"name": "leakgauge", "version": __version__, "rules": rules}}
+    run = {"tool": tool, "automationDetails": {"id": f"leakgauge gate/{judged.audit}"}, "results": results}
+    whole = {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
+    return write_whole(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
 def _setting(scenario: Mapping[str, Any]) -> str:

@@ -1,0 +1,79 @@
+"""One page in plain words, for a signature."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from leakgauge.report.sheet import browser, commit_of, print_pdf, sheet
+from report.fixture import CASES, fixture
+
+REPORT = fixture(CASES[:2])[0]
+
+
+class Text(HTMLParser):
+    """What a reader reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = ""
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def read(html: str) -> str:
+    parser = Text()
+    parser.feed(html)
+    return " ".join(parser.words.split())
+
+
+def test_it_says_what_is_signed() -> None:
+    digest = sha256(b"report").hexdigest()
+    words = read(sheet(REPORT, digest=digest, commit="abc123", by="A. Engineer", to="Ward 7"))
+    decision = REPORT["decision"]
+    for part in (decision["title"], decision["reason"], decision["next"]["step"], decision["again_when"], digest):
+        assert " ".join(str(part).split()) in words
+    for part in ("A. Engineer", "Ward 7", "abc123", "Signature", "What was not", "Until 20"):
+        assert part in words
+    for item in decision["out_of_scope"]:
+        assert item["what"] in words
+
+
+def test_what_a_report_lacks_stops_no_page_and_what_it_holds_is_no_markup() -> None:
+    assert "Signature" in sheet({}, digest="")
+    named = REPORT | {"config": {**REPORT["config"], "name": "<script>alert(1)</script>"}}
+    assert "<script>alert" not in sheet(named, digest="")
+
+
+def test_a_commit_is_of_the_folder(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) == ""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    assert re.fullmatch("[0-9a-f]{12}", commit_of(tmp_path))
+    (tmp_path / "plan.yaml").touch()
+    assert commit_of(tmp_path).endswith("not committed")
+
+
+@pytest.mark.slow
+def test_it_prints_on_one_page(tmp_path: Path) -> None:
+    command = browser()
+    if command is None:
+        pytest.skip("needs a browser")
+    long = "a defence with a label of many words, as people write them"
+    first = REPORT["verdict"]["findings"][0]
+    findings = [first | {"scenario": first["scenario"] | {"defense": f"{long} {i}"}} for i in range(9)]
+    report = REPORT | {"verdict": REPORT["verdict"] | {"findings": findings}}
+    (tmp_path / "sheet.html").write_text(sheet(report, digest="0" * 64), encoding="utf-8")
+    assert print_pdf(tmp_path / "sheet.html", tmp_path / "sheet.pdf", command)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", (tmp_path / "sheet.pdf").read_bytes())) == 1
+    assert not print_pdf(tmp_path / "sheet.html", tmp_path / "no.pdf", str(tmp_path / "none"))

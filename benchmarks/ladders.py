@@ -12,10 +12,9 @@ from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.plain_model import plain_model
-from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes.exact_reads import EXACT
 from leakgauge.attacks.recipes.order_search import orders_of, several_steps
-from leakgauge.clients import FedAvg, client_update
+from leakgauge.clients import client_update
 from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN
@@ -103,7 +102,7 @@ def reads_of(plan: FrontierPlan) -> list[ReadRow]:
             local_training=row.client.value if Known.LOCAL_TRAINING in known else None,
             defense=defense if Known.DEFENSE in known else None,
         )
-        return plain_model(plain_round(Observation(task, update, knowledge)))
+        return plain_model(Observation(task, update, knowledge).plain)
 
     def tried(name: str, defense: Defense | None) -> tuple[int, int]:
         seen = observed(defense)
@@ -152,15 +151,15 @@ def _ordered(seen: Observation, batch: Batch) -> tuple[int, int]:
     """Whether the order that the client drew is among those that the last layer's steps leave; by one who is not told
     the defence."""
     client = several_steps(seen)
-    if client is None or not isinstance(client, FedAvg):
+    if client is None or client.loop is None:
         return 0, 0
-    size, g = client.batch_size or len(batch), torch.Generator().manual_seed(0)
+    size, g = client.parts(len(batch))[0], torch.Generator().manual_seed(0)
     orders = list(orders_of(batch.labels.tolist(), size, MOST_ORDERS, g))
     if not 1 < len(orders) < MOST_ORDERS:
         return 0, 0
     naive = Observation(seen.task, seen.update, Knowledge(batch.labels, len(batch), client))
     steps = read_head_steps(naive, orders, g).steps
-    visited = [batch.labels[i].tolist() for i in client.order(len(batch), Draws(0))]
+    visited = [batch.labels[i].tolist() for i in client.loop.order(len(batch), Draws(0))]
     drawn = tuple(label for part in visited for label in sorted(part))
     right = isinstance(steps, HeadSteps) and drawn in steps.orders and len(steps.orders) < len(orders)
     return int(right), int(right)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from leakgauge.clients import FedAvg
+from leakgauge.clients import FedAvg, LocalTraining
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
@@ -35,20 +35,24 @@ class StepSearch:
 
     attack: Attack
     epochs: tuple[int, ...] = (1, 2, 4, 8)
-    client: FedAvg = field(default_factory=FedAvg)
+    client: LocalTraining = field(default_factory=FedAvg)
     rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         require(bool(self.epochs), "epochs", "is empty", "give at least one candidate")
         require(all(e > 0 for e in self.epochs), "epochs", f"are {self.epochs}", "give positive numbers")
         require(all(r > 0 for r in self.rates), "rates", f"are {self.rates}", "give positive learning rates")
-        require(isinstance(self.client, FedAvg), "client", f"is {type(self.client).__name__}", "give fedavg")
+        require(isinstance(self.client, LocalTraining), "client", f"is {type(self.client).__name__}", "give fedavg")
 
     @property
     def candidates(self) -> tuple[FedAvg, ...]:
         """Every number of epochs with every learning rate."""
-        rates = self.rates or (self.client.lr,)
-        return tuple(replace(self.client, epochs=epochs, lr=rate) for epochs in self.epochs for rate in rates)
+        rates = self.rates or (self.client.optimiser.lr,)
+        return tuple(
+            replace(self.client, epochs=epochs, optimiser=self.client.optimiser.with_rate(rate))
+            for epochs in self.epochs
+            for rate in rates
+        )
 
     def reconstruct(
         self,

@@ -139,8 +139,8 @@ def gain(inputs: Inputs) -> Iterator[Row]:
     client = replace(SMALL, defense=Named("signs", "sign"))
     batch = client.batch(inputs.data)
     gains: dict[str, SignGain] = {
-        "tanh(g), as printed": Fixed(1 / client.lr),
-        "tanh(10⁴ g)": Fixed(1e4 / client.lr),
+        "tanh(g), as printed": Fixed(1 / client.optimiser.lr),
+        "tanh(10⁴ g)": Fixed(1e4 / client.optimiser.lr),
         "tanh(g/rms)": PerTensorRMS(1.0),
         "tanh(3g/rms)": PerTensorRMS(3.0),
         "tanh(10g/rms)": PerTensorRMS(10.0),

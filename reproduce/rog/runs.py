@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.polish import LABEL_FREE, Denoise
 from leakgauge.attacks.recipes import rog
-from leakgauge.clients import FedAvg, client_update
+from leakgauge.clients import FedAvg, LocalTraining, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet
 from leakgauge.defenses import Defense
@@ -84,7 +84,7 @@ class Client:
         return DataSpec((3, self.size, self.size), 1000)
 
     @property
-    def protocol(self) -> FedAvg:
+    def protocol(self) -> LocalTraining:
         """τ full-batch steps."""
         return FedAvg(epochs=self.steps, lr=self.lr)
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
@@ -181,7 +180,7 @@ def attack(
     plain = FedSGD() if update.header.kind is UpdateKind.GRADIENT else None
     given = Knowledge(local_training=plain) if knows is None else knows
     generator = torch.Generator().manual_seed(seed)
-    observation = plain_round(Observation(task, update, given))
+    observation = Observation(task, update, given).plain
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
     return found.in_parts(task)
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cases import MODELS, SPEC, batch, task
-from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update, example_gradients, raw_update
+from leakgauge.clients import (
+    FedAvg,
+    FedSGD,
+    LocalTraining,
+    SecureAggregation,
+    client_update,
+    example_gradients,
+    raw_update,
+)
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -35,16 +43,16 @@ def close(a: dict, b: dict, rtol: float = 1e-9) -> bool:
     ],
     ids=repr,
 )
-def test_fedavg_is_torch_sgd(protocol: FedAvg, mode: Mode) -> None:
+def test_fedavg_is_torch_sgd(protocol: LocalTraining, mode: Mode) -> None:
     t, b = task("normed", mode), batch(5)
     module = copy.deepcopy(t.module).train(mode is Mode.TRAIN)
     optimiser = torch.optim.SGD(
         module.parameters(),
-        protocol.lr,
-        protocol.momentum,
-        protocol.dampening,
-        protocol.weight_decay,
-        protocol.nesterov,
+        protocol.optimiser.lr,
+        protocol.optimiser.momentum,
+        protocol.optimiser.dampening,
+        protocol.optimiser.weight_decay,
+        protocol.optimiser.nesterov,
     )
     for index in protocol.order(5, Draws(3)):
         optimiser.zero_grad()
@@ -75,7 +83,7 @@ def test_shuffled_order_is_a_draw() -> None:
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.sampled_from([FedSGD(), FedAvg(epochs=2, lr=0.2)]))
-def test_4_aggregate_is_the_weighted_mean(sizes: list[int], client: FedSGD | FedAvg) -> None:
+def test_4_aggregate_is_the_weighted_mean(sizes: list[int], client: FedSGD | LocalTraining) -> None:
     t, b = task(), batch(sum(sizes))
     together = client_update(t, SecureAggregation(cohort=len(sizes), client=client, sizes=tuple(sizes)), b, Draws(0))
     parts = zip(b.inputs.split(sizes), b.labels.split(sizes), sizes, strict=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import batch, task
-from leakgauge.clients import FedAvg, FedSGD, client_update
+from leakgauge.clients import FedAvg, FedSGD, LocalTraining, client_update
 from leakgauge.defenses import ClientDP, Clip, Compose, noise, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -14,7 +14,7 @@ from leakgauge.tensors import map_tensors, squared_norm
 
 
 @pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(epochs=2, batch_size=2, lr=0.1)], ids=repr)
-def test_it_clips_the_whole_update_and_adds_noise_of_the_stated_size(protocol: FedSGD | FedAvg) -> None:
+def test_it_clips_the_whole_update_and_adds_noise_of_the_stated_size(protocol: FedSGD | LocalTraining) -> None:
     t, b, norm, z = task("relu"), batch(4), 0.05, 0.4
     raw = client_update(t, protocol, b, Draws(0)).tensors
     assert float(squared_norm(raw).sqrt()) > norm

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.matching import Simulator
-from leakgauge.clients import FedAvg, FedSGD, client_update, example_gradients
+from leakgauge.clients import FedAvg, FedSGD, LocalTraining, client_update, example_gradients
 from leakgauge.defenses import DPSGD, Clip, ClipExamples, Compose, TopK, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -69,7 +69,7 @@ def test_it_is_what_opacus_does() -> None:
     assert all(torch.allclose(sent[k], theirs[k], rtol=1e-4, atol=1e-7) for k in sent)
 
 
-def drawn(protocol: FedSGD | FedAvg, n: int, z: float, norm: float, seeds: int = 20) -> torch.Tensor:
+def drawn(protocol: FedSGD | LocalTraining, n: int, z: float, norm: float, seeds: int = 20) -> torch.Tensor:
     """Noise on the update, over draws, flat."""
     t, b = task("relu"), batch(n)
     plain = client_update(t, protocol, b, Draws(0), defense=ClipExamples(norm=norm)).tensors

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from docs.pages import blocks
 from leakgauge.cli import main
 from leakgauge.cli.frontier import example_text, quick
-from leakgauge.clients import FedAvg, SecureAggregation, client_update
+from leakgauge.clients import FedAvg, LocalTraining, SecureAggregation, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
 from leakgauge.frontiers import costs
@@ -220,7 +220,7 @@ def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest
     once, eight = (FedAvg(epochs=epochs, lr=0.1) for epochs in (1, 8))
     clock = iter(range(10_000))
 
-    def update(task: Task, client: FedAvg, *given: Any, **also: Any) -> Update:
+    def update(task: Task, client: LocalTraining, *given: Any, **also: Any) -> Update:
         for _ in range(client.epochs):
             next(clock)
         return client_update(task, client, *given, **also)

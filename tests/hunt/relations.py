@@ -13,7 +13,7 @@ import torch
 
 from hunt.scenarios import Scenario, recipes, wrong
 from hunt.zoo import POOLS, reworded
-from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, SecureAggregation
+from leakgauge.clients import SGD, FedSGD, SecureAggregation
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Clip, Compose, Defense, NoDefense, TopK
 from leakgauge.observation import Reconstruction, Status
@@ -154,16 +154,16 @@ LOUD = ("certificate",)
 def loops(client: Protocol, examples: int) -> list[Protocol]:
     """The same local training in other words."""
     found: list[Protocol] = [SecureAggregation(cohort=1, client=client), _subclass(client)]
-    if isinstance(client, FedAvg):
-        found.append(client.training)
-        if client.batch_size is None:
-            found += [replace(client, batch_size=examples), replace(client.training, batch_size=examples + 3)]
-            found.append(replace(client, shuffle=True))
-        if client.epochs == 1 and client.batch_size is None:
-            found.append(replace(client.training, proximal=0.1))
-            found.append(replace(client.training, batch_size=1, accumulate=examples))
-    if isinstance(client, LocalTraining) and isinstance(client.optimiser, SGD):
-        found.append(replace(client, optimiser=_subclass(client.optimiser)))
+    loop = client.loop
+    if loop is not None and loop is client and isinstance(loop.optimiser, SGD):
+        plain = loop.accumulate == 1 and loop.clip is None and not loop.proximal and not loop.drop_last
+        if plain and loop.batch_size is None:
+            found += [replace(loop, batch_size=examples), replace(loop, batch_size=examples + 3)]
+            found.append(replace(loop, shuffle=True))
+        if plain and loop.epochs == 1 and loop.batch_size is None:
+            found.append(replace(loop, proximal=0.1))
+            found.append(replace(loop, batch_size=1, accumulate=examples))
+        found.append(replace(loop, optimiser=_subclass(loop.optimiser)))
     return found
 
 

@@ -268,7 +268,7 @@ def test_secure_aggregation_takes_its_client_by_name() -> None:
     client = {"secure-aggregation": {"cohort": 2, "client": {"fedavg": {"lr": 0.1}}}}
     data = {"source": "samples", "size": 16, "batch": 2, "batches": 2}
     plan = resolve_plan(tiny(clients=[client], data=data, defenses=["none"]))
-    assert plan.clients[0].value.client.lr == 0.1
+    assert plan.clients[0].value.client.optimiser.lr == 0.1
 
 
 @pytest.mark.parametrize("arguments", [None, {"width": 6}, {"width": 6, "deep": True}])

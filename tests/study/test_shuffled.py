@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.clients import FedAvg, client_update
+from leakgauge.clients import FedAvg, LocalTraining, client_update
 from leakgauge.data import Samples
 from leakgauge.data.source import Share, spec
 from leakgauge.defenses import NoDefense
@@ -46,7 +46,7 @@ def look(account: Setting, update: Update) -> Explained:
     return explain(account, update, Draws(0), Evidence(strangers, elsewhere))
 
 
-def with_client(account: Setting, client: FedAvg) -> Setting:
+def with_client(account: Setting, client: LocalTraining) -> Setting:
     return replace(account, protocol=client)
 
 
@@ -60,7 +60,7 @@ def one_epoch(account: Setting) -> Setting:
 
 
 def fast(account: Setting) -> Setting:
-    return with_client(account, replace(CLIENT, lr=1.5))
+    return with_client(account, replace(CLIENT, optimiser=CLIENT.optimiser.with_rate(1.5)))
 
 
 def others(account: Setting) -> Setting:
@@ -69,7 +69,7 @@ def others(account: Setting) -> Setting:
 
 
 def in_order(account: Setting) -> Setting:
-    assert isinstance(account.protocol, FedAvg)
+    assert isinstance(account.protocol, LocalTraining)
     return with_client(account, replace(account.protocol, shuffle=False))
 
 

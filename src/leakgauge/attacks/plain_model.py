@@ -15,16 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from leakgauge.attacks.products import LOOKUPS, PRODUCTS, SUMS, Product, Trace, alike, products_of, tensors_of
 from leakgauge.defenses import (
-    Clip,
-    ClipExamples,
-    GaussianNoise,
-    LaplaceNoise,
-    Prune,
-    Quantise,
-    RandomK,
-    Sign,
-    TopK,
     parts_of,
+    steps_of,
 )
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
@@ -34,9 +26,6 @@ from leakgauge.tracing import tokens_given
 from leakgauge.update import Update
 
 __all__ = ["PlainModel", "plain_model", "plain_task"]
-
-BLIND = (Clip, ClipExamples, TopK, RandomK, Prune, GaussianNoise, LaplaceNoise, Sign, Quantise)
-"""Defences that do the same to an entry whatever its tensor is called and wherever in it the entry stands."""
 
 CLOSE = 1e-3
 """Gradients of both models agree to so much of their largest entry."""
@@ -55,11 +44,12 @@ def plain_model(observation: Observation) -> Observation:
     update follow. Inputs and labels that are read mean the same.
 
     Proved by gradients of both models on random examples: where they differ, and behind a known defence that may go by
-    names, places or layers of the update (any but `BLIND` ones of unknown draws), the observation is returned as it is.
+    names, places or layers of the update (`Step.blind`), the observation is returned as it is.
     """
     task, known = observation.task, observation.knowledge
     parts = () if known.defense is None else parts_of(known.defense)
-    if any(type(part) not in BLIND or known.draws is not None for part in parts):
+    told = [steps_of(part) for part in parts]
+    if any(known.draws is not None or not steps or not all(s.blind for s in steps) for steps in told):
         return observation
     found = plain_task(task)
     if found is None:

@@ -1,9 +1,10 @@
 """How clients turn data into updates."""
 
-from leakgauge.clients.client import client_update, raw_update, rescales_entries, sent_update
+from leakgauge.clients.client import client_update, raw_update, sent_update
+from leakgauge.clients.cohort import cohort_view
 from leakgauge.clients.local_training import FedAvg, FedSGD, LocalTraining
 from leakgauge.clients.optimisers import SGD, Adam, Optimiser, adamw
-from leakgauge.clients.protocol import Protocol, example_gradients, mean_gradient
+from leakgauge.clients.protocol import GradientSum, Protocol, example_gradients, mean_gradient
 from leakgauge.clients.secure_aggregation import SecureAggregation
 
 __all__ = [
@@ -11,15 +12,16 @@ __all__ = [
     "Adam",
     "FedAvg",
     "FedSGD",
+    "GradientSum",
     "LocalTraining",
     "Optimiser",
     "Protocol",
     "SecureAggregation",
     "adamw",
     "client_update",
+    "cohort_view",
     "example_gradients",
     "mean_gradient",
     "raw_update",
-    "rescales_entries",
     "sent_update",
 ]

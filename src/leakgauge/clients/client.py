@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from leakgauge.clients.local_training import LocalTraining
 from leakgauge.clients.protocol import Protocol, example_rule, mean_gradient
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses.defense import Defense, NoDefense
@@ -63,15 +62,9 @@ def sent_update(protocol: Protocol, batch: Batch, draws: Draws, stages: Stages) 
     return stages(protocol, batch, draws)
 
 
-def rescales_entries(protocol: Protocol | None) -> bool:
-    """Whether the protocol's optimiser scales entries of one tensor unlike, as Adam does; closed forms do not hold."""
-    if isinstance(protocol, SecureAggregation):
-        return rescales_entries(protocol.client)
-    return isinstance(protocol, LocalTraining) and protocol.optimiser.rescales_entries
-
-
 def trained_on(protocol: Protocol, batch: Batch, draws: Draws, defense: Defense) -> Batch:
     """The examples as the clients trained on them: `batch`, but for what a defence of the batch changed."""
+    protocol = protocol.alone
     if not isinstance(protocol, SecureAggregation):
         return defense.on_batch(batch, draws.generator("batch"))
     counts = list(protocol.counts(len(batch)))
@@ -88,7 +81,7 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
 
     A mask that was fitted to a client's data (Soteria) is read from its update's zeros; a mean has none of them.
     """
-    if isinstance(protocol, SecureAggregation) and defense.fits_to_data:
+    if protocol.aggregates and defense.fits_to_data:
         raise InputError(
             "defenses",
             f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort",

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from leakgauge.clients.optimisers import SGD, Optimiser, OptimiserState
-from leakgauge.clients.protocol import GradientRule
+from leakgauge.clients.optimisers import SGD, Optimiser, OptimiserState, linear_steps
+from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.registry import CLIENTS
@@ -20,7 +20,7 @@ from leakgauge.update import UpdateKind
 
 @CLIENTS.register("local-training")
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining:
+class LocalTraining(Protocol):
     """Local steps of any optimiser from the broadcast θ₀; the update is the delta θ_τ − θ₀, unrolled differentiably.
 
     Buffers are carried from step to step. A step's gradient is, in this order: accumulated over minibatches, with the
@@ -59,6 +59,32 @@ class LocalTraining:
 
     def steps(self, examples: int) -> int:
         return self.epochs * self._minibatches(examples)
+
+    def parts(self, examples: int) -> tuple[int, ...]:
+        size = self.batch_size or max(examples, 1)
+        whole, left = divmod(examples, size)
+        an_epoch = (size,) * whole + ((left,) if left and not self.drop_last else ())
+        return an_epoch * self.epochs
+
+    def linear(self, examples: int) -> GradientSum | None:
+        """`None` where a step's examples count unlike (minibatches of unequal size that are accumulated), some are left
+        out, a proximal force acts, clipping acts at several steps, or the optimiser is not linear."""
+        parts = self.parts(examples)
+        an_epoch = parts[: self._minibatches(examples)]
+        steps = self.epochs * -(-len(an_epoch) // self.accumulate)
+        uneven = self.accumulate > 1 and len(set(an_epoch)) > 1
+        if uneven or sum(an_epoch) < examples or (steps > 1 and (self.proximal or self.clip is not None)):
+            return None
+        told = linear_steps(self.optimiser, steps)
+        if told is None:
+            return None
+        held = [an_epoch[i : i + self.accumulate] for i in range(0, len(an_epoch), self.accumulate)] * self.epochs
+        weights = tuple(weight * len(part) / self.accumulate for weight, part in zip(told[0], held, strict=True))
+        return GradientSum(weights, tuple(sum(part) for part in held), told[1], self.clip is not None)
+
+    @property
+    def loop(self) -> LocalTraining:
+        return self
 
     def _minibatches(self, examples: int) -> int:
         size = self.batch_size or max(examples, 1)
@@ -110,7 +136,7 @@ def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
 
 @CLIENTS.register("fedsgd")
 @dataclass(frozen=True)
-class FedSGD:
+class FedSGD(Protocol):
     """Sends the gradient of the mean loss over a batch (McMahan et al., 2017)."""
 
     kind: ClassVar[UpdateKind] = UpdateKind.GRADIENT
@@ -122,56 +148,33 @@ class FedSGD:
     def steps(self, examples: int) -> int:
         return 1
 
+    def linear(self, examples: int) -> GradientSum:
+        return GradientSum((1.0,), (examples,))
+
 
 @CLIENTS.register("fedavg")
-@dataclass(frozen=True, kw_only=True)
-class FedAvg:
+def FedAvg(
+    *,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    lr: float = 0.01,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    shuffle: bool = False,
+) -> LocalTraining:
     """Local SGD from the broadcast θ₀; the update is the delta θ_τ − θ₀, unrolled differentiably.
 
     Momentum and weight decay follow ``torch.optim.SGD``. Buffers are carried from step to step.
+    Differs from the ROG release, which unrolls from θ_τ; see *known defects* in the docs.
 
-    Attributes:
+    Args:
         epochs: passes over the client's batch.
         batch_size: of a local step; the last one of an epoch may be smaller. `None`: all examples.
         lr: local learning rate.
         momentum, dampening, nesterov, weight_decay: as in ``torch.optim.SGD``.
         shuffle: draw a new order every epoch. Sequential otherwise, as in Inverting Gradients' experiments.
-
-    Differs from the ROG release, which unrolls from θ_τ; see *known defects* in the docs.
     """
-
-    epochs: int = 1
-    batch_size: int | None = None
-    lr: float = 0.01
-    momentum: float = 0.0
-    dampening: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    shuffle: bool = False
-
-    kind: ClassVar[UpdateKind] = UpdateKind.DELTA
-
-    def __post_init__(self) -> None:
-        _ = self.training
-
-    @property
-    def training(self) -> LocalTraining:
-        """The same as local training of `SGD`."""
-        sgd = SGD(
-            lr=self.lr,
-            momentum=self.momentum,
-            dampening=self.dampening,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
-        return LocalTraining(optimiser=sgd, epochs=self.epochs, batch_size=self.batch_size, shuffle=self.shuffle)
-
-    def steps(self, examples: int) -> int:
-        return self.training.steps(examples)
-
-    def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
-        """Indices of the examples of each local step."""
-        return self.training.order(examples, draws)
-
-    def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
-        return self.training.local_training(task, batch, draws, gradient)
+    sgd = SGD(lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=weight_decay)
+    return LocalTraining(optimiser=sgd, epochs=epochs, batch_size=batch_size, shuffle=shuffle)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol as TypingProtocol
-from typing import runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 
+if TYPE_CHECKING:
+    from leakgauge.clients.local_training import LocalTraining
+
 GradientRule = Callable[
     [Task, Tensors, Tensors, Batch, torch.Generator | None, torch.Generator], tuple[Tensors, Tensors]
 ]
@@ -24,26 +28,104 @@ GradientRule = Callable[
 A defence that acts on per-example gradients replaces the plain rule at every local step."""
 
 
-@runtime_checkable
-class Protocol(TypingProtocol):
-    """Local training, differentiable in the batch.
+@dataclass(frozen=True)
+class GradientSum:
+    """An update as Σ_t weights[t]·g_t + decay·θ₀, g_t the mean gradient over the examples of step t, at its parameters.
 
-    Guarantees: a pure function of its arguments; the same draws give the same update; usable under
-    `torch.func` transforms.
+    Exact for any number of steps of one client. With one step, g is the mean over all examples at the broadcast θ₀.
+
+    Attributes:
+        weights: of each step's gradient; below zero for a delta.
+        sizes: examples of each step.
+        decay: what weight decay adds, in shares of the broadcast parameters.
+        shortened: the gradient was multiplied by an unknown factor of at most one besides (clipped).
     """
 
+    weights: tuple[float, ...]
+    sizes: tuple[int, ...]
+    decay: float = 0.0
+    shortened: bool = False
+
     @property
+    def total(self) -> float:
+        """Σ weights: what one gradient would have, were it the same at every step."""
+        return sum(self.weights)
+
+    @property
+    def factor(self) -> float | None:
+        """The multiple of the one mean gradient at θ₀ that the update is, decay apart; `None` where there are more, or
+        it is not known."""
+        return None if len(self.weights) != 1 or self.shortened else self.weights[0]
+
+
+class Protocol(ABC):
+    """Local training, differentiable in the batch. A client of one's own inherits from it.
+
+    Guarantees: a pure function of its arguments; the same draws give the same update; usable under
+    `torch.func` transforms. What attacks and accounts ask beyond the first three has an answer that is safe for any
+    loop; a better one makes more attacks applicable.
+    """
+
+    shuffle: bool = False  # whether the order of the examples is drawn
+
+    @property
+    @abstractmethod
     def kind(self) -> UpdateKind:
         """What the client sends."""
-        ...
 
+    @abstractmethod
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         """Raw update and the client's buffers afterwards."""
-        ...
 
+    @abstractmethod
     def steps(self, examples: int) -> int:
         """Gradients that a client with that many examples computes, the cost of one simulation."""
-        ...
+
+    def linear(self, examples: int) -> GradientSum | None:
+        """The update as a sum of gradients; `None` where it is no such sum, or nobody says which."""
+        del examples
+        return None
+
+    def parts(self, examples: int) -> tuple[int, ...]:
+        """Examples of each gradient that is computed, in turn."""
+        return (examples,) * self.steps(examples)
+
+    def clients(self, examples: int) -> tuple[tuple[Protocol, int], ...]:
+        """The clients whose mean is sent, with the examples of each."""
+        return ((self, examples),)
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether the mean of several clients is sent."""
+        return False
+
+    @property
+    def alone(self) -> Protocol:
+        """The client itself in the place of a cohort of it alone."""
+        return self
+
+    @property
+    def loop(self) -> LocalTraining | None:
+        """The steps of each client; `None` for one gradient, and for loops that are written otherwise."""
+        return None
+
+    def with_loop(self, change: Callable[[LocalTraining], LocalTraining]) -> Protocol:
+        """The same with another loop, where it has one."""
+        loop = self.loop
+        return self if loop is None else change(loop)
+
+    @property
+    def rescales_entries(self) -> bool:
+        """Whether entries of one tensor are scaled unlike, as Adam does, so that closed forms do not hold."""
+        loop = self.loop
+        return loop is not None and loop.optimiser.rescales_entries
+
+    def without_decay(self, examples: int) -> Protocol:
+        """The client that sends the same less `decay`, where it takes one step."""
+        told = self.linear(examples)
+        if told is None or not told.decay or len(told.weights) != 1:
+            return self
+        return self.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.without_decay()))
 
 
 def mean_gradient(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from leakgauge.clients.local_training import FedSGD
-from leakgauge.clients.protocol import GradientRule, Protocol
+from leakgauge.clients.local_training import FedSGD, LocalTraining
+from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.registry import CLIENTS
@@ -23,7 +23,7 @@ OneClient = Callable[[Batch, Draws], tuple[Tensors, Tensors]]
 
 @CLIENTS.register("secure-aggregation")
 @dataclass(frozen=True, kw_only=True)
-class SecureAggregation:
+class SecureAggregation(Protocol):
     """Mean of the cohort's updates, weighted by example counts: Σ nᵢ·uᵢ / Σ nᵢ.
 
     The batch handed to `local_training` holds all clients' examples, one client after the other. No
@@ -69,11 +69,50 @@ class SecureAggregation:
     def steps(self, examples: int) -> int:
         return max(self.client.steps(n) for n in self.counts(examples)) * self.cohort
 
+    def clients(self, examples: int) -> tuple[tuple[Protocol, int], ...]:
+        every = (self.client.clients(count) for count in self.counts(examples))
+        return tuple(one for members in every for one in members)
+
+    def parts(self, examples: int) -> tuple[int, ...]:
+        return tuple(part for client, count in self.clients(examples) for part in client.parts(count))
+
+    def linear(self, examples: int) -> GradientSum | None:
+        """One sum where the clients' are alike and take one step each; else all their steps, at points of their own."""
+        if not self.aggregates:
+            return self.client.linear(examples)
+        each = [(client.linear(count), count / examples) for client, count in self.clients(examples)]
+        told = [(one, share) for one, share in each if one is not None and not one.shortened]
+        if len(told) < len(each):
+            return None
+        first = told[0][0]
+        if len(first.weights) == 1 and all((one.weights, one.decay) == (first.weights, first.decay) for one, _ in told):
+            return replace(first, sizes=(examples,))
+        weights = tuple(share * weight for one, share in told for weight in one.weights)
+        sizes = tuple(size for one, _ in told for size in one.sizes)
+        return GradientSum(weights, sizes, sum(share * one.decay for one, share in told))
+
+    @property
+    def aggregates(self) -> bool:
+        return self.cohort > 1 or self.client.aggregates
+
+    @property
+    def alone(self) -> Protocol:
+        return self if self.cohort > 1 else self.client.alone
+
+    @property
+    def loop(self) -> LocalTraining | None:
+        return self.client.loop
+
+    def with_loop(self, change: Callable[[LocalTraining], LocalTraining]) -> Protocol:
+        return replace(self, client=self.client.with_loop(change))
+
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         return self.mean_of(batch, draws, lambda own, its: self.client.local_training(task, own, its, gradient))
 
     def mean_of(self, batch: Batch, draws: Draws, one: OneClient) -> tuple[Tensors, Tensors]:
         """Mean of what `one` makes of each client's examples and draws, of updates and of floating buffers alike."""
+        if self.cohort == 1:
+            return one(batch, draws)
         counts = list(self.counts(len(batch)))
         inputs, labels = torch.split(batch.inputs, counts), torch.split(batch.labels, counts)
         updates, buffers = [], []

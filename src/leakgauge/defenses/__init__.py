@@ -2,7 +2,17 @@
 
 from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples
 from leakgauge.defenses.compose import Compose, parts_of
-from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, view_of
+from leakgauge.defenses.defense import (
+    AttackerView,
+    Defense,
+    NoDefense,
+    kept_factor,
+    mixes_examples,
+    only_scales,
+    shortens,
+    steps_of,
+    view_of,
+)
 from leakgauge.defenses.dp_sgd import DPSGD, AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.noise import (
@@ -53,12 +63,17 @@ __all__ = [
     "TopK",
     "Transform",
     "fed_cdp",
+    "kept_factor",
     "laplace",
     "layers_of",
+    "mixes_examples",
     "noise",
+    "only_scales",
     "parts_of",
     "qsgd",
+    "shortens",
     "sign",
+    "steps_of",
     "transform",
     "view_of",
 ]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import gaussian_view, normal_like, replaying_view, require_bound, require_multiplier
+from leakgauge.defenses.steps import Noise, PerExampleScale, Scale, Step
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
@@ -49,6 +50,9 @@ class Clip(Defense):
         counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
         return map_tensors(lambda t: torch.where(counts, t * factor, torch.zeros_like(t)), tensors)
 
+    def steps(self) -> tuple[Step, ...]:
+        return (Scale(bound=self.norm),)
+
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         del update, draw
         return AttackerView(simulate=lambda raw: self.on_update(raw, None))
@@ -85,6 +89,9 @@ class ClipExamples(Defense):
 
         return map_tensors(clipped, per_example)
 
+    def steps(self) -> tuple[Step, ...]:
+        return (PerExampleScale(bound=self.norm),)
+
 
 @DEFENSES.register("client-dp")
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +118,9 @@ class ClientDP(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         sigma = self.noise_multiplier * self.norm
         return map_tensors(lambda t: t + sigma * normal_like(t, generator), self._clipped(tensors))
+
+    def steps(self) -> tuple[Step, ...]:
+        return Scale(bound=self.norm), Noise(sigma=self.noise_multiplier * self.norm)
 
     def _clipped(self, tensors: Tensors) -> Tensors:
         return Clip(norm=self.norm).on_update(tensors, None)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, child_generator
+from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, child_generator, inherited_view, steps_of
 from leakgauge.defenses.mechanism import gaussian_view
+from leakgauge.defenses.steps import Step, in_turn
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
@@ -77,6 +78,9 @@ class Compose(Defense):
             tensors = defense.on_update(tensors, child_generator(generator))
         return tensors
 
+    def steps(self) -> tuple[Step, ...]:
+        return in_turn(tuple(step for defense in self.defenses for step in steps_of(defense)))
+
     def without_noise(self) -> Defense:
         return Compose(tuple(defense.without_noise() for defense in self.defenses))
 
@@ -85,9 +89,9 @@ class Compose(Defense):
         views: list[AttackerView] = []
         seen: Update | None = update
         for part, own in zip(reversed(self.defenses), reversed(draws), strict=True):
-            view = part.attacker_view(update, own)
+            view = inherited_view(part, update, own)
             if own is None and seen is not None and seen is not update and view.support is None:
-                uncovered = part.attacker_view(seen, None)
+                uncovered = inherited_view(part, seen, None)
                 view = view if uncovered.support is None else uncovered
             views.insert(0, view)
             seen = _before(part, view, seen)

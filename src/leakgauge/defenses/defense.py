@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from leakgauge.defenses.steps import Mask, Mix, Nonlinear, PerExampleScale, Scale, Stage, Step, changed_since, named
 from leakgauge.draws import Draws
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -129,6 +131,16 @@ class Defense:
         silent = any(_anew(kind, stage, than="attacker_view") for stage in ("on_update", "for_batch"))
         return silent or (examples and _anew(kind, "on_example_gradients", than="without_noise"))
 
+    def steps(self) -> tuple[Step, ...]:
+        """What it does; a stage of one's own without steps is `Nonlinear`. Ask through `steps_of`."""
+        acts = (
+            (Stage.BATCH, type(self).on_batch is not Defense.on_batch),
+            (Stage.EXAMPLES, self.acts_on_examples),
+            (Stage.UPDATE, self.acts_on_update),
+        )
+        own = tuple(Nonlinear(stage=stage) for stage, does in acts if does)
+        return (*own, Nonlinear(looks=True)) if self.fits_to_data else own
+
     def without_noise(self) -> Defense:
         """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.
 
@@ -154,6 +166,41 @@ def _anew(kind: type[Defense], stage: str, *, than: str) -> bool:
     return own is not other and issubclass(own, other)
 
 
+def steps_of(defense: Defense | None) -> tuple[Step, ...]:
+    """What a defence does, in turn; nothing for none.
+
+    A class that derives from a defence and changes one of its stages, or what they call, keeps none of its steps.
+    """
+    if defense is None:
+        return ()
+    kind = type(defense)
+    base = next(one for one in kind.__mro__ if "steps" in vars(one))
+    if base is Defense or not changed_since(kind, base):
+        return named(defense.steps(), kind.__name__)
+    changed = tuple(replace(step, derived=True) for step in Defense.steps(defense) if isinstance(step, Nonlinear))
+    return named(changed, kind.__name__)
+
+
+def only_scales(defense: Defense | None) -> bool:
+    """Whether entries are multiplied by factors of at most one, and nothing else is done to them."""
+    return all(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
+
+
+def shortens(defense: Defense | None) -> bool:
+    """Whether the update, or examples' gradients, may lose length."""
+    return any(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
+
+
+def mixes_examples(defense: Defense | None) -> bool:
+    """Whether the client trains on mixtures of its examples."""
+    return any(isinstance(step, Mix) and step.several for step in steps_of(defense))
+
+
+def kept_factor(defense: Defense | None, tensor: Tensor) -> float:
+    """What entries of a tensor that were not left out were multiplied by, as far as that is known."""
+    return math.prod(step.factor(tensor) for step in steps_of(defense) if isinstance(step, Mask))
+
+
 def child_generator(generator: torch.Generator) -> torch.Generator:
     """A new stream drawn from `generator`, for one of several users of it."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
@@ -166,7 +213,13 @@ def view_of(defense: Defense, update: Update, draws: Draws | None) -> AttackerVi
     """
     wide = map_tensors(lambda t: t.to(torch.promote_types(t.dtype, torch.float32)), update.tensors)
     update = replace(update, tensors=wide)
-    return defense.attacker_view(update, None if draws is None else draws.generator("update"))
+    return inherited_view(defense, update, None if draws is None else draws.generator("update"))
+
+
+def inherited_view(defense: Defense, update: Update, draw: torch.Generator | None) -> AttackerView:
+    """Its `attacker_view`; that of a base whose stages it has changed says nothing of it."""
+    silent = Defense.tells_nothing.fget(defense)  # type: ignore[attr-defined]
+    return AttackerView() if silent else defense.attacker_view(update, draw)
 
 
 @DEFENSES.register("none")

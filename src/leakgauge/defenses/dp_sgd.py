@@ -13,6 +13,7 @@ from torch import Tensor
 from leakgauge.defenses.clip import ClipExamples, squared_rows
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import gaussian_view, normal_like, require_bound, require_multiplier
+from leakgauge.defenses.steps import Noise, PerExampleScale, Stage, Step
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
@@ -52,6 +53,14 @@ class DPSGD(Defense):
         so that it is in their mean once."""
         clipped = self.without_noise().on_example_gradients(per_example, generator)
         return map_tensors(lambda g: g + self.noise_on_mean(g.shape[0]) * normal_like(g[:1], generator), clipped)
+
+    def steps(self) -> tuple[Step, ...]:
+        noise = Noise(stage=Stage.EXAMPLES, on_mean=self.noise_on_mean, multiplier=self._multiplier)
+        return PerExampleScale(bound=self.norm), noise
+
+    def _multiplier(self, examples: int | None, layers: int | None) -> float:
+        del examples, layers
+        return self.noise_multiplier
 
     def noise_on_mean(self, examples: int) -> float:
         """Standard deviation on the mean gradient of one step."""
@@ -178,6 +187,27 @@ class FedCDP(Defense):
         on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
         return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
 
+    def steps(self) -> tuple[Step, ...]:
+        noise = Noise(
+            stage=Stage.EXAMPLES,
+            on_mean=self.noise_on_mean,
+            seen=None if isinstance(self.level, Multiplier) else lambda t: float(self.level.seen(t, self.norm, 1)),
+            multiplier=self._multiplier,
+        )
+        return PerExampleScale(bound=self.norm, by_layer=True, blind=False), noise
+
+    def _multiplier(self, examples: int | None, layers: int | None) -> float | str:
+        """An example moves the sum by C·√layers; noise on the sum is σC·√n (each example) or σC·n (on the mean)."""
+        if type(self.level) is not Multiplier:
+            return "fed-cdp at a signal-to-noise ratio scales its noise with the data"
+        if examples is None or layers is None:
+            return (
+                "fed-cdp clips layer by layer: its ε depends on the number of layers and of examples in a step, "
+                "not given"
+            )
+        sums = examples if self.after_averaging else math.sqrt(examples)
+        return self.level.sigma * sums / math.sqrt(layers)
+
     def noise_on_mean(self, examples: int) -> float | None:
         """Standard deviation on the mean gradient of one step; `None` where it depends on the data."""
         if not isinstance(self.level, Multiplier):
@@ -216,6 +246,9 @@ class ClipLayers(Defense):
         for names in layers_of(per_example).values():
             clipped |= clip.on_example_gradients({name: per_example[name] for name in names}, generator)
         return {name: clipped[name] for name in per_example}
+
+    def steps(self) -> tuple[Step, ...]:
+        return (PerExampleScale(bound=self.norm, by_layer=True, blind=False),)
 
 
 @DEFENSES.register("fed-cdp", needs="a model whose examples do not mix (no BatchNorm in train mode)")

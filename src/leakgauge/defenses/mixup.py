@@ -11,6 +11,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.steps import Mix, Step
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -54,6 +55,9 @@ class MixUp(Defense):
         draws = torch.rand(examples if self.per_example else 1, generator=generator, dtype=torch.float64)
         lam: Tensor = torch.from_numpy(betaincinv(self.alpha, self.alpha, draws.numpy()))
         return lam.expand(examples)
+
+    def steps(self) -> tuple[Step, ...]:
+        return (Mix(several=True),)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         n = len(batch)
@@ -140,6 +144,9 @@ class InstaHide(Defense):
             if self.k == 1 or float(row.max()) <= self.largest:
                 rows.append(row)
         return torch.stack(rows)
+
+    def steps(self) -> tuple[Step, ...]:
+        return (Mix(several=True),)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         n, private = len(batch), self.k - self.public_share

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import gaussian_view, normal_like, replaying_view
+from leakgauge.defenses.steps import Noise, Step
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
@@ -101,6 +102,9 @@ class GaussianNoise(Defense):
         sigma = self.scale.of(tensors)
         return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, sigma)
 
+    def steps(self) -> tuple[Step, ...]:
+        return (Noise(sigma=self.scale.sigma if type(self.scale) is Absolute else None),)
+
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         if draw is not None:
             return replaying_view(self.on_update, draw)
@@ -145,6 +149,9 @@ class LaplaceNoise(Defense):
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return self._added(tensors, _standard(tensors, generator))
+
+    def steps(self) -> tuple[Step, ...]:
+        return (Noise(sigma=self.scale.sigma if type(self.scale) is Absolute else None, gaussian=False),)
 
     def _added(self, tensors: Tensors, standard: Tensors) -> Tensors:
         return map_tensors(lambda t, sigma, x: t + sigma * x.to(t), tensors, self.scale.of(tensors), standard)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.steps import Grid, Step
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
@@ -119,6 +120,9 @@ class Quantise(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(self._round, tensors)
 
+    def steps(self) -> tuple[Step, ...]:
+        return (Grid(),)
+
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """`simulate` rounds with the gradient of the identity, `relaxed` does not round.
 
@@ -176,6 +180,9 @@ class QSGD(Defense):
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return map_tensors(self._round, tensors, _uniform(tensors, generator))
+
+    def steps(self) -> tuple[Step, ...]:
+        return (Grid(),)
 
     def _round(self, t: Tensor, u: Tensor) -> Tensor:
         def code(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.quantise import straight_through, unchanged
+from leakgauge.defenses.steps import Grid, Step
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
@@ -65,6 +66,9 @@ class Sign(Defense):
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(self._sent, tensors)
+
+    def steps(self) -> tuple[Step, ...]:
+        return (Grid(),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """`simulate` takes signs with the gradient of the identity, `relaxed` does not; `log_likelihood` is logistic.

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.steps import Mix, Step
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -117,6 +118,9 @@ class Transform(Defense):
                 hint = f"give low: {task.data.low:g} and high: {task.data.high:g}"
                 raise InputError("transform", f"clamps to {stated}, the data have {own}", hint)
         return task
+
+    def steps(self) -> tuple[Step, ...]:
+        return (Mix(several=False),)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Raises `InputError` where the examples are no pictures."""

@@ -11,7 +11,7 @@ from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.clients import Protocol, SecureAggregation
 from leakgauge.compute import Budget
 from leakgauge.data.source import Source, spec
-from leakgauge.defenses import Defense, NoDefense
+from leakgauge.defenses import Defense, parts_of
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.metric import Metric
 from leakgauge.observation import Known
@@ -61,7 +61,7 @@ class FrontierRow:
     @property
     def defended(self) -> bool:
         """Whether a mechanism changes what a client sends, rather than only how many examples are in it."""
-        return not isinstance(self.defense.value, NoDefense)
+        return bool(parts_of(self.defense.value))
 
     @property
     def steps(self) -> int:

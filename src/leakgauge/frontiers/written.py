@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leakgauge.clients import SecureAggregation
 from leakgauge.clients.client import refuse_combination
 from leakgauge.data.source import Source, spec
 from leakgauge.errors import InputError, require
@@ -203,7 +202,7 @@ def _row(config: FrontierConfig, client: Named, family: str, strength: int, give
     place = f"defenses.{family}[{strength}]"
     if given.client is not None:
         client = resolve(CLIENTS, given.client, f"{place}.client")
-    aggregates = isinstance(client.value, SecureAggregation)
+    aggregates = client.value.aggregates
     hint = "give what each client runs, and cohort: how many are aggregated"
     require(not aggregates, f"{place}.client", "aggregates by itself", hint)
     row = FrontierRow(

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 
-from leakgauge.defenses import (
-    DPSGD,
-    Absolute,
-    ClientDP,
-    Clip,
-    ClipExamples,
-    ClipLayers,
-    Defense,
-    FedCDP,
-    GaussianNoise,
-    Multiplier,
-    Soteria,
-    TopK,
-    Transform,
-    parts_of,
-)
-from leakgauge.defenses.noise import LaplaceNoise
+from leakgauge.defenses import Defense, parts_of, steps_of
+from leakgauge.defenses.steps import Mask, Mix, Noise, Nonlinear, PerExampleScale, Scale, Stage, Step
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of
 
 
@@ -126,95 +111,80 @@ def mechanism(
     defense: Defense, *, examples: int | None = None, layers: int | None = None, gradient: bool = True
 ) -> Mechanism | NoGuarantee:
     """The Gaussian mechanism in a defence, and its unit; see `guarantee`."""
-    parts = parts_of(defense)
-    if not parts:
+    if not parts_of(defense):
         return NoGuarantee("the update is sent as it is: neither clip nor noise")
-    heir = next((part for part in parts if _changed(part)), None)
+    steps = steps_of(defense)
+    heir = next((step for step in steps if isinstance(step, Nonlinear) and step.derived), None)
     if heir is not None:
-        return NoGuarantee(f"{_name(heir)} changes what the defence that it derives from does to an update")
-    by_client = _client_mechanism(parts)
+        return NoGuarantee(f"{heir.by} changes what the defence that it derives from does to an update")
+    by_client = _client_mechanism(steps, defense)
     if isinstance(by_client, Mechanism):
         return by_client
-    by_example = _example_mechanism(parts, examples, layers, gradient)
-    if isinstance(by_example, Mechanism) or any(part.acts_on_examples for part in parts):
+    by_example = _example_mechanism(steps, defense, examples, layers, gradient)
+    if isinstance(by_example, Mechanism) or any(step.stage is Stage.EXAMPLES for step in steps):
         return by_example
     return by_client
 
 
-def _client_mechanism(parts: Sequence[Defense]) -> Mechanism | NoGuarantee:
+def _client_mechanism(steps: Sequence[Step], defense: Defense) -> Mechanism | NoGuarantee:
     """The strongest clip + noise of the update stage after which nothing looks at the data."""
-    best: Mechanism | NoGuarantee = NoGuarantee(_why_not(parts))
+    best: Mechanism | NoGuarantee = NoGuarantee(_why_not(steps, defense))
     bound: float | None = None
-    for part in parts:
-        z = None
-        if _looks_again(part):
-            # A mask tells of the batch what the noise has hidden. Zeroing does not lengthen the update.
-            bound = bound if isinstance(part, Soteria) else None
-            if isinstance(best, Mechanism):
-                best = NoGuarantee(f"{_name(part)} looks at the batch after the noise")
-        elif isinstance(part, Clip):
-            bound = part.norm if math.isfinite(part.norm) else None
-        elif isinstance(part, ClientDP):
-            z, bound = part.noise_multiplier, None
-        elif isinstance(part, GaussianNoise):
-            z = part.scale.sigma / bound if bound is not None and type(part.scale) is Absolute else None
+    for step in (step for step in steps if step.stage is Stage.UPDATE):
+        if step.looks and isinstance(best, Mechanism):  # a mask tells of the batch what the noise has hidden
+            best = NoGuarantee(f"{step.by} looks at the batch after the noise")
+        if isinstance(step, Scale):
+            bound = step.bound if math.isfinite(step.bound) else None
+        elif isinstance(step, Noise):
+            z = step.sigma / bound if bound is not None and step.gaussian and step.sigma is not None else None
             bound = None
-        elif part.acts_on_update and not isinstance(part, TopK):
+            if z is not None and not (isinstance(best, Mechanism) and best.noise_multiplier >= z):
+                best = Mechanism(z, Unit.CLIENT)
+        elif not isinstance(step, Mask) or step.lengthens:  # zeroing does not lengthen the update
             bound = None
-        if z is not None and not (isinstance(best, Mechanism) and best.noise_multiplier >= z):
-            best = Mechanism(z, Unit.CLIENT)
     return best
 
 
 def _example_mechanism(
-    parts: Sequence[Defense], examples: int | None, layers: int | None, gradient: bool
+    steps: Sequence[Step], defense: Defense, examples: int | None, layers: int | None, gradient: bool
 ) -> Mechanism | NoGuarantee:
-    mixing = [p for p in parts if type(p).on_batch is not Defense.on_batch and not isinstance(p, Transform)]
+    mixing = [step for step in steps if step.stage is Stage.BATCH and not (isinstance(step, Mix) and not step.several)]
     if mixing:
-        return NoGuarantee(f"{_name(mixing[0])} changes the batch, so that one example may reach many gradients")
-    stage = [p for p in parts if p.acts_on_examples]
-    unknown = [p for p in stage if not isinstance(p, ClipExamples | ClipLayers | DPSGD | FedCDP)]
+        return NoGuarantee(f"{mixing[0].by} changes the batch, so that one example may reach many gradients")
+    stage = [step for step in steps if step.stage is Stage.EXAMPLES]
+    unknown = [step for step in stage if not isinstance(step, PerExampleScale | Noise)]
     if unknown:
-        return NoGuarantee(f"{_name(unknown[0])} changes example gradients in a way that is not known to be bounded")
-    noisy = [i for i, p in enumerate(stage) if isinstance(p, DPSGD | FedCDP)]
+        return NoGuarantee(f"{unknown[0].by} changes example gradients in a way that is not known to be bounded")
+    noisy = [i for i, step in enumerate(stage) if isinstance(step, Noise)]
     if noisy and noisy[0] != len(stage) - 1:
-        return NoGuarantee(f"{_name(stage[-1])} changes single gradients after the noise, which is in their mean only")
-    again = [p for p in parts if _looks_again(p)]
+        return NoGuarantee(f"{stage[-1].by} changes single gradients after the noise, which is in their mean only")
+    again = [step for step in steps if step.looks]
     if again:
-        return NoGuarantee(f"{_name(again[0])} looks at the batch after the noise")
+        return NoGuarantee(f"{again[0].by} looks at the batch after the noise")
     if not noisy:
-        return _noise_on_gradient(parts, stage, examples, gradient)
+        return _noise_on_gradient(steps, stage, defense, examples, gradient)
     last = stage[-1]
-    if isinstance(last, DPSGD):
-        return Mechanism(last.noise_multiplier, Unit.EXAMPLE)
-    assert isinstance(last, FedCDP)
-    return _fed_cdp(last, examples, layers)
+    assert isinstance(last, Noise)
+    z = NOT_BOUNDED if last.multiplier is None else last.multiplier(examples, layers)
+    return NoGuarantee(z) if isinstance(z, str) else Mechanism(z, Unit.EXAMPLE)
 
 
-def _fed_cdp(defense: FedCDP, examples: int | None, layers: int | None) -> Mechanism | NoGuarantee:
-    """An example moves the sum by C·√layers; noise on the sum is σC·√n (each example) or σC·n (on the mean)."""
-    if type(defense.level) is not Multiplier:
-        return NoGuarantee("fed-cdp at a signal-to-noise ratio scales its noise with the data")
-    if examples is None or layers is None:
-        return NoGuarantee(
-            "fed-cdp clips layer by layer: its ε depends on the number of layers and of examples in a step, not given"
-        )
-    sums = examples if defense.after_averaging else math.sqrt(examples)
-    return Mechanism(defense.level.sigma * sums / math.sqrt(layers), Unit.EXAMPLE)
+NOT_BOUNDED = "the noise on example gradients is not stated in units of what bounds them"
 
 
 def _noise_on_gradient(
-    parts: Sequence[Defense], stage: Sequence[Defense], examples: int | None, gradient: bool
+    steps: Sequence[Step], stage: Sequence[Step], defense: Defense, examples: int | None, gradient: bool
 ) -> Mechanism | NoGuarantee:
     """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it."""
-    first = next((p for p in parts if p.acts_on_update), None)
-    if not stage or not isinstance(first, GaussianNoise) or type(first.scale) is not Absolute:
-        return NoGuarantee(_why_not(parts))
+    first = next((step for step in steps if step.stage is Stage.UPDATE), None)
+    if not stage or not isinstance(first, Noise) or not first.gaussian or first.sigma is None:
+        return NoGuarantee(_why_not(steps, defense))
     last = stage[-1]
-    if not isinstance(last, ClipExamples):
+    assert isinstance(last, PerExampleScale)
+    if last.by_layer:
         return NoGuarantee("each layer is clipped by itself, so the bound of the whole depends on their number")
-    if not math.isfinite(last.norm):
-        return NoGuarantee(_why_not(parts))
+    if not math.isfinite(last.bound):
+        return NoGuarantee(_why_not(steps, defense))
     if not gradient:
         return NoGuarantee(
             "noise on a delta of steps with clipped gradients: one example moves the later steps by more than its own "
@@ -224,47 +194,20 @@ def _noise_on_gradient(
         return NoGuarantee(
             "noise on the mean of n clipped gradients: its ε depends on n, not given (dp-sgd scales the noise with n)"
         )
-    return Mechanism(first.scale.sigma * examples / last.norm, Unit.EXAMPLE)
+    return Mechanism(first.sigma * examples / last.bound, Unit.EXAMPLE)
 
 
-BOUNDED = (Clip, ClientDP, GaussianNoise, TopK, ClipExamples, ClipLayers, DPSGD, FedCDP, Soteria, Transform)
-"""What is known of these is known of their own members alone."""
-
-SAID = ("attacker_view", "tells_nothing")
-"""Members that change nothing that is sent."""
-
-
-def _changed(part: Defense) -> bool:
-    """Whether it derives from one of `BOUNDED`, and writes one of its members anew: stages call the others."""
-    kinds = type(part).__mro__
-    base = next((known for known in kinds if known in BOUNDED), None)
-    if base is None:
-        return False
-    fixed = set(dir(base)) - {field.name for field in fields(base)} - set(SAID)
-    own = {name for kind in kinds[: kinds.index(base)] for name in vars(kind) if not name.startswith("__")}
-    return bool(own & fixed)
-
-
-def _looks_again(part: Defense) -> bool:
-    """Whether its update stage was bound to the raw batch."""
-    return type(part).for_batch is not Defense.for_batch
-
-
-def _why_not(parts: Sequence[Defense]) -> str:
-    noises = [p for p in parts if isinstance(p, GaussianNoise)]
-    relative = [p for p in noises if type(p.scale) is not Absolute]
-    if relative:
+def _why_not(steps: Sequence[Step], defense: Defense) -> str:
+    noises = [step for step in steps if isinstance(step, Noise) and step.stage is Stage.UPDATE]
+    if any(step.gaussian and step.sigma is None for step in noises):
         return "the noise is scaled with the update itself, so its size depends on the data"
-    if noises:
+    if any(step.gaussian for step in noises):
         return "noise without a clip right before it: one unit may move the update by any amount"
-    if any(isinstance(p, LaplaceNoise) for p in parts):
+    if noises:
         return "Laplace noise answers to the L1 norm, which no clip here bounds, and is not counted"
-    if all(isinstance(p, Clip | ClipExamples | ClipLayers) for p in parts):
+    if steps and all(isinstance(step, Scale | PerExampleScale) for step in steps):
         return "clipping without noise bounds the update and hides nothing"
-    if any(isinstance(p, Soteria) for p in parts):
-        return "soteria sends the kept entries as they are"
-    return f"{', '.join(_name(p) for p in parts)}: no clip with noise of known size"
-
-
-def _name(part: Defense) -> str:
-    return type(part).__name__
+    looks = next((step for step in steps if step.looks and isinstance(step, Mask)), None)
+    if looks is not None:
+        return f"{looks.by.lower()} sends the kept entries as they are"
+    return f"{', '.join(type(part).__name__ for part in parts_of(defense))}: no clip with noise of known size"

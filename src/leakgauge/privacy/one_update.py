@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation
+from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
 from leakgauge.privacy.tested import Claim
@@ -14,8 +14,7 @@ from leakgauge.update import UpdateKind
 
 def local_batch(client: Protocol, examples: int) -> int:
     """Examples in one local step of a client."""
-    size = client.batch_size if isinstance(client, FedAvg | LocalTraining) else None
-    return min(size or examples, examples)
+    return max(client.parts(examples))
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,9 @@ class LocalUse:
             Raises:
                 InputError: the clients of a cohort cannot share so many examples.
         """
-        if isinstance(client, SecureAggregation):
-            each = [LocalUse.of(client.client, n) for n in client.counts(examples)]
-            return LocalUse(max(e.steps for e in each), min(e.smallest for e in each), each[0].gradient)
-        step = local_batch(client, examples)
-        steps = client.epochs if isinstance(client, FedAvg | LocalTraining) else client.steps(examples)
-        return LocalUse(steps, examples % step or step, client.kind is UpdateKind.GRADIENT)
+        each = [(one.parts(n), n) for one, n in client.clients(examples)]
+        steps = max(-(-sum(parts) // n) for parts, n in each)
+        return LocalUse(steps, min(min(parts) for parts, _ in each), client.kind is UpdateKind.GRADIENT)
 
 
 USEFUL = 1000.0

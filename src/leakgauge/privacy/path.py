@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakgauge.defenses import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, Defense, FedCDP, parts_of
+from leakgauge.defenses import Defense, steps_of
+from leakgauge.defenses.steps import PerExampleScale, Scale
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.privacy.canaries import Send
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
@@ -89,11 +90,10 @@ def of_defense(defense: Defense, examples: int | None = None) -> DefensePath:
         changed = defense.on_example_gradients({"update": rows}, generator)
         return defense.on_update(map_tensors(lambda g: g.mean(0), changed), generator)["update"]
 
-    fixed = None if any(isinstance(part, DPSGD) for part in parts_of(defense)) else examples
+    fixed = None if isinstance(mechanism(defense, layers=1), Mechanism) else examples
     return DefensePath(NoisePath(send_mean, found.unit, fixed), found.noise_multiplier, _bound(defense))
 
 
 def _bound(defense: Defense) -> float:
     """The clip norm of the defence, to which canaries are scaled."""
-    clips = (Clip, ClipExamples, ClipLayers, DPSGD, ClientDP, FedCDP)
-    return next(p.norm for p in reversed(parts_of(defense)) if isinstance(p, clips))
+    return next(step.bound for step in reversed(steps_of(defense)) if isinstance(step, Scale | PerExampleScale))

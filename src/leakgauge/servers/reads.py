@@ -10,39 +10,30 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import read_labels
-from leakgauge.clients.local_training import FedAvg
-from leakgauge.defenses import NoDefense
+from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.task import DataSpec
-from leakgauge.tensors import Wire
-from leakgauge.update import UpdateKind
+from leakgauge.view.entries import OPERATIONS, SentTensor
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
-UNKNOWN_STEPS = 64
-"""Local steps that a delta is taken to have where nobody says how many."""
 
 
 def gradient_factor(observation: Observation) -> float | None:
     """What to multiply the update by to get one mean gradient at the broadcast parameters.
 
-    1 for a gradient, −1/lr for a FedAvg delta of one local step without weight decay; `None` where several
-    steps, or steps that the server does not know, are summed.
+    1 for a gradient, −1/lr for a delta of one local step of plain SGD; `None` where several steps, or steps that the
+    server does not know, are summed.
     """
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return 1.0
-    protocol, examples = observation.knowledge.local_training, observation.examples
-    if not isinstance(protocol, FedAvg) or protocol.weight_decay or examples is None:
-        return None
-    return -1.0 / protocol.lr if protocol.steps(examples) == 1 else None
+    told = observation.linear
+    factor = None if told is None or told.decay else told.factor
+    return None if factor is None else 1 / factor
 
 
 def sums_gradients(observation: Observation) -> bool:
     """Whether the update is a weighted sum of gradients and nothing else: no weight decay, known protocol."""
-    protocol = observation.knowledge.local_training
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return True
-    return isinstance(protocol, FedAvg) and not protocol.weight_decay
+    told = observation.linear
+    return told is not None and not told.decay
 
 
 def row_errors(observation: Observation, name: str, *, terms: int) -> Float[Tensor, " rows"]:
@@ -51,20 +42,14 @@ def row_errors(observation: Observation, name: str, *, terms: int) -> Float[Tens
     A sum of n products is off by at most n·v of its largest partial sum, for which the row's largest entry stands
     (Higham, *Accuracy and Stability*, §3.1); a delta also as the parameter that it moved, once a step.
     """
-    wire, parameter = Wire.of(observation.update.tensors[name]), observation.task.parameters[name]
-    step = max(wire.arithmetic, torch.finfo(parameter.dtype).eps / 2)
-    sizes = observation.values(name).abs().reshape(len(parameter), -1).amax(1)
-    error: Tensor = (wire.unit + (terms + 8) * step) * sizes + wire.least
-    if observation.update.header.kind is UpdateKind.DELTA:
-        known, examples = observation.knowledge.local_training, observation.examples
-        moves = UNKNOWN_STEPS if known is None or examples is None else known.steps(examples)
-        error = error + moves * step * parameter.detach().to(error).abs().reshape(len(parameter), -1).amax(1)
-    return error
+    bound = SentTensor.of(observation, name, operations=terms + OPERATIONS)[...].bound
+    return bound.reshape(len(bound), -1).amax(1)
 
 
 def undefended(observation: Observation) -> bool:
     """Whether the server knows that there is no defence. One on the batch would not show in the numbers."""
-    return isinstance(observation.knowledge.defense, NoDefense)
+    defense = observation.knowledge.defense
+    return defense is not None and not parts_of(defense)
 
 
 SLACK = 1e-2

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes.information import image_information
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
@@ -34,7 +33,7 @@ def attempt(
     """
     try:
         with undisturbed():
-            found = attack.reconstruct(plain_round(observation), generator, budget=budget, compute=compute)
+            found = attack.reconstruct(observation.plain, generator, budget=budget, compute=compute)
         return checked(found, observation.task.data)
     except InputError as error:
         return Reconstruction(None, None, Status.FAILED, str(error))

@@ -14,7 +14,7 @@ from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
 from leakgauge.data.source import Source, check, spec
-from leakgauge.defenses import NoDefense
+from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.metric import Metric
@@ -282,7 +282,7 @@ class Plan:
 
     def trials(self) -> list[Key]:
         """All trials, the controls that are not among them included."""
-        plain = {i for i, d in enumerate(self.defenses) if isinstance(d.value, NoDefense) and not self.update}
+        plain = {i for i, d in enumerate(self.defenses) if not parts_of(d.value) and not self.update}
         sizes = tuple(len(named) for named in self._parts.values())
         return product(sizes, self.only, len(self.seeds), len(self.batches), plain)
 

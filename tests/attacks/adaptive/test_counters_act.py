@@ -11,8 +11,7 @@ from cases import batch, task
 from leakgauge.attacks.adaptive import counter_to
 from leakgauge.attacks.adaptive.counter import Counter
 from leakgauge.attacks.matching import Matching
-from leakgauge.attacks.matching.simulator import cohort_view
-from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
+from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update, cohort_view
 from leakgauge.defenses import (
     DPSGD,
     QSGD,

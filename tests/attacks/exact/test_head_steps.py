@@ -11,7 +11,7 @@ from cases import batch, task
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.labels import Unknown
 from leakgauge.attacks.recipes.order_search import orders_of
-from leakgauge.clients import FedAvg, Protocol, client_update
+from leakgauge.clients import FedAvg, LocalTraining, Protocol, client_update
 from leakgauge.defenses import noise
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
@@ -22,7 +22,7 @@ CLIENT = FedAvg(epochs=1, batch_size=1, lr=0.3, shuffle=True)
 def seen(client: Protocol, n: int, draws: int, model: str = "smooth") -> tuple[Observation, torch.Tensor]:
     """The observation, and the order in which the client visited its examples."""
     t, b, d = task(model), batch(n), Draws(draws)
-    order = torch.cat(client.order(n, d)) if isinstance(client, FedAvg) else torch.arange(n)
+    order = torch.cat(client.order(n, d)) if isinstance(client, LocalTraining) else torch.arange(n)
     return Observation(t, client_update(t, client, b, d), Knowledge(b.labels, n, client)), order
 
 
@@ -60,10 +60,14 @@ def test_labels_that_the_client_did_not_have_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "client",
-    [replace(CLIENT, epochs=2), replace(CLIENT, momentum=0.1), replace(CLIENT, weight_decay=0.1)],
-    ids=lambda c: f"{c.epochs}-{c.momentum}-{c.weight_decay}",
+    [
+        replace(CLIENT, epochs=2),
+        replace(CLIENT, optimiser=replace(CLIENT.optimiser, momentum=0.1)),
+        replace(CLIENT, optimiser=replace(CLIENT.optimiser, weight_decay=0.1)),
+    ],
+    ids=lambda c: f"{c.epochs}-{c.optimiser.momentum}-{c.optimiser.weight_decay}",
 )
-def test_other_steps_are_refused(client: FedAvg) -> None:
+def test_other_steps_are_refused(client: LocalTraining) -> None:
     observation, _ = seen(client, 3, 0)
     assert observation.knowledge.labels is not None
     assert isinstance(read(observation, observation.knowledge.labels.tolist()), Unknown)

@@ -12,13 +12,13 @@ from cases import batch, task
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, Pixels, Uniform
 from leakgauge.attacks.recipes import Auto, OrderSearch
 from leakgauge.attacks.recipes.order_search import MADE_UP, nearest_orders, orders_of, several_steps, unordered
-from leakgauge.clients import FedAvg, Protocol, client_update
+from leakgauge.clients import FedAvg, LocalTraining, Protocol, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
 
 CLIENT = FedAvg(epochs=1, batch_size=1, lr=0.3, shuffle=True)
-RACED = replace(CLIENT, momentum=1e-3)
+RACED = replace(CLIENT, optimiser=replace(CLIENT.optimiser, momentum=1e-3))
 """The last layer's steps of such a client are not read, so orders race."""
 INNER = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=60))
 
@@ -45,7 +45,7 @@ def test_orders_are_all_of_them_and_differ() -> None:
 
 
 @pytest.mark.parametrize("client", [CLIENT, RACED], ids=["read", "raced"])
-def test_the_order_that_the_client_had_is_found(client: FedAvg) -> None:
+def test_the_order_that_the_client_had_is_found(client: LocalTraining) -> None:
     """An order drawn at random stood for it."""
     right = 0
     several = 2 if client is CLIENT else 4

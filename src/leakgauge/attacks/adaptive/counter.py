@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from leakgauge.attacks.matching import Matching
-from leakgauge.attacks.matching.simulator import cohort_view
-from leakgauge.clients import FedSGD
+from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, Prune, RandomK, Soteria, TopK, parts_of
 from leakgauge.observation import Attack, Observation, OnStep, Reconstruction

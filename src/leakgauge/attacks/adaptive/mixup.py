@@ -13,17 +13,14 @@ from torch import Tensor
 from torch.func import jacfwd
 
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
-from leakgauge.attacks.exact.sums import scale_of
 from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.parts import Hidden
-from leakgauge.clients import LocalTraining, SecureAggregation
 from leakgauge.defenses import InstaHide, MixUp, Transform
 from leakgauge.defenses.mixup import mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode, map_tensors
-from leakgauge.update import UpdateKind
 
 MOST_EXAMPLES = 8
 """The read has 2n² unknowns."""
@@ -73,15 +70,9 @@ class MixingRead:
 
 def single_gradient(observation: Observation) -> Tensors | None:
     """The clients' one gradient: as sent, or of a delta what one step of SGD, not clipped, made it from."""
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return map_tensors(torch.Tensor.double, observation.update.tensors)
-    client, examples = observation.knowledge.local_training, observation.examples
-    scale = "unknown" if examples is None else scale_of(observation, examples)
-    while isinstance(client, SecureAggregation):
-        client = client.client
-    if examples is None or isinstance(scale, str) or (isinstance(client, LocalTraining) and client.clip is not None):
-        return None
-    return map_tensors(lambda t: t.double() / (scale * examples), observation.update.tensors)
+    told = observation.linear
+    factor = None if told is None or told.decay else told.factor
+    return None if factor is None else map_tensors(lambda t: t.double() / factor, observation.update.tensors)
 
 
 @dataclass(frozen=True, eq=False)

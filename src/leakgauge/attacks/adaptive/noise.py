@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,11 +27,9 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.parts import Objective, Prior
-from leakgauge.attacks.matching.simulator import cohort_view
-from leakgauge.clients import FedAvg, FedSGD
+from leakgauge.clients import FedSGD, Protocol, cohort_view
 from leakgauge.defenses import (
     DPSGD,
-    AtSNR,
     AttackerView,
     ClientDP,
     Clip,
@@ -41,10 +40,11 @@ from leakgauge.defenses import (
     FedCDP,
     GaussianNoise,
     parts_of,
+    steps_of,
     view_of,
 )
 from leakgauge.defenses.noise import LaplaceNoise
-from leakgauge.draws import Draws
+from leakgauge.defenses.steps import Noise, Stage
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 
@@ -66,14 +66,15 @@ def known_scale(observation: Observation) -> Tensors | None:
     stated = cohort_view(protocol or FedSGD(), knowledge.defense, replace(update, header=header), None).noise_scale
     if stated is not None:
         return stated
-    parts = parts_of(knowledge.defense)
-    in_steps = [part for part in parts if isinstance(part, DPSGD | FedCDP)]
-    on_update = tuple(part for part in parts if part.acts_on_update)
-    if not all(isinstance(part, GaussianNoise | LaplaceNoise) for part in on_update):
+    steps = steps_of(knowledge.defense)
+    in_steps = [step for step in steps if isinstance(step, Noise) and step.stage is Stage.EXAMPLES]
+    if not all(isinstance(step, Noise) for step in steps if step.stage is Stage.UPDATE):
         return None  # it reshapes what came before
-    if len(in_steps) != 1 or not isinstance(protocol, FedAvg) or observation.examples is None:
+    on_update = tuple(part for part in parts_of(knowledge.defense) if part.acts_on_update)
+    told, sizes = observation.linear, _sizes(protocol, observation.examples)
+    if len(in_steps) != 1 or told is None or told.shortened or len(told.weights) != len(sizes):
         return None
-    if (sigma := _of_steps(in_steps[0], protocol, observation.examples, update.tensors)) is None:
+    if (sigma := _of_steps(in_steps[0], told.weights, sizes, update.tensors)) is None:
         return None
     after = view_of(Compose(on_update), update, None).noise_scale if on_update else None
     if on_update and after is None:
@@ -82,34 +83,22 @@ def known_scale(observation: Observation) -> Tensors | None:
     return map_tensors(lambda s: (s.square() + sigma**2).sqrt(), added)
 
 
-def _of_steps(part: DPSGD | FedCDP, protocol: FedAvg, examples: int, tensors: Tensors) -> float | None:
+def _sizes(protocol: Protocol | None, examples: int | None) -> tuple[int, ...]:
+    """Examples of each step of one client; none where it is not known, or one of several."""
+    if protocol is None or examples is None or protocol.aggregates:
+        return ()
+    return protocol.parts(examples)
+
+
+def _of_steps(noise: Noise, weights: Sequence[float], sizes: Sequence[int], tensors: Tensors) -> float | None:
     """On every entry of a delta, from the noise of its steps."""
-    if isinstance(part, FedCDP) and isinstance(part.level, AtSNR):
-        return float(part.level.seen(tensors, part.norm, 1))
-    variance = 0.0
-    sizes = [len(index) for index in protocol.order(examples, Draws(0))]
-    for step, size in enumerate(sizes):
-        on_mean = part.noise_on_mean(size)
-        if on_mean is None:
-            return None
-        variance += (on_mean * _reach(protocol, len(sizes) - step, first=step == 0)) ** 2
-    return float(variance**0.5)
-
-
-def _reach(protocol: FedAvg, left: int, *, first: bool) -> float:
-    """How far one step's gradient moves the parameters by the end, with `left` steps to go including its own.
-
-    By the recurrence of ``torch.optim.SGD``: the first gradient enters the velocity undamped.
-    """
-    if not protocol.momentum:
-        return protocol.lr
-    velocity = 1.0 if first else 1 - protocol.dampening
-    moved = 0.0
-    for step in range(left):
-        applied = (1.0 if step == 0 else 0.0) + protocol.momentum * velocity if protocol.nesterov else velocity
-        moved += protocol.lr * applied
-        velocity *= protocol.momentum
-    return moved
+    if noise.seen is not None:
+        return noise.seen(tensors)
+    if noise.on_mean is None:
+        return None
+    on_mean = [noise.on_mean(size) for size in sizes]
+    variance = [(weight * one) ** 2 for weight, one in zip(weights, on_mean, strict=True) if one is not None]
+    return float(sum(variance) ** 0.5) if len(variance) == len(on_mean) else None
 
 
 NATURAL_VARIATION = 0.115

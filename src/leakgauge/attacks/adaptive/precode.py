@@ -19,7 +19,7 @@ from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.parts import BUFFER, Hidden
-from leakgauge.clients import FedAvg, FedSGD, Protocol
+from leakgauge.clients import Protocol
 from leakgauge.defenses import Precode
 from leakgauge.defenses.precode import DRAW, bottlenecks, moments
 from leakgauge.observation import Observation
@@ -165,10 +165,10 @@ def _first_draw(observation: Observation, name: str, examples: int) -> Tensor | 
 
 def _whole_batches(protocol: Protocol | None, examples: int) -> bool:
     """Whether every local step sees all examples, in one order."""
-    if isinstance(protocol, FedAvg):
-        ordered = not protocol.shuffle or examples == 1
-        return ordered and (protocol.batch_size is None or protocol.batch_size >= examples)
-    return protocol is None or isinstance(protocol, FedSGD)
+    if protocol is None:
+        return True
+    ordered = not protocol.shuffle or examples == 1
+    return ordered and all(part == examples for part in protocol.parts(examples))
 
 
 def _for_the_draw(defense: Precode, observation: Observation) -> str:

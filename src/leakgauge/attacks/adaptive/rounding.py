@@ -14,8 +14,7 @@ from leakgauge.attacks.matching import Balanced, Matching, Prior, Scheduled, Tot
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
-from leakgauge.attacks.matching.simulator import cohort_view
-from leakgauge.clients import FedSGD
+from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.defenses import QSGD, AttackerView, Quantise, Sign
 from leakgauge.defenses.sign import SOFTNESS, sign_misfit
 from leakgauge.errors import require

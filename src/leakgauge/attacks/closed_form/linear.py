@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.outer_product import Errors, gradients, read_one
+from leakgauge.attacks.closed_form.outer_product import gradients, ratio_errors, read_one
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.labels.tried import tried_labels
-from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
+from leakgauge.view.entries import Entries
 
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
 BLURRED = 0.05
@@ -33,7 +33,7 @@ class LinearRead(ReadingAttack):
 
     Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
     unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too, since every local
-    step has the same ratio; with weight decay for one step (`leakgauge.attacks.plain_round` takes it off).
+    step has the same ratio; with weight decay for one step (`Observation.plain` takes it off).
 
     One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
     known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer
@@ -63,7 +63,7 @@ class LinearRead(ReadingAttack):
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
-        if rescales_entries(observation.knowledge.local_training):
+        if observation.rescaled:
             return Reconstruction.not_applicable(RESCALED)
         examples = observation.examples
         if examples is None:
@@ -78,7 +78,7 @@ class LinearRead(ReadingAttack):
             z, certain, message = read.x, read.certain, read.message
         else:
             weight, bias = gradients(observation, layers[0])  # in float64, of the size of the model
-            z, certain, message = self._several(weight, bias, Errors.of(observation, layers[0]), examples, data)
+            z, certain, message = self._several(weight, bias, examples, data)
         if z is None:
             return Reconstruction(None, None, Status.FAILED, message)
         like = observation.task.parameters[layers[0].weight].dtype
@@ -93,13 +93,12 @@ class LinearRead(ReadingAttack):
 
     def _several(
         self,
-        weight: Float[Tensor, "rows d"],
-        bias: Float[Tensor, " rows"],
-        errors: Errors,
+        sums: Entries,
+        totals: Entries,
         examples: int,
         data: DataSpec,
     ) -> tuple[Float[Tensor, "k d"] | None, bool, str]:
-        doubt = errors.of_ratio(weight, bias)
+        weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
         driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
         ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
         edge = ratios.new_zeros((1, *data.shape))

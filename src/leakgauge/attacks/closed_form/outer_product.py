@@ -8,19 +8,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.defenses import Clip, Prune, RandomK, TopK, parts_of, view_of
+from leakgauge.defenses import AttackerView, steps_of
+from leakgauge.defenses.steps import Mask, Scale
 from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
-from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
+from leakgauge.view.entries import Entries, SentTensor, noise_of
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
 DEVIATIONS = 6.0
 """Standard deviations of a sum of rounding errors that its bound allows."""
-UNKNOWN_STEPS = 64
-"""Local steps that a delta is taken to have where nobody says how many."""
 ROUNDED_UP = 1.01
 """Of the smallest sent entry, for its own rounding and the bias's, which half precision makes the largest."""
 CHECKS = 8
@@ -80,130 +79,53 @@ class OuterProductRead:
         return f"{shown}, {self.unexplained:.1e} of the layer's gradient unexplained{rounded}{silent}{coarse}"
 
 
-def gradients(observation: Observation, layer: LinearLayer) -> tuple[Float[Tensor, "rows d"], Float[Tensor, " rows"]]:
-    """Weight and bias in float64, without the factors of a known random-k, which differ, as k is rounded up."""
+def gradients(observation: Observation, layer: LinearLayer) -> tuple[Entries, Entries]:
+    """Weight and bias, without the factors of a known random-k, which differ, as k is rounded up."""
     assert layer.bias is not None
-    weight, bias = _factors(observation, layer)
-    values = observation.values(layer.weight), observation.values(layer.bias)
-    return values[0] if weight == 1 else values[0] / weight, values[1] if bias == 1 else values[1] / bias
-
-
-def _factors(observation: Observation, layer: LinearLayer) -> tuple[float, float]:
-    sent, defense = observation.update.tensors, observation.knowledge.defense
-    weight, bias = 1.0, 1.0
-    for part in () if defense is None else parts_of(defense):
-        if isinstance(part, RandomK):
-            weight, bias = weight * part.factor(sent[layer.weight]), bias * part.factor(sent[layer.bias or ""])
+    weight, bias = (SentTensor.of(observation, name)[...] for name in (layer.weight, layer.bias))
     return weight, bias
 
 
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """What a known defence says of the entries that it sent.
-
-    Attributes:
-        weight, bias: those that the client may have sent; `None` for all.
-        as_they_are: the defence only leaves entries out, and scales the others alike.
-        largest: those left out are the smaller ones.
-    """
-
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    as_they_are: bool = False
-    largest: bool = False
-
-    @staticmethod
-    def of(observation: Observation, layer: LinearLayer) -> Sent:
-        knowledge = observation.knowledge
-        if knowledge.defense is None:
-            return Sent()
-        view = view_of(knowledge.defense, observation.update, knowledge.draws)
-        if view.support is None:
-            return Sent()
-        selects = all(isinstance(part, (Clip, Prune, RandomK, TopK)) for part in parts_of(knowledge.defense))
-        return Sent(view.support[layer.weight], view.support[layer.bias or ""], selects, view.unsent_small)
-
-
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """Bounds on how far a layer's sent entries are from what an exact client would have sent.
-
-    |sent − exact| ≤ (u + γ)·|sent| + a + γ·|θ|. The wire's rounding is u·|sent| + a (`leakgauge.tensors`), and that
-    of the client's arithmetic γ = n·v/(1 − n·v) for n operations of unit roundoff v in a row (Higham, *Accuracy and
-    Stability*, §3.1): n is eight, and four more a local step. Only a delta has the last term: the parameter θ, which
-    was rounded as the client moved it, is taken off at the end.
-
-    Of several local steps whose terms cancel the rounding can be larger; what is then unexplained is beyond the bound.
-    """
-
-    weight: Wire
-    bias: Wire
-    arithmetic: float
-    weight_parameter: Tensor | None
-    bias_parameter: Tensor | None
-
-    @staticmethod
-    def of(observation: Observation, layer: LinearLayer) -> Errors:
-        assert layer.bias is not None
-        weight, bias = (observation.update.tensors[name] for name in (layer.weight, layer.bias))
-        known, examples = observation.knowledge.local_training, observation.examples
-        delta = observation.update.header.kind is UpdateKind.DELTA
-        steps = 1 if not delta else UNKNOWN_STEPS if known is None or examples is None else known.steps(examples)
-        parameters = observation.task.parameters
-        wires = Wire.of(weight), Wire.of(bias)
-        step = max(torch.finfo(parameters[layer.weight].dtype).eps / 2, *(wire.arithmetic for wire in wires))
-        gamma = (8 + 4 * steps) * step
-        gamma = gamma / (1 - gamma) if gamma < 1 else float("inf")
-        moved = [parameters[name] if delta else None for name in (layer.weight, layer.bias)]
-        return Errors(*wires, gamma, *moved)
-
-    def of_weight(self, sent: Float[Tensor, "rows d"], columns: slice) -> Float[Tensor, "rows d"]:
-        bound = self.weight.errors(sent) + self.arithmetic * sent.abs()
-        moved = self.weight_parameter
-        return bound if moved is None else bound + self.arithmetic * moved[:, columns].to(sent).abs()
-
-    def of_ratio(self, weight: Float[Tensor, "rows d"], bias: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-        """Of W_i/b_i, relative to its length, row by row."""
-        lengths = torch.linalg.vector_norm(self.of_weight(weight, slice(None)), dim=1)
-        off: Tensor = lengths / torch.linalg.vector_norm(weight, dim=1) + self.of_bias(bias) / bias.abs()
-        return off
-
-    def of_bias(self, sent: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-        bound = self.bias.errors(sent) + self.arithmetic * sent.abs()
-        moved = self.bias_parameter
-        return bound if moved is None else bound + self.arithmetic * moved.to(sent).abs()
+def ratio_errors(weight: Entries, bias: Entries) -> Float[Tensor, " rows"]:
+    """Of W_i/b_i, relative to its length, row by row."""
+    length, off = (torch.linalg.vector_norm(t, dim=1) for t in (weight.value, weight.hard))
+    found: Tensor = off / length + bias.hard / bias.value.abs()
+    return found
 
 
 def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     """Least squares over the entries that were sent, x_j = Σ_i b_i·W_ij / Σ_i b_i², and what rounding did to it.
 
     With W_ij = β_i·x_j + d_ij and b_i = β_i + e_i, the read is off by Σ_i b_i·(d_ij − e_i·x_j) / Σ_i b_i². Its bound
-    takes |d_ij| and |e_i| at their largest (`Errors`): the sum of all, or, if less, six standard deviations of
-    independent errors that are uniform within them; rows of equal size are rounded alike and count as one. An entry
+    takes |d_ij| and |e_i| at their largest (`Entries`): the sum of all, or, if less, six standard deviations of
+    independent errors that are uniform within them; rows of equal size are rounded alike and count as one. Known noise
+    adds six of its deviations, and the share by which noise in b lengthens Σ b². An entry
     fits where |W_ij − b_i·x_j| is within the bounds of d_ij, e_i·x_j and b_i times the read's own error.
 
     Of an input that no sent entry shows, a defence that leaves out the smallest (top-k) says |x_j| ≤ min|W| / max|b|,
     over what was sent, with what rounding may hide added to the first.
     """
     assert layer.bias is not None
-    factors = _factors(observation, layer)
-    weight, bias = observation.update.tensors[layer.weight].detach(), observation.values(layer.bias) / factors[1]
-    errors, sent = Errors.of(observation, layer), Sent.of(observation, layer)
+    view = noise_of(observation)
+    weight, offset = (SentTensor.of(observation, name, view=view) for name in (layer.weight, layer.bias))
+    bias, rows = offset[...], len(weight.sent)
+    selects = all(isinstance(step, Scale | Mask) and not step.looks for step in steps_of(observation.knowledge.defense))
     # In units of the largest entries squares neither vanish nor overflow.
-    units = max(float(weight.max()), -float(weight.min())) / factors[0] or 1.0, float(bias.abs().max()) or 1.0
-    b, e = bias / units[1], errors.of_bias(bias * factors[1]) / (factors[1] * units[1])
-    told = torch.ones_like(b) if sent.bias is None else sent.bias.to(b)
+    largest = max(float(weight.sent.max()), -float(weight.sent.min())) / weight.factor
+    units = largest or 1.0, float(bias.value.abs().max()) or 1.0
+    b, e = bias.value / units[1], bias.hard / units[1]
+    noise = weight.sigma / weight.factor / units[0], bias.sigma / units[1]
+    told = torch.ones_like(b) if bias.seen is None else bias.seen.to(b)
     alike = torch.unique(b.abs(), return_inverse=True)[1]
     data = observation.task.data
     grey = _grey(data).to(b) * (units[1] / units[0])
-    width, block = weight.shape[1], max(1, BLOCK // len(weight))
+    width, block = weight.sent.shape[1], max(1, BLOCK // rows)
     xs, seens, left, whole, error, fits, shown = [], [], 0.0, 0.0, 0.0, True, True
     least, hidden, spare = float("inf"), 0.0, 0
     for columns in (slice(start, start + block) for start in range(0, width, block)):
-        sent_block = weight[:, columns].double()  # a block at a time: the layer may be all of the model
-        w = sent_block / (factors[0] * units[0])
-        d = errors.of_weight(sent_block, columns) / (factors[0] * units[0])
-        mask = torch.ones_like(w) if sent.weight is None else sent.weight[:, columns].to(w)
+        part = weight[:, columns]  # a block at a time: the layer may be all of the model
+        w, d = part.value / units[0], part.hard / units[0]
+        mask = torch.ones_like(w) if part.seen is None else part.seen.to(w)
         evidence = b.square() @ mask
         seen = evidence > 0
         power = torch.where(seen, evidence, 1.0)
@@ -216,29 +138,30 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
             return torch.minimum(DEVIATIONS * deviation, sizes.sum(0)) / power
 
         off = bound(d) + x.abs() * bound(e[:, None])
+        off = off + DEVIATIONS * (noise[0] + noise[1] * x.abs()) / power.sqrt() + rows * noise[1] ** 2 / power * x.abs()
         residual = (w - b[:, None] * x) * mask * told[:, None]
-        allowed = d + e[:, None] * x.abs() + b.abs()[:, None] * off
-        if sent.largest and bool(b.any()):
+        allowed = d + e[:, None] * x.abs() + b.abs()[:, None] * off + DEVIATIONS * (noise[0] + noise[1] * x.abs())
+        if weight.smallest and bool(b.any()):
             least = min(least, float(torch.where((mask > 0) & (w != 0), w.abs(), torch.inf).min()))
             hidden = max(hidden, float((d * (1 - mask)).max()))
         spare += int(((mask > 0) & (told[:, None] > 0) & (b[:, None] != 0)).sum()) - int(seen.sum())
         left, whole = left + float(residual.square().sum()), whole + float(w.square().sum())
-        shown = shown and bool((w[bias != 0] != 0).any(0).all())
+        shown = shown and bool((w[b != 0] != 0).any(0).all())
         fits = fits and bool((residual.abs() <= 1.01 * allowed)[:, seen].all())
         error = max(error, float((off * seen).max()))
         xs.append(x * (units[0] / units[1]))
         seens.append(seen)
     seen = torch.cat(seens)
-    ambiguous = int((bias != 0).sum()) < 2 or not shown
+    ambiguous = int((b != 0).sum()) < 2 or not shown
     return OuterProductRead(
         torch.cat(xs)[None],
         left / (whole or 1.0),
         error * units[0] / units[1] * max(data.std) / data.range,
         fits,
         seen,
-        _one_size(weight, observation) or _rounds(observation),
+        _one_size(weight.sent, observation) or _rounds(view),
         ambiguous and observation.knowledge.defense is None,
-        sent.as_they_are and spare >= CHECKS,
+        selects and weight.support is not None and spare >= CHECKS,
         ROUNDED_UP * (least + hidden) * units[0] / units[1],
     )
 
@@ -264,10 +187,6 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
     return min(low for low, _ in ends) / (1 - 1e-6) >= max(high for _, high in ends)
 
 
-def _rounds(observation: Observation) -> bool:
-    """Whether the known defence states a likelihood that is not one of added noise, as quantisers and signs do."""
-    knowledge = observation.knowledge
-    if knowledge.defense is None:
-        return False
-    view = view_of(knowledge.defense, observation.update, knowledge.draws)
-    return view.log_likelihood is not None and view.noise_scale is None
+def _rounds(view: AttackerView) -> bool:
+    """Whether the known defence states a likelihood that is neither of added noise nor of steps of known size."""
+    return view.log_likelihood is not None and view.noise_scale is None and view.rounding is None

@@ -12,13 +12,13 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.attacks.matching.simulator import Explainer, cohort_view
-from leakgauge.clients import FedSGD
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import input_layers
+from leakgauge.view.entries import SentTensor
 
 
 @ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")
@@ -59,14 +59,15 @@ class RankOneRead:
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is None]
         if not layers:
             return Reconstruction.not_applicable("no linear layer without bias reads the input")
-        sent = observation.values(layers[0].weight).cpu()
+        entries = SentTensor.of(observation, layers[0].weight)[...]
+        sent = entries.value.cpu()
         size = sent.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
         values, directions = torch.linalg.svd(sent / size, full_matrices=False)[1:]
         if not bool(values[0] > 0):
             return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
         direction = directions[0]
-        if (seen := _seen(observation, layers[0].weight)) is not None:
-            direction = _completed(sent / size, seen, direction)
+        if entries.seen is not None and not bool(entries.seen.all()):
+            direction = _completed(sent / size, entries.seen.cpu(), direction)
         labels, confidence = observation.knowledge.labels, None
         if labels is None:
             guess = CountsFromLastLayer().infer(observation, generator)
@@ -129,16 +130,6 @@ class RankOneRead:
 
 SWEEPS = 1000
 """Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
-
-
-def _seen(observation: Observation, weight: str) -> Bool[Tensor, "m d"] | None:
-    """Which entries of a layer's gradient were sent, as far as the defence is known to have left some out."""
-    known = observation.knowledge
-    if known.defense is None:
-        return None
-    view = cohort_view(known.local_training or FedSGD(), known.defense, observation.update, known.draws)
-    seen = None if view.support is None else view.support[weight].bool().cpu()
-    return None if seen is None or bool(seen.all()) else seen
 
 
 def _completed(

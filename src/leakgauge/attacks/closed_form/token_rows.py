@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from leakgauge.attacks.matching.simulator import cohort_view
-from leakgauge.clients import FedSGD
+from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.clients.client import raw_update
 from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.draws import Draws

@@ -16,8 +16,7 @@ from leakgauge.attacks.closed_form.token_rows import FULL, SHARED, Moved, covers
 from leakgauge.attacks.closed_form.whole_batch import mean_gradient_of, paired_labels
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.clients import rescales_entries
-from leakgauge.defenses import Clip, ClipExamples, parts_of
+from leakgauge.defenses import only_scales
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
@@ -115,7 +114,7 @@ def _counted(
     once = TokenCounts(rows.long()[None], False, whole)
     named = f"{int(rows.sum())} of {len(rows)} rows moved{' beyond the noise' * moved.noisy}: these tokens occur"
     named += ", and no others" if whole else ", others may"
-    if _keeps(observation) and not rescales_entries(known.local_training):
+    if _keeps(observation) and not observation.rescaled:
         pooled = counts_of_pooled(observation, table, rows)
         if pooled is not None:
             return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
@@ -128,7 +127,7 @@ def _counted(
 def _keeps(observation: Observation) -> bool:
     """Whether the defence, if known, leaves every entry of a gradient in and nothing but its length changed."""
     defense = observation.knowledge.defense
-    return defense is None or all(isinstance(part, Clip | ClipExamples) for part in parts_of(defense))
+    return only_scales(defense)
 
 
 def _ordered(
@@ -140,7 +139,7 @@ def _ordered(
         occur: the tokens of the texts; `None` where any may occur.
     """
     task = observation.task
-    if not _keeps(observation) or rescales_entries(observation.knowledge.local_training):
+    if not _keeps(observation) or observation.rescaled:
         return None, 0, ""
     if observation.examples is None or labels is None:
         return None, 0, ""

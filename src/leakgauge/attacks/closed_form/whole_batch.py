@@ -13,13 +13,11 @@ from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.labels.tried import assigned, tried_labels
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.clients import FedAvg
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors, map_tensors
-from leakgauge.update import UpdateKind
 
 
 @ATTACKS.register("closed-form-batch", needs="a linear layer with bias that reads the input; several examples")
@@ -85,13 +83,8 @@ class BatchRead:
 
 def mean_gradient_of(observation: Observation) -> Tensors | None:
     """The gradient of the mean loss: as sent, or as a delta of small local steps says nearly; `None` if unknown."""
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return observation.update.tensors
-    client = observation.knowledge.local_training
-    if not isinstance(client, FedAvg) or client.momentum:
-        return None
-    moved = client.lr * client.steps(observation.examples or 1)
-    return map_tensors(lambda t: -t / moved, observation.update.tensors)
+    told = observation.linear
+    return None if told is None else map_tensors(lambda t: t / told.total, observation.update.tensors)
 
 
 def paired_labels(

@@ -12,7 +12,6 @@ from torch.func import jacrev, vmap
 
 from leakgauge.attacks.labels.head import made_up, stand_ins
 from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
-from leakgauge.clients import FedAvg
 from leakgauge.clients.protocol import mean_gradient
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation
@@ -81,12 +80,12 @@ def read_head_steps(
         orders: of all labels, as they would come at the steps; at least one.
         room: gradient evaluations that it may make; without limit unless given. Mostly it makes none.
     """
-    client, layer = observation.knowledge.local_training, find_classifier(observation)
+    client, told, layer = observation.knowledge.local_training, observation.linear, find_classifier(observation)
     if isinstance(layer, Unknown):
         return HeadRead(layer)
     count = len(orders[0])
     refused = _refused(observation, layer, count)
-    if refused or not isinstance(client, FedAvg):
+    if refused or client is None or told is None:
         return HeadRead(Unknown(refused))
     delta, bias = layer.of(observation.update.tensors)
     weight, offset = layer.of(observation.task.parameters)
@@ -95,7 +94,7 @@ def read_head_steps(
     if not bool(torch.isfinite(delta).all()):
         return HeadRead(Unknown("the update is not finite"))
     basis = torch.linalg.svd(delta, full_matrices=False)[2][:count].T
-    head = _ReducedLayer(weight @ basis, offset, delta @ basis, bias, client.lr, client.batch_size or count)
+    head = _ReducedLayer(weight @ basis, offset, delta @ basis, bias, -told.weights[0], told.sizes)
     coded = F.one_hot(torch.tensor(orders), len(offset)).double()
     # The client rounds its parameters at every step.
     unit = Wire.of(*observation.update.tensors.values()).arithmetic
@@ -107,9 +106,7 @@ def read_head_steps(
             break
         if trained:
             spent += price
-            made = torch.stack([_trained(observation.task, client, layer, order, generator) for order in orders])[
-                :, None
-            ]
+            made = torch.stack([_trained(observation.task, head, layer, order, generator) for order in orders])[:, None]
         else:
             made = _untrained(observation, layer, count, max(STARTS, FEW // len(orders)), generator)
             made = made.expand(len(orders), *made.shape)
@@ -138,17 +135,17 @@ def _untrained(
 
 
 def _trained(
-    task: Task, client: FedAvg, layer: Classifier, order: Order, generator: torch.Generator
+    task: Task, head: _ReducedLayer, layer: Classifier, order: Order, generator: torch.Generator
 ) -> Float[Tensor, "n features"]:
     """Features of made-up examples, each under the weights of its own step."""
     inputs = made_up(task.data, len(order), generator).to(next(iter(task.parameters.values())))
     batch, found = Batch(inputs, torch.tensor(order, device=inputs.device)), []
-    for index in torch.arange(len(order)).split(client.batch_size or len(order)):
+    for index in torch.arange(len(order)).split(head.sizes):
         step = batch.take(index.to(inputs.device))
         with torch.no_grad():
             found.append(layer.features(task, step.inputs)[0].detach().cpu().double())
         slope, _ = mean_gradient(task, task.parameters, task.buffers, step, None, torch.Generator())
-        task = replace(task, parameters=map_tensors(lambda p, g: p - client.lr * g, task.parameters, slope))
+        task = replace(task, parameters=map_tensors(lambda p, g: p - head.lr * g, task.parameters, slope))
     return torch.cat(found)
 
 
@@ -167,7 +164,11 @@ def _refused(observation: Observation, layer: Classifier, count: int) -> str:
     task, client, defense = observation.task, observation.knowledge.local_training, observation.knowledge.defense
     if layer.bias is None or task.loss is not cross_entropy or task.penalties:
         return "the last layer has no bias, or the loss is more than soft-max cross-entropy"
-    if not isinstance(client, FedAvg) or client.epochs != 1 or client.momentum or client.weight_decay:
+    told = observation.linear
+    if client is None or client.aggregates or told is None or told.decay or told.shortened:
+        return "the client takes other steps than those of plain SGD"
+    # Each step's gradient counts alike without momentum, and one epoch has all examples once.
+    if len(set(told.weights)) > 1 or sum(told.sizes) != count:
         return "the client takes other steps than one epoch of plain SGD"
     if defense is not None and parts_of(defense):
         return "a defence has changed the update"
@@ -186,12 +187,12 @@ class _ReducedLayer:
     moved: Float[Tensor, "outputs k"]
     shifted: Float[Tensor, " outputs"]
     lr: float
-    size: int
+    sizes: tuple[int, ...]
 
     def residual(self, h: Float[Tensor, "n k"], labels: Float[Tensor, "n outputs"]) -> Float[Tensor, " equations"]:
         """What features and labels leave of the update, relative."""
         slopes = self.slopes(h, labels)
-        each = [self.lr * part / len(part) for part in slopes.split(self.size)]
+        each = [self.lr * part / len(part) for part in slopes.split(self.sizes)]
         slope = torch.cat(each)
         weight = (slope.T @ h + self.moved) / self.moved.norm()
         return torch.cat([weight.flatten(), (slope.sum(0) + self.shifted) / self.shifted.norm()])
@@ -199,7 +200,7 @@ class _ReducedLayer:
     def slopes(self, h: Float[Tensor, "n k"], labels: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
         """p − y of each example at its step."""
         w, b, found = self.weight, self.bias, []
-        for part, coded in zip(h.split(self.size), labels.split(self.size), strict=True):
+        for part, coded in zip(h.split(self.sizes), labels.split(self.sizes), strict=True):
             found.append((part @ w.T + b).softmax(1) - coded)
             slope = self.lr * found[-1] / len(part)
             w, b = w - slope.T @ part, b - slope.sum(0)

@@ -26,13 +26,11 @@ from torch import Tensor
 
 from leakgauge.attacks.exact.shortened import shortened_by
 from leakgauge.attacks.exact.sums import Sums, Tail
+from leakgauge.view.entries import HARD
 
 FACTOR = 8.0
 """How many standard errors a true value may be off."""
 
-
-HARD = 2.0
-"""A rounding that cannot exceed its bound counts as a standard error of half of it: `FACTOR` makes that four."""
 
 ROUNDED = 0.25
 """Rounding of a sum of d products, in shares of v·|x|·|w|: more for a plain loop, less for sums in blocks."""
@@ -177,7 +175,7 @@ def residual(tail: Tail, sums: Sums, found: ExplainedExamples) -> Remainder:
     terms = (shares.value != 0).sum(0) + 1
     unit = torch.finfo(sums.wire.computed).eps / 2
     summed = unit * terms.sqrt() * (shares.value.abs().sum(0) + bias.abs())
-    written = (sums.wire.unit * sums.bias.abs() + sums.floor) / HARD
+    written = sums.written
     # A share's own error, and that of the example which it multiplies.
     carried = shares.error.square().sum(0) + (found.doubt[:, None] * shares.value).square().sum(0)
     switched = shares.open.square().sum(0)

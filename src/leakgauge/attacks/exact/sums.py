@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from leakgauge.attacks.matching.simulator import cohort_view
-from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation
 from leakgauge.defenses import Defense
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
-from leakgauge.update import UpdateKind
+from leakgauge.view.entries import SentTensor, noise_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +24,7 @@ class Sums:
         weight, bias: the sums.
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
         wire: the format that the sums came in.
-        floor: absolute rounding of any entry, however small it is, and noise or a quantiser whose strength is known.
+        written: standard error of each row: of its bias entry, and of its weights in units of the largest input.
         noisy: whether that holds noise or a quantiser.
         low, high: the range of what enters the layer; `None` where it is not known.
         labels: those that an example may have.
@@ -38,7 +36,7 @@ class Sums:
     bias: Float[Tensor, " units"]
     scale: float
     wire: Wire
-    floor: float
+    written: Float[Tensor, " units"]
     noisy: bool
     low: Float[Tensor, " d"] | None
     high: Float[Tensor, " d"] | None
@@ -66,36 +64,24 @@ def sums_of(
 ) -> Sums:
     """The sums of a layer in float64, on `device`.
 
-    Parameters that a delta was taken of were rounded as large as they are. Known noise counts as rounding, and so do a
-    quantiser's steps.
+    Known noise counts as rounding, and so do a quantiser's steps.
     """
-    task, tensors, data = observation.task, observation.update.tensors, observation.task.data
+    tensors, data = observation.update.tensors, observation.task.data
     assert layer.bias is not None
-    weight, bias = (tensors[name].to(device) for name in (layer.weight, layer.bias))
-    wire = Wire.of(weight, bias)
-    floor = wire.least
-    if observation.update.header.kind is UpdateKind.DELTA:
-        largest = max(float(task.parameters[name].abs().max()) for name in (layer.weight, layer.bias))
-        floor += largest * torch.finfo(task.parameters[layer.weight].dtype).eps
-    known, noisy = observation.knowledge, False
-    if known.defense is not None:
-        counted = replace(observation.update, header=replace(observation.update.header, example_count=examples))
-        view = cohort_view(known.local_training or FedSGD(), known.defense, counted, None)
-        noisy = view.noise_scale is not None or view.rounding is not None
-        # A bound counts as two standard errors (`residual.HARD`).
-        for size, bounds in ((2.0, view.noise_scale), (1.0, view.rounding)):
-            floor += 0.0 if bounds is None else size * max(float(bounds[name]) for name in (layer.weight, layer.bias))
+    names, known, view = (layer.weight, layer.bias), observation.knowledge, noise_of(observation)
+    weight, bias = (SentTensor.of(observation, name, operations=0, view=view)[...] for name in names)
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
     own = known.labels
     labels = torch.arange(data.classes) if own is None or own.ndim > 1 else own.unique()
+    reach = 1.0 if not reads_input else max(1.0, float(torch.maximum(low.abs(), high.abs()).max()))
     return Sums(
-        weight.double(),
-        bias.double(),
+        weight.value.to(device),
+        bias.value.to(device),
         scale,
-        wire,
-        floor,
-        noisy,
+        Wire.of(*(tensors[name] for name in names)),
+        torch.maximum(bias.error, weight.error.amax(1) / reach).to(device),
+        view.noise_scale is not None or view.rounding is not None,
         low if reads_input else None,
         high if reads_input else None,
         labels.to(device),
@@ -106,24 +92,17 @@ def sums_of(
 
 def scale_of(observation: Observation, examples: int) -> float | str:
     """s in the sums of an update, or the reason why the update is no sum over examples at one point."""
-    protocol: Protocol = observation.knowledge.local_training or FedSGD()
-    while isinstance(protocol, SecureAggregation):
-        if protocol.steps(examples) > protocol.cohort:
-            return "clients of the cohort take several local steps"
-        protocol = protocol.client
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return 1 / examples
-    loop = protocol.training if isinstance(protocol, FedAvg) else protocol
-    if not isinstance(loop, LocalTraining):
+    client = observation.knowledge.local_training
+    told = observation.linear
+    if told is None and client is None:
         return "the update is a delta, and the local training is not known (knows: local_training)"
-    sgd = loop.optimiser
-    if not isinstance(sgd, SGD):
-        return f"the client's optimiser is {type(sgd).__name__}, and its steps are no sums of gradients"
-    if protocol.steps(examples) > 1:
+    if told is None:
+        return "the client's steps are no sums of gradients at known points"
+    if len(told.weights) > 1:
         return "the client takes several local steps, so its update is no sum of gradients at one point"
-    if sgd.weight_decay:
+    if told.decay:
         return "weight decay moves every row"
-    return -sgd.lr * (1 + sgd.momentum * sgd.nesterov) / examples  # a clip shortens it, and the rows tell by how much
+    return told.weights[0] / examples  # a clip shortens it, and the rows tell by how much
 
 
 @dataclass(frozen=True, eq=False)

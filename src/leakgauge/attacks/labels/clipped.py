@@ -10,10 +10,8 @@ from torch import Tensor
 from leakgauge.attacks.labels.posterior import mean_field
 from leakgauge.attacks.labels.strategy import Classifier
 from leakgauge.clients.protocol import Protocol
-from leakgauge.defenses import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, FedCDP, parts_of
 from leakgauge.observation import Observation
 
-CLIPS = (Clip, ClipExamples, ClipLayers, ClientDP, DPSGD, FedCDP)
 FACTORS, RATIO = 64, 1.1
 """Lengths that are tried, each so many times the one before, from the sent one on."""
 
@@ -37,9 +35,3 @@ def unclipped(
     tried = (mean_field(longer(k, *names), layer, protocol, features, count)[1] for k in range(FACTORS))
     _, power = max((found, -k) for k, found in enumerate(tried))
     return longer(-power)
-
-
-def clips(observation: Observation) -> bool:
-    """Whether a known defence takes length off."""
-    known = observation.knowledge.defense
-    return known is not None and any(isinstance(part, CLIPS) for part in parts_of(known))

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.labels.clipped import CLIPS, clips, unclipped
+from leakgauge.attacks.labels.clipped import unclipped
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
 from leakgauge.attacks.labels.omitted import completed
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, labels_of, mean_field
@@ -16,7 +16,7 @@ from leakgauge.attacks.labels.regression import Regression
 from leakgauge.attacks.labels.strategy import IDLG, Classifier, LabelGuess, Unknown, find_classifier
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
-from leakgauge.defenses import parts_of, view_of
+from leakgauge.defenses import parts_of, shortens, view_of
 from leakgauge.errors import InputError, require, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
@@ -100,7 +100,7 @@ class CountsFromLastLayer:
             features = layer.features(observation.task, inputs)[0].detach().cpu().double()
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
-        outputs, clipped = len(observation.task.parameters[layer.weight]), clips(observation)
+        outputs, clipped = len(observation.task.parameters[layer.weight]), shortens(observation.knowledge.defense)
         width = outputs + PRINCIPAL + 1
         work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
         work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
@@ -125,7 +125,7 @@ def _doubted(observation: Observation, guess: LabelGuess) -> LabelGuess:
     known = observation.knowledge.defense
     for part in () if known is None else parts_of(known):
         view = view_of(part, observation.update, None)
-        if view.support is not None or (not isinstance(part, CLIPS) and (part.acts_on_examples or view.simulate)):
+        if view.support is not None or (not shortens(part) and (part.acts_on_examples or view.simulate)):
             return replace(guess, confidence=0.0)
     return guess
 

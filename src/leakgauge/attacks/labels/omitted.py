@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.attacks.labels.head import stand_ins
 from leakgauge.attacks.labels.strategy import Classifier
-from leakgauge.defenses import RandomK, parts_of, view_of
+from leakgauge.defenses import kept_factor, view_of
 from leakgauge.observation import Observation
 
 STAND_INS = 64
@@ -60,11 +60,8 @@ def completed(observation: Observation, layer: Classifier, count: int, generator
 def _unscaled(observation: Observation, layer: Classifier) -> dict[str, Tensor]:
     """The classifier's tensors without the factors of a random-k, which differ, as k is rounded up."""
     sent, defense = observation.update.tensors, observation.knowledge.defense
-    found = {name: sent[name].detach().double() for name in (layer.weight, layer.bias) if name is not None}
-    for part in () if defense is None else parts_of(defense):
-        if isinstance(part, RandomK):
-            found = {name: t / part.factor(t) for name, t in found.items()}
-    return found
+    names = [name for name in (layer.weight, layer.bias) if name is not None]
+    return {name: sent[name].detach().double() / kept_factor(defense, sent[name]) for name in names}
 
 
 def _column(support: dict[str, Tensor], layer: Classifier) -> Bool[Tensor, "outputs k"]:

@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.batch import Batch
-from leakgauge.clients import rescales_entries
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.defenses import view_of
 from leakgauge.errors import FOREIGN
@@ -57,7 +56,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     task, known = observation.task, observation.knowledge
     n, classes = len(inputs), task.data.classes
     given = known.labels
-    if task.stochastic or task.penalties or rescales_entries(known.local_training) or n * classes > MOST_PAIRS:
+    if task.stochastic or task.penalties or observation.rescaled or n * classes > MOST_PAIRS:
         return None
     if given is not None and (given.ndim != 1 or len(given) != n):
         return None

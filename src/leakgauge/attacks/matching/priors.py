@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.matching.parts import Prior
-from leakgauge.clients import FedAvg, FedSGD
+from leakgauge.clients import FedSGD
 from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.registry import PRIORS
@@ -167,7 +167,7 @@ class Statistics:
         after, before, count = knowledge.buffers, task.buffers, observation.examples
         if after is None or task.mode is not Mode.TRAIN or count is None:
             return None
-        if not isinstance(client, FedSGD | FedAvg) or client.steps(count) != 1:
+        if client.steps(count) != 1:
             return None
         like = next(iter(task.parameters.values()))
         seen: dict[str, tuple[Tensor, Tensor]] = {}

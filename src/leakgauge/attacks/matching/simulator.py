@@ -10,14 +10,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.clients import FedSGD, Protocol, SecureAggregation, raw_update, sent_update
+from leakgauge.clients import FedSGD, Protocol, cohort_view, raw_update, sent_update
 from leakgauge.defenses import AttackerView, Defense, NoDefense, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, Wire, inner, map_tensors, squared_norm
+from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
+from leakgauge.view.entries import relative_rounding
 
 Views = Callable[[Draws], AttackerView]
 """A client's own draws → the view of its mechanism."""
@@ -30,53 +31,6 @@ def views_of(defense: Defense, update: Update, *, draws_known: bool) -> Views:
     clients agree on it; elsewhere the view simulates the mechanism, as it does behind noise.
     """
     return cache(lambda own: view_of(defense, update, own if draws_known else None))
-
-
-def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
-    """What objectives may use of a mechanism. Behind secure aggregation that is the scale of the mean's noise and
-    of its rounding alone, as if the largest entry of the mean were each client's own part of it.
-
-    Where the noise follows each update's size it is estimated from the mean as if the clients' updates stood at right
-    angles; too large, by up to the root of their number, where they agree.
-    """
-    if not isinstance(protocol, SecureAggregation):
-        return view_of(defense, update, draws)
-    count = update.header.example_count
-    if draws is not None or count is None:
-        return AttackerView()
-    grid, clients, inside = view_of(defense, update, None).rounding, 1, protocol.client
-    while isinstance(inside, SecureAggregation):
-        clients, inside = clients * inside.cohort, inside.client
-    rounding = None if grid is None else map_tensors(lambda t: clients * protocol.cohort * t, grid)
-    return AttackerView(noise_scale=_noise_of(protocol, defense, update, count), rounding=rounding)
-
-
-def _noise_of(protocol: Protocol, defense: Defense, update: Update, examples: int) -> Tensors | None:
-    """Independent noises of the clients: Σ (nᵢ/N)² σᵢ² is the variance on the mean.
-
-    Of σᵢ² = a + b‖gᵢ‖² the second part is b‖Σ (nᵢ/N) gᵢ‖² on the mean, at right angles: what `b` makes of the mean.
-    Doubling the update tells the parts apart.
-    """
-    if not isinstance(protocol, SecureAggregation):
-        header = replace(update.header, example_count=examples)
-        return view_of(defense, Update(update.tensors, header), None).noise_scale
-    counts = protocol.counts(examples)
-    double = Update(map_tensors(lambda t: 2 * t, update.tensors), update.header)
-    variance: Tensors | None = None
-    for n in counts:
-        once, twice = (_noise_of(protocol.client, defense, seen, n) for seen in (update, double))
-        if once is None or twice is None:
-            return None
-        share = n / examples
-        own = map_tensors(lambda s, d, w=share: _on_mean(s, d, w), once, twice)
-        variance = own if variance is None else map_tensors(torch.add, variance, own)
-    return None if variance is None else map_tensors(torch.sqrt, variance)
-
-
-def _on_mean(once: Tensor, twice: Tensor, share: float) -> Tensor:
-    """One client's part of the variance on the mean, from the noise at the mean and at twice the mean."""
-    relative = ((twice.square() - once.square()) / 3).clamp_min(0)
-    return share**2 * (once.square() - relative).clamp_min(0) + share * relative
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,8 +156,8 @@ class Explainer:
     def of(observation: Observation, generator: torch.Generator) -> Explainer:
         """For one observation; `generator` stands for draws that are not known."""
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
-        unit = rounding_of(observation.update.tensors)
-        return Explainer(simulator, max(ROUNDING * unit + 2 * rounding_of_weights(observation), 1e-9))
+        entry, weights = relative_rounding(observation)
+        return Explainer(simulator, max(ROUNDING * entry + 2 * weights, 1e-9))
 
     def left(self, batch: Batch) -> float:
         """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known."""
@@ -231,26 +185,6 @@ class Explainer:
             moved[index] += torch.where(beyond, -step, step)
             proved.append(self.left(Batch(moved, batch.labels)) > 10 * self.tolerance)
         return torch.tensor(proved)
-
-
-def rounding_of(sent: Tensors) -> float:
-    """Unit of rounding of a whole update: of each tensor its own, by its share of the length.
-
-    The bias of a key has gradient zero but for rounding, whose few digits fit a type that the others do not.
-    """
-    parts = torch.tensor([[Wire.of(t).unit, float(t.detach().double().norm())] for t in sent.values()]).double()
-    return float((parts[:, 0] * parts[:, 1]).norm() / parts[:, 1].norm().clamp_min(torch.finfo(torch.float64).tiny))
-
-
-def rounding_of_weights(observation: Observation) -> float:
-    """Share of a difference of weights that each step's rounding of the weights makes of it; 0 of a gradient."""
-    task, sent, client = observation.task, observation.update.tensors, observation.knowledge.local_training
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return 0.0
-    errors = torch.tensor([torch.finfo(task.parameters[k].dtype).eps * float(task.parameters[k].norm()) for k in sent])
-    steps = 1 if client is None else client.steps(observation.examples or 1)
-    size = squared_norm(map_tensors(lambda t: t.detach().double(), sent)).sqrt()
-    return float((steps / 12) ** 0.5 * errors.double().norm() / size.clamp_min(torch.finfo(torch.float64).tiny))
 
 
 def _double(batch: Batch) -> Batch:

@@ -12,9 +12,8 @@ from torch import Tensor
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, NoPrior, Pixels, TotalVariation, Uniform, falling
 from leakgauge.attacks.matching.parts import Objective
-from leakgauge.clients.local_training import LocalTraining
 from leakgauge.clients.optimisers import Adam
-from leakgauge.clients.protocol import GradientRule
+from leakgauge.clients.protocol import GradientRule, Protocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, parts_of
 from leakgauge.draws import Draws
@@ -33,7 +32,7 @@ FARTHEST = 1e3
 
 
 @dataclass(frozen=True, eq=False)
-class TwoGradients:
+class TwoGradients(Protocol):
     """The gradients of both steps as one complex tensor, the first real and the second imaginary.
 
     The second is at weights that are known once the first one's signs are.
@@ -117,18 +116,17 @@ class AdamRatios:
         """Not applicable where the update is of other clients."""
         if why := refuses(observation):
             return Reconstruction.not_applicable(why)
-        protocol = observation.knowledge.local_training
-        assert isinstance(protocol, LocalTraining)
-        assert isinstance(protocol.optimiser, Adam)
+        adam = _adam(observation)
+        assert adam is not None
         labels = observation.knowledge.labels
         if labels is None:
             guess = CountsFromLastLayer().infer(observation, generator)
             if isinstance(guess, Unknown):
                 return Reconstruction.not_applicable(guess.message)
             labels = guess.labels
-        signs, ratios = decoded(observation.update.tensors, protocol.optimiser)
+        signs, ratios = decoded(observation.update.tensors, adam)
         update = Update(signs, UpdateHeader(UpdateKind.GRADIENT, observation.examples))
-        moved = map_tensors(lambda s: -protocol.optimiser.lr * s, signs)
+        moved = map_tensors(lambda s: -adam.lr * s, signs)
         knowledge = replace(
             observation.knowledge, local_training=TwoGradients(moved), labels=labels, example_count=observation.examples
         )
@@ -146,18 +144,23 @@ class AdamRatios:
 
 def refuses(observation: Observation) -> str:
     """Why the update cannot be decoded; empty where it can."""
-    protocol, examples = observation.knowledge.local_training, observation.examples
-    if not isinstance(protocol, LocalTraining) or not isinstance(protocol.optimiser, Adam):
+    client, examples, adam = observation.knowledge.local_training, observation.examples, _adam(observation)
+    if client is None or client.loop is None or adam is None:
         return "needs a client that trained with Adam, and its settings"
     if examples is None:
         return "needs the number of examples (knows: example_count)"
-    if protocol.steps(examples) != 2 or (protocol.batch_size or examples) < examples or protocol.accumulate > 1:
-        return f"needs two steps on the whole batch; the client took {protocol.steps(examples)}"
-    adam = protocol.optimiser
-    if adam.weight_decay or adam.start is not None or protocol.clip is not None or protocol.proximal:
+    if client.parts(examples) != (examples, examples) or client.loop.accumulate > 1:
+        return f"needs two steps on the whole batch; the client took {client.steps(examples)}"
+    if adam.weight_decay or adam.start is not None or client.loop.clip is not None or client.loop.proximal:
         return "weight decay, clipping, a proximal term or an optimiser with a past are not decoded"
     defense = observation.knowledge.defense
     return "the defence changes the update" if defense is not None and parts_of(defense) else ""
+
+
+def _adam(observation: Observation) -> Adam | None:
+    client = observation.knowledge.local_training
+    loop = None if client is None or client.aggregates else client.loop
+    return loop.optimiser if loop is not None and isinstance(loop.optimiser, Adam) else None
 
 
 def decoded(delta: Tensors, adam: Adam) -> tuple[Tensors, Tensors]:

@@ -16,7 +16,7 @@ from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
 from leakgauge.clients import FedSGD
-from leakgauge.defenses import AttackerView, Clip, ClipExamples, MixUp, parts_of, view_of
+from leakgauge.defenses import mixes_examples, only_scales, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -131,9 +131,8 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
     Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update.
     With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
     """
-    defense, count = observation.knowledge.defense, observation.examples
-    kept = defense is None or all(isinstance(part, Clip | ClipExamples) for part in parts_of(defense))
-    if not kept or count == 1 or observation.task.outputs <= 2:
+    count = observation.examples
+    if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
         return None
     found = AGREEING.reconstruct(observation, generator)
     if found.inputs is None or found.labels is None:
@@ -147,15 +146,13 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
 
 
 def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
-    """A read without what may be mixtures of the client's examples, behind `MixUp`.
+    """A read without what may be mixtures of the client's examples, behind a defence that mixes them.
 
     A mixture of two classes is certified for no label, but one of two examples of a class is. So proved are examples
     whose label no other has: who was mixed with itself, about one example of every batch.
     """
     knowledge, proved = observation.knowledge, read.proved
-    defense = knowledge.defense
-    mixes = defense is not None and any(isinstance(part, MixUp) for part in parts_of(defense))
-    if not mixes or observation.examples == 1:
+    if not mixes_examples(knowledge.defense) or observation.examples == 1:
         return read
     if proved is None or proved.inputs is None or proved.labels is None:
         return ExactReads()

@@ -18,7 +18,7 @@ from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.attacks.recipes.step_by_step import StepByStep
-from leakgauge.clients import FedAvg
+from leakgauge.clients.protocol import Protocol as Client
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
@@ -39,7 +39,6 @@ class Resumable(Protocol):
 
     def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Attack:
         """The same attack, but from these raw examples."""
-        ...
 
 
 @ATTACKS.register("order-search", needs="what its attack needs; an attack that reports an objective")
@@ -103,8 +102,11 @@ class OrderSearch:
             labels = None if isinstance(guess, Unknown) else guess.labels
         if client is None or count is None or labels is None:
             return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
-        size, price = client.batch_size or count, client.steps(count)
-        known = replace(observation.knowledge, local_training=replace(client, shuffle=False))
+        told = observation.linear
+        size, price = count if told is None else told.sizes[0], client.steps(count)
+        known = replace(
+            observation.knowledge, local_training=client.with_loop(lambda loop: replace(loop, shuffle=False))
+        )
         shuffles = unordered(observation)
         orders = list(orders_of(labels.tolist(), size, self.most, generator)) if shuffles else [tuple(labels.tolist())]
         every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
@@ -232,14 +234,13 @@ def nearest_orders(candidates: list[Observation], generator: torch.Generator) ->
     return [order for _, order in sorted(scored)]
 
 
-def several_steps(observation: Observation) -> FedAvg | None:
+def several_steps(observation: Observation) -> Client | None:
     """The client, where it visits its examples in parts, one after the other, in an order that can be searched for."""
     client, count = observation.knowledge.local_training, observation.examples
-    if not isinstance(client, FedAvg) or (client.shuffle and observation.knowledge.draws is not None):
+    if client is None or client.aggregates or (client.shuffle and observation.knowledge.draws is not None):
         return None
-    if count is None or count < 2 or client.batch_size is None or client.batch_size >= count:
-        return None
-    return client
+    told = observation.linear
+    return None if count is None or told is None or len(told.sizes) < 2 or told.sizes[0] >= count else client
 
 
 def unordered(observation: Observation) -> bool:

@@ -14,7 +14,6 @@ from leakgauge.attacks.exact.head_steps import HeadSteps
 from leakgauge.attacks.labels.head import stand_ins
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, NoPrior, Pixels, TotalVariation, Uniform, falling
 from leakgauge.attacks.matching.parts import Objective
-from leakgauge.clients import FedAvg
 from leakgauge.clients.protocol import mean_gradient
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses.defense import AttackerView
@@ -81,15 +80,16 @@ class StepByStep:
         on_step: OnStep | None = None,
     ) -> Begun:
         """For the read's order of that number."""
-        client = observation.knowledge.local_training
-        assert isinstance(client, FedAvg)
+        told = observation.linear
+        assert told is not None
         began = time.perf_counter()
         task = observation.task.to(torch.empty((), dtype=torch.float64))
         labels, unit = torch.tensor(self.steps.orders[order]), self._unit(observation, generator)
         everything, spent = Uniform()(len(labels), task.data, generator), 0
         everything = task.data.denormalise(everything)
         heard = self.steps.slopes[order].norm(dim=1) > SILENT
-        for index in torch.arange(len(labels)).split(client.batch_size or len(labels)):
+        parts = torch.arange(len(labels)).split(told.sizes)
+        for index, weight in zip(parts, told.weights, strict=True):
             loud = index[heard[index]]
             for k in loud.tolist():
                 left = None if seconds is None else seconds - (time.perf_counter() - began)
@@ -107,7 +107,7 @@ class StepByStep:
             if len(loud):
                 step = Batch(everything[loud], labels[loud])
                 gradient, _ = mean_gradient(task, task.parameters, task.buffers, step, None, torch.Generator())
-                share = client.lr * len(loud) / len(index)
+                share = -weight * len(loud) / len(index)
                 task = replace(task, parameters=map_tensors(lambda p, g, s=share: p - s * g, task.parameters, gradient))
                 spent += 1
         return Begun(everything, spent)

@@ -14,8 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.clients.local_training import FedAvg
-from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses import view_of
 from leakgauge.defenses.defense import AttackerView
 from leakgauge.errors import InputError, require
@@ -254,15 +252,12 @@ def _steps(observation: Observation) -> int:
     local, examples = observation.knowledge.local_training, observation.examples
     if local is None or examples is None:
         return 1
-    if isinstance(local, SecureAggregation):
-        return max(local.client.steps(n) for n in local.counts(examples))
-    return local.steps(examples)
+    return max(client.steps(count) for client, count in local.clients(examples))
 
 
 def _decays(observation: Observation) -> bool:
-    local = observation.knowledge.local_training
-    local = local.client if isinstance(local, SecureAggregation) else local
-    return isinstance(local, FedAvg) and local.weight_decay > 0
+    told = observation.linear
+    return told is not None and bool(told.decay)
 
 
 def _noise_remark(floor: float, totals: Float[Tensor, " outputs"]) -> str:

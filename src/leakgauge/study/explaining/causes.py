@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
-from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation, rescales_entries
+from leakgauge.clients import Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
@@ -149,7 +149,7 @@ def explain(setting: Setting, update: Update, draws: Draws, evidence: Evidence =
 def _as_recorded(setting: Setting, evidence: Evidence) -> tuple[Setting, list[tuple[str, str]]]:
     """The account with its steps, and its examples, as they were recorded; and where the plan says otherwise."""
     recorded, said = evidence.recorded, list[tuple[str, str]]()
-    if recorded is None or isinstance(setting.protocol, SecureAggregation):
+    if recorded is None or setting.protocol.aggregates:
         return setting, said
     data = setting.task.data
     placed = recorded.placed(setting.batch, data)
@@ -202,7 +202,7 @@ def _measured(setting: Setting, update: Update, draws: Draws, evidence: Evidence
         tensors=tuple(tensors),
         pictures=pictures,
         rounding=max(SLIGHT, GENEROUS * math.hypot(*rounded.values()) / size),
-        odd=() if rescales_entries(setting.protocol) else tuple(odd),
+        odd=() if setting.protocol.rescales_entries else tuple(odd),
         unordered=other is not None and Fit.between(other, simulated).share < ENOUGH,
     )
 
@@ -316,20 +316,11 @@ def _undone(mistake: Mistake, update: Update, draws: Draws) -> Account:
 
 
 def _rate(protocol: Protocol) -> float | None:
-    if isinstance(protocol, SecureAggregation):
-        return _rate(protocol.client)
-    if isinstance(protocol, FedAvg):
-        return protocol.lr
-    return protocol.optimiser.lr if isinstance(protocol, LocalTraining) else None
+    return None if protocol.loop is None else protocol.loop.optimiser.lr
 
 
 def _with_rate(protocol: Protocol, lr: float) -> Protocol:
-    if isinstance(protocol, SecureAggregation):
-        return replace(protocol, client=_with_rate(protocol.client, lr))
-    if isinstance(protocol, FedAvg):
-        return replace(protocol, lr=lr)
-    assert isinstance(protocol, LocalTraining)
-    return replace(protocol, optimiser=protocol.optimiser.with_rate(lr))
+    return protocol.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.with_rate(lr)))
 
 
 def _fitted(setting: Setting, fit: Fit, update: Update, draws: Draws) -> tuple[Setting, Fit]:

@@ -13,11 +13,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 
-from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Optimiser, Protocol, adamw
+from leakgauge.clients import SGD, Adam, FedSGD, LocalTraining, Optimiser, Protocol, adamw
 from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
-from leakgauge.defenses import NoDefense, TopK
+from leakgauge.defenses import NoDefense, TopK, parts_of
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.fit import Fit, products
 from leakgauge.study.explaining.setting import Setting
@@ -84,7 +84,7 @@ def mistakes(account: RoundAccount) -> Iterator[Mistake]:
 def _of_the_zeros(account: RoundAccount) -> Iterator[Mistake]:
     """Small entries that were left out."""
     setting, update = account.setting, account.update
-    if isinstance(setting.defense, NoDefense):
+    if not parts_of(setting.defense):
         kept = sum(int(t.count_nonzero()) for t in update.tensors.values()) / entries(update.tensors)
         if kept < 1:
             words = f"{{topk: {{keep: {kept:.3g}}}}} or another that leaves entries out"
@@ -110,9 +110,9 @@ def _swapped(account: RoundAccount) -> Iterator[Mistake]:
 def of_the_shuffle(account: RoundAccount) -> Iterator[Mistake]:
     """Minibatches in another order: a framework's loader may shuffle unasked."""
     setting = account.setting
-    client, examples = setting.protocol, len(setting.batch)
-    if isinstance(client, FedAvg | LocalTraining) and (client.batch_size or examples) < examples:
-        other = replace(client, shuffle=not client.shuffle)
+    loop, examples = setting.protocol.loop, len(setting.batch)
+    if loop is not None and loop is setting.protocol and max(loop.parts(examples)) < examples:
+        other = replace(loop, shuffle=not loop.shuffle)
         yield Mistake(SHUFFLE, str(other.shuffle).lower(), replace(setting, protocol=other))
 
 
@@ -147,8 +147,8 @@ def _of_the_update(account: RoundAccount) -> Iterator[Mistake]:
 def _of_the_decay(account: RoundAccount) -> Iterator[Mistake]:
     """Weight decay that the plan has otherwise: as much as explains most of what is left."""
     setting, update, draws = account.setting, account.update, account.draws
-    loop = setting.protocol.training if isinstance(setting.protocol, FedAvg) else setting.protocol
-    if not isinstance(loop, LocalTraining) or not isinstance(loop.optimiser, SGD):
+    loop = setting.protocol.loop
+    if loop is None or loop is not setting.protocol or not isinstance(loop.optimiser, SGD):
         return
     sgd = loop.optimiser
 
@@ -226,8 +226,8 @@ def _of_normalisation(account: RoundAccount) -> Iterator[Mistake]:
 
 def _of_local_training(account: RoundAccount) -> Iterator[Mistake]:
     setting = account.setting
-    loop = setting.protocol.training if isinstance(setting.protocol, FedAvg) else setting.protocol
-    if not isinstance(loop, LocalTraining):
+    loop = setting.protocol.loop
+    if loop is None or loop is not setting.protocol:
         return
     examples = len(setting.batch)
     sizes = dict.fromkeys((loop.batch_size, None, *(2**i for i in range(8) if 2**i < examples)))
@@ -252,7 +252,7 @@ def _of_local_training(account: RoundAccount) -> Iterator[Mistake]:
 
 def _of_the_defense(account: RoundAccount) -> Iterator[Mistake]:
     setting = account.setting
-    if not isinstance(setting.defense, NoDefense):
+    if parts_of(setting.defense):
         yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
 
 
@@ -273,7 +273,7 @@ TABLE: tuple[Callable[[RoundAccount], Iterator[Mistake]], ...] = (
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Protocol):
     """A protocol whose update is multiplied, such as the gradient of a sum for that of a mean."""
 
     client: Protocol

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakgauge.clients import FedAvg, LocalTraining, Protocol
+from leakgauge.clients import LocalTraining, Protocol
 from leakgauge.data.captured import HINT
 from leakgauge.data.npz import read_archive
 from leakgauge.draws import Draws
@@ -38,6 +38,12 @@ class InOrder(LocalTraining):
 
     def order(self, examples: int, draws: Draws) -> list[Tensor]:
         return list(self.recorded)
+
+    def parts(self, examples: int) -> tuple[int, ...]:
+        return tuple(len(part) for part in self.recorded)
+
+    def linear(self, examples: int) -> None:
+        return None
 
     def _minibatches(self, examples: int) -> int:
         return max(1, len(self.recorded) // self.epochs)
@@ -144,8 +150,8 @@ class Recorded:
 
 def loop_of(protocol: Protocol) -> LocalTraining | None:
     """Local training whose steps visit examples in an order; `None` of other protocols."""
-    loop = protocol.training if isinstance(protocol, FedAvg) else protocol
-    return loop if type(loop) is LocalTraining else None
+    loop = protocol.loop
+    return loop if loop is protocol and type(loop) is LocalTraining else None
 
 
 def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -12,21 +11,16 @@ from torch import Tensor
 
 from leakgauge.attacks.matching import Simulator
 from leakgauge.clients import Protocol, client_update
-from leakgauge.defenses import Defense, NoDefense
+from leakgauge.defenses import Defense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.fit import Fit
 from leakgauge.study.explaining.recorded import in_order, loop_of
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, Wire, fits_every_type
-from leakgauge.update import Update, UpdateKind
-
-BLOCK = 1 << 16
-"""Entries whose rounding is looked at together."""
-
-HALVES = (torch.bfloat16, torch.float16)
-"""Types that weights travel in besides their own."""
+from leakgauge.tensors import Tensors
+from leakgauge.update import Update
+from leakgauge.view.entries import rounding_norms
 
 GUESSES = 8
 """Draws of order and dropout of which the closest counts: two rounds in different orders may have little in common."""
@@ -75,7 +69,7 @@ class Setting:
     @property
     def draws(self) -> bool:
         """Whether anything is drawn."""
-        return self.shuffles or self.task.stochastic or not isinstance(self.defense, NoDefense)
+        return self.shuffles or self.task.stochastic or bool(parts_of(self.defense))
 
     def simulated(self, update: Update, draws: Draws) -> Tensors:
         """The update as this account has it; what is drawn comes from `draws`, noise is left out.
@@ -101,23 +95,8 @@ class Setting:
         return self.simulated(update, draws.of("guess", guess) if guess else draws)
 
     def rounded(self, update: Update) -> dict[str, float]:
-        """Norm of what rounding makes of each tensor that is sent, a delta by the weights that it was taken of. What
-        fits every type, as weights of one that did not move, counts as rounded like the coarsest of the others."""
-        steps, delta = max(self.client.steps(len(self.batch)), 1), update.header.kind is UpdateKind.DELTA
-        units: list[float] = []
-        norms: dict[str, list[tuple[float | None, float]]] = {name: [] for name in update.tensors}
-        for name, tensor in update.tensors.items():
-            blocks = (t.detach().flatten().split(BLOCK) for t in (tensor, self.task.parameters[name]))
-            for sent, own in zip(*blocks, strict=True):
-                for held in [sent, _after(own.to(sent), sent)] if delta else [sent]:
-                    unit = None if fits_every_type(held) else Wire.of(held).unit
-                    units += [] if unit is None else [unit]
-                    norms[name].append((unit, float(held.norm())))
-        most = max(units, default=Wire.of().unit)
-        return {
-            name: math.hypot(*((most if unit is None else unit) * norm for unit, norm in sizes)) * math.sqrt(steps)
-            for name, sizes in norms.items()
-        }
+        """Norm of what rounding makes of each tensor that is sent, see `rounding_norms`."""
+        return rounding_norms(update, self.task.parameters, max(self.client.steps(len(self.batch)), 1))
 
     def own_round(self, update: Update, draws: Draws) -> Update:
         """What this account's client sends, noise included; `draws` are the client's."""
@@ -138,7 +117,7 @@ class Setting:
         """
         remaining = iter(targets)
         one = next(remaining)
-        plain = isinstance(self.defense, NoDefense)  # a defence may be seen in the update itself, such as its zeros
+        plain = not parts_of(self.defense)  # a defence may be seen in the update itself, such as its zeros
         simulated, other = self.guessed(one, draws, 0), self.guessed(one, draws, 1)
         drawn = any(not torch.equal(simulated[k], other[k]) for k in one.tensors)
         del other
@@ -157,15 +136,3 @@ class Setting:
             new = [compared(target, guess) for target in held]
             found = [max(pair, key=lambda c: c.fit.share) for pair in zip(found, new, strict=True)]
         return found
-
-
-def _after(own: Tensor, sent: Tensor) -> Tensor:
-    """Weights after training, as they were before `own` was taken from them: in half precision where they are that to
-    the rounding of the difference."""
-    after = own + sent
-    rounding = torch.finfo(after.dtype).eps * torch.maximum(own.abs(), sent.abs())
-    for kind in HALVES:
-        near = after.to(kind).to(after.dtype)
-        if bool(((near - after).abs() <= rounding).all()):
-            return near
-    return after

@@ -9,7 +9,7 @@ from leakgauge.attacks.adaptive.counter import Adapted, Naive, NoneKnown, counte
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients.client import trained_on
-from leakgauge.defenses import NoDefense, parts_of
+from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.observation import Known
 from leakgauge.resolve import Named
@@ -55,7 +55,7 @@ def scenario_of(
         server_changes=tuple(change.value for change in sent.changes),
         client=client.label,
         defense=defense.label,
-        defended=not isinstance(defense.value, NoDefense),
+        defended=bool(parts_of(defense.value)),
         knowledge=(*(k.value for k in known), *(["crafting"] if crafted else [])),
         data=Data(
             source=plan.data.name,

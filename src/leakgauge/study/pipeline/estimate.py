@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from leakgauge.clients import rescales_entries
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Status
@@ -122,7 +121,7 @@ def doubts_of(plan: Plan) -> Iterator[str]:
     if batch > SHOWN_BATCH:
         yield f"{batch} examples in one update"
     for client in plan.clients:
-        if batch > 1 and rescales_entries(client.value):
+        if batch > 1 and client.value.rescales_entries:
             yield f"Adam and its like over {batch} examples"
         elif client.value.steps(batch) > SHOWN_STEPS:
             yield f"{client.value.steps(batch)} local steps"

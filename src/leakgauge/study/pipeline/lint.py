@@ -12,23 +12,14 @@ import torch
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.attacks.plain_model import plain_model
-from leakgauge.attacks.plain_round import plain_round
-from leakgauge.clients import FedAvg, LocalTraining, client_update
+from leakgauge.clients import client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
-    QSGD,
-    Clip,
-    ClipExamples,
     Defense,
-    GaussianNoise,
-    Prune,
-    Quantise,
-    RandomK,
-    Sign,
-    TopK,
-    parts_of,
+    steps_of,
 )
+from leakgauge.defenses.steps import Grid, Mask, Noise, PerExampleScale, Scale
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
@@ -95,15 +86,15 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             local_training=client.value,
             defense=defense.value,
         )
-        observation = plain_round(Observation(defense.value.on_task(task), update, knowledge))
+        observation = Observation(defense.value.on_task(task), update, knowledge).plain
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         yield _not_read(where, f"the client could not be simulated ({said(error)})")
         return
     known = plan.update is not None or Known.BUFFERS in plan.knows
     yield from _statistics(update, observation.task, where, known=known)
-    stages = parts_of(defense.value)
-    rounded = any(isinstance(stage, Sign | Quantise | QSGD) for stage in stages)
-    thinned = any(isinstance(stage, TopK | RandomK | Prune) for stage in stages)
+    steps = steps_of(defense.value)
+    rounded = any(isinstance(step, Grid) for step in steps)
+    thinned = any(isinstance(step, Mask) for step in steps)
     kept = replace(update, buffers=None)
     yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
     observation = plain_model(observation)
@@ -172,8 +163,8 @@ def _update(plan: Plan, key: Key, draws: Draws) -> Update:
 
 
 def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFinding]:
-    loop = client.training if isinstance(client, FedAvg) else client
-    steps = isinstance(loop, LocalTraining) and loop.batch_size == 1 == loop.accumulate
+    loop = client.loop
+    steps = loop is not None and loop.batch_size == 1 == loop.accumulate
     if plan.data.batch == 1 or steps:
         yield LintFinding(
             "batch-of-one",
@@ -188,10 +179,11 @@ def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFind
 
 def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], examples: int) -> Iterator[LintFinding]:
     """Clip and noise that do not do what they are there for."""
-    parts = parts_of(defense)
-    noisy = [i for i, part in enumerate(parts) if isinstance(part, GaussianNoise)]
-    clips = [i for i, part in enumerate(parts) if isinstance(part, Clip | ClipExamples)]
-    if noisy and clips and min(noisy) < max(clips):
+    steps = steps_of(defense)
+    noisy = [i for i, step in enumerate(steps) if isinstance(step, Noise) and step.gaussian]
+    clips = [i for i, step in enumerate(steps) if isinstance(step, Scale | PerExampleScale)]
+    found = spent_in_one_update(defense, clients, examples)
+    if isinstance(found, NoGuarantee) and noisy and clips and min(noisy) < max(clips):
         yield LintFinding(
             "noise-before-clip",
             LintSeverity.MEDIUM,
@@ -200,7 +192,6 @@ def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], exam
             "clip first, then add noise",
         )
         return
-    found = spent_in_one_update(defense, clients, examples)
     if isinstance(found, NoGuarantee):
         if noisy or clips:
             hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"

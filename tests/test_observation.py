@@ -1,4 +1,4 @@
-"""One client in several spellings is attacked as one client; what each said before is in the docstrings."""
+"""One client in several spellings is attacked as one client."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.attacks.plain_round import plain_round
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import DPSGD, RandomK, TopK
+from leakgauge.defenses import ClipExamples, Defense, RandomK, TopK
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
-from leakgauge.task import Batch, DataSpec, Mode, Task
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import map_tensors, squared_norm
 
 SPEC = DataSpec((3, 8, 8), 4)
@@ -38,7 +37,7 @@ def batch() -> Batch:
 def seen(client: Protocol, where: Task | None = None, **known: object) -> Observation:
     where = where or task()
     sent = client_update(where, client, batch(), Draws(3))
-    return Observation(where, sent, Knowledge(example_count=8, local_training=client, **known))  # type: ignore[arg-type]
+    return Observation(where, sent, Knowledge(example_count=8, local_training=client, **known)).plain  # type: ignore[arg-type]
 
 
 ONE_STEP = (
@@ -58,7 +57,7 @@ ONE_STEP = (
 def test_a_batch_is_read_exactly_however_its_step_is_written(client: Protocol) -> None:
     """`local-training` with plain SGD was "not known", and torch's usual weight decay "moves every row": the batch that
     is read exactly from `fedavg` came back blurred, or not at all."""
-    found = Auto().reconstruct(plain_round(seen(client)), torch.Generator().manual_seed(0), budget=Budget(100))
+    found = Auto().reconstruct(seen(client), torch.Generator().manual_seed(0), budget=Budget(100))
     assert found.status is Status.EXACT
 
 
@@ -70,7 +69,7 @@ def test_a_cohort_of_one_is_its_client(client: Protocol, known: bool) -> None:
     where, defense, draws = task(), RandomK(keep=0.5), Draws(3)
     sent = client_update(where, cohort, batch(), draws, defense=defense)
     knowledge = Knowledge(local_training=cohort, defense=defense, draws=draws if known else None)
-    alone = plain_round(Observation(where, sent, knowledge))
+    alone = Observation(where, sent, knowledge).plain
     assert alone.knowledge.local_training == client
     simulator = Simulator.of(alone, torch.empty(()), torch.Generator())
     assert simulator.view.support is not None
@@ -79,60 +78,75 @@ def test_a_cohort_of_one_is_its_client(client: Protocol, known: bool) -> None:
 
 
 SEVERAL = (
+    FedAvg(epochs=3, **DECAYS),
     LocalTraining(optimiser=SGD(lr=0.1, momentum=0.5, weight_decay=0.01), epochs=2, batch_size=2),
-    LocalTraining(optimiser=SGD(lr=0.1, weight_decay=0.01), epochs=2, batch_size=2, accumulate=2, drop_last=True),
+    LocalTraining(optimiser=SGD(lr=0.1, weight_decay=0.01), epochs=2, batch_size=2, accumulate=2),
     LocalTraining(optimiser=SGD(lr=0.1, weight_decay=0.01), epochs=3, batch_size=4, accumulate=5),
+    SecureAggregation(cohort=2, client=FedAvg(epochs=2, **DECAYS)),
 )
 
 
-@pytest.mark.parametrize("client", [*(c for c in ONE_STEP if getattr(c, "clip", None) is None), *SEVERAL], ids=repr)
+@pytest.mark.parametrize("client", [c for c in ONE_STEP if getattr(c, "clip", None) is None], ids=repr)
 def test_the_plainer_client_sends_what_is_left_of_the_update(client: Protocol) -> None:
-    plain = plain_round(seen(client))
-    known = plain.knowledge.local_training
-    assert isinstance(known, FedAvg | SecureAggregation)
+    plain = seen(client)
+    known, told = plain.knowledge.local_training, plain.linear
+    assert known is not None
+    assert told is not None
+    assert told.decay == 0
     again = client_update(plain.task, known, batch(), Draws(3)).tensors
     left = squared_norm(map_tensors(torch.sub, again, plain.update.tensors)) / squared_norm(again)
     assert float(left) < 1e-10
+
+
+@pytest.mark.parametrize("client", [*(c for c in ONE_STEP if getattr(c, "clip", None) is None), *SEVERAL], ids=repr)
+def test_an_update_is_the_sum_of_gradients_that_its_client_states(client: Protocol) -> None:
+    """Gradients that do not depend on the parameters: the sum is exact whatever they are."""
+    where, given = task(), []
+
+    def rule(task, parameters, buffers, batch, model, defense):  # type: ignore[no-untyped-def]
+        g = torch.Generator().manual_seed(len(given))
+        given.append(map_tensors(lambda p: torch.randn(p.shape, generator=g, dtype=p.dtype), parameters))
+        return given[-1], buffers
+
+    where = where.to(torch.empty((), dtype=torch.float64))
+    sent, _ = client.local_training(where, batch(), Draws(3), rule)
+    told = client.linear(8)
+    assert told is not None
+    held = len(given) // len(told.weights)  # minibatches of a step, or clients whose one step is one sum
+    weights = [w / held for w in told.weights for _ in range(held)]
+    made = map_tensors(lambda *gs: sum(w * g for w, g in zip(weights, gs, strict=True)), *given)
+    made = map_tensors(lambda m, p: m + told.decay * p, made, where.parameters)
+    assert float(squared_norm(map_tensors(torch.sub, made, sent)) / squared_norm(sent)) < 1e-18
+    assert sum(told.sizes) == 8 * (client.loop.epochs if client.loop else 1)
 
 
 @pytest.mark.parametrize(
     "client",
     [
         LocalTraining(optimiser=Adam()),
-        LocalTraining(optimiser=SGD(lr=0.1), clip=0.1),
         LocalTraining(optimiser=SGD(lr=0.1), batch_size=3, drop_last=True),
         LocalTraining(optimiser=SGD(lr=0.1), batch_size=3, accumulate=2),
-        LocalTraining(optimiser=SGD(lr=0.1), batch_size=2, accumulate=3),
         LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, proximal=0.1),
-        FedAvg(epochs=2, **DECAYS),
-        FedSGD(),
+        LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, clip=0.1),
+        SecureAggregation(cohort=2, client=LocalTraining(optimiser=SGD(lr=0.1), clip=0.1)),
     ],
     ids=repr,
 )
-def test_other_clients_stay_what_they_are(client: Protocol) -> None:
-    observation = seen(client)
-    assert plain_round(observation) is observation
+def test_other_clients_state_no_sum(client: Protocol) -> None:
+    assert client.linear(8) is None
+    assert seen(client).knowledge.local_training is client
 
 
-def test_minibatches_are_not_joined_where_batch_norm_sees_them_apart() -> None:
-    where = task(Mode.TRAIN.value, nn.BatchNorm1d(200))
-    observation = seen(LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, accumulate=2), where)
-    assert plain_round(observation) is observation
-
-
-def test_minibatches_are_not_joined_that_were_noised_apart() -> None:
-    known = {"defense": DPSGD(norm=1.0, noise_multiplier=1.0)}
-    observation = seen(LocalTraining(optimiser=SGD(lr=0.1), batch_size=4, accumulate=2), **known)
-    assert plain_round(observation) is observation
-
-
-def test_decay_is_left_where_a_defence_has_changed_the_update() -> None:
-    observation = seen(FedAvg(**DECAYS), defense=TopK(keep=0.5))
-    assert plain_round(observation) is observation
+@pytest.mark.parametrize(("defense", "kept"), [(TopK(keep=0.5), True), (ClipExamples(norm=0.1), False)], ids=repr)
+def test_decay_is_left_where_a_defence_has_changed_the_update(defense: Defense, kept: bool) -> None:
+    told = seen(FedAvg(**DECAYS), defense=defense).linear
+    assert told is not None
+    assert bool(told.decay) == kept
 
 
 def test_what_was_not_sent_stays_zero() -> None:
-    observation = seen(FedAvg(**DECAYS))
-    holes = map_tensors(lambda t: torch.where(t > 0, t, 0.0), observation.update.tensors)
-    plain = plain_round(replace(observation, update=replace(observation.update, tensors=holes)))
+    client = FedAvg(**DECAYS)
+    sent, where = client_update(task(), client, batch(), Draws(3)), task()
+    holes = map_tensors(lambda t: torch.where(t > 0, t, 0.0), sent.tensors)
+    plain = Observation(where, replace(sent, tensors=holes), Knowledge(example_count=8, local_training=client)).plain
     assert all(bool((plain.update.tensors[k][v == 0] == 0).all()) for k, v in holes.items())

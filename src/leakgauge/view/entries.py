@@ -1,0 +1,208 @@
+"""How far the entries of an update may be from those of an exact client: the one error model.
+
+A client computes in a type of unit roundoff v, writes its update in one of unit roundoff u, and a delta is taken of
+parameters that every step rounded. So |sent − exact| ≤ (u + γ)·|sent| + a + (T + 1)·v·|θ| (Higham, *Accuracy and
+Stability*, §3.1): a bounds what underflows, γ = n·v/(1 − n·v) stands for n operations in a row, and the last term for a
+delta of T steps. What a defence added beside has a known deviation (noise) or a largest error (a grid).
+
+Of several local steps whose terms cancel the rounding can be larger; what is then unexplained is beyond the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from leakgauge.clients import FedSGD, cohort_view
+from leakgauge.defenses import AttackerView, kept_factor
+from leakgauge.observation import Observation
+from leakgauge.tensors import Tensors, Wire, fits_every_type
+from leakgauge.update import Update, UpdateKind
+
+OPERATIONS, STEP_OPERATIONS = 8, 4
+"""Roundings in a row of an entry that is computed, and more of them a local step."""
+UNKNOWN_STEPS = 64
+"""Local steps that a delta is taken to have where nobody says how many."""
+HARD = 2.0
+"""An error that cannot exceed its bound counts as a standard error of so much less."""
+BLOCK = 1 << 16
+"""Entries whose digits are looked at together."""
+HALVES = (torch.bfloat16, torch.float16)
+"""Types that weights travel in besides their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Some entries of one tensor of an update, and their errors.
+
+    Attributes:
+        value: in float64, without the factor of a known sparsifier.
+        bound: largest rounding of each, by client and wire.
+        seen: which of them the client may have sent; `None` for all.
+        sigma: standard deviation of known noise on each.
+        grid: largest error of each by a defence that rounds to known steps.
+    """
+
+    value: Float[Tensor, "*shape"]
+    bound: Float[Tensor, "*shape"]
+    seen: Bool[Tensor, "*shape"] | None
+    sigma: float = 0.0
+    grid: float = 0.0
+
+    @property
+    def hard(self) -> Float[Tensor, "*shape"]:
+        """Largest error, noise apart."""
+        return self.bound + self.grid
+
+    @property
+    def error(self) -> Float[Tensor, "*shape"]:
+        """Standard error of each entry."""
+        return self.hard / HARD + self.sigma
+
+
+@dataclass(frozen=True, eq=False)
+class SentTensor:
+    """One tensor of an update; `tensor[part]` are its `Entries` there. It may be all of the model, so that nothing is
+    made of it but the part that is asked for.
+
+    Attributes:
+        sent: as it came.
+        wire: the format of its values.
+        step: v: unit roundoff of a client's operation.
+        arithmetic: γ.
+        parameter: θ of a delta; `None` of a gradient.
+        moves: T + 1.
+        factor: which a known sparsifier multiplied the entries with that it kept.
+        support: entries that the client may have sent, as far as it is known to have left some out.
+            smallest: entries outside it are no larger than those inside.
+        sigma, grid: as in `Entries`, before the factor is taken off.
+    """
+
+    sent: Tensor
+    wire: Wire
+    step: float
+    arithmetic: float
+    parameter: Tensor | None
+    moves: int
+    factor: float = 1.0
+    support: Tensor | None = None
+    smallest: bool = False
+    sigma: float = 0.0
+    grid: float = 0.0
+
+    @staticmethod
+    def of(
+        observation: Observation, name: str, *, operations: int = OPERATIONS, view: AttackerView | None = None
+    ) -> SentTensor:
+        """As task, update and knowledge have it.
+
+        Args:
+            operations: roundings in a row of an entry, beside those of local steps; 0 leaves arithmetic to the caller.
+            view: `noise_of` the observation, where several tensors are asked for.
+        """
+        sent, own = observation.update.tensors[name].detach(), observation.task.parameters[name].detach()
+        known, examples = observation.knowledge, observation.examples
+        delta, client = observation.update.header.kind is UpdateKind.DELTA, known.local_training
+        steps = 1 if not delta else UNKNOWN_STEPS if client is None or examples is None else client.steps(examples)
+        wire = Wire.of(sent)
+        step = max(torch.finfo(own.dtype).eps / 2, wire.arithmetic)
+        count = (operations + STEP_OPERATIONS * steps) * step if operations else 0.0
+        view = noise_of(observation) if view is None else view
+        scale, grid = (None if errors is None else float(errors[name]) for errors in (view.noise_scale, view.rounding))
+        shown = view
+        if known.draws is not None and known.defense is not None:
+            shown = cohort_view(client or FedSGD(), known.defense, observation.update, known.draws)
+        return SentTensor(
+            sent,
+            wire,
+            step,
+            count / (1 - count) if count < 1 else math.inf,
+            own if delta else None,
+            steps + 1,
+            kept_factor(known.defense, sent),
+            None if shown.support is None else shown.support[name].bool(),
+            shown.support is not None and shown.unsent_small,
+            scale or 0.0,
+            grid or 0.0,
+        )
+
+    def __getitem__(self, part: Any) -> Entries:
+        value = self.sent[part].double()
+        bound = self.wire.errors(value) + self.arithmetic * value.abs()
+        if self.parameter is not None:
+            moved = self.parameter[part].to(value).abs() + value.abs()
+            bound = bound + self.moves * self.step * moved
+        seen = None if self.support is None else self.support[part]
+        f = self.factor
+        if f == 1:
+            return Entries(value, bound, seen, self.sigma, self.grid)
+        return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f)
+
+
+def noise_of(observation: Observation) -> AttackerView:
+    """What is known of noise, grid and left-out entries by who does not know the client's draws; empty where nothing
+    is."""
+    known, update = observation.knowledge, observation.update
+    if known.defense is None:
+        return AttackerView()
+    counted = replace(update, header=replace(update.header, example_count=observation.examples))
+    return cohort_view(known.local_training or FedSGD(), known.defense, counted, None)
+
+
+def relative_rounding(observation: Observation) -> tuple[float, float]:
+    """Unit of rounding of a whole update, and what rounding of the parameters makes of a delta, in shares of its norm.
+
+    The unit is of each tensor its own, by its share of the length: the bias of a key has gradient zero but for
+    rounding, whose few digits fit a type that the others do not.
+    """
+    sent, client, tiny = observation.update.tensors, observation.knowledge.local_training, 1e-300
+    parts = torch.tensor([[Wire.of(t).unit, float(t.detach().double().norm())] for t in sent.values()]).double()
+    size = float(parts[:, 1].norm())
+    unit = float((parts[:, 0] * parts[:, 1]).norm()) / max(size, tiny)
+    if observation.update.header.kind is UpdateKind.GRADIENT:
+        return unit, 0.0
+    own = observation.task.parameters
+    errors = torch.tensor([torch.finfo(own[name].dtype).eps * float(own[name].norm()) for name in sent])
+    steps = 1 if client is None else client.steps(observation.examples or 1)
+    return unit, (steps / 12) ** 0.5 * float(errors.double().norm()) / max(size, tiny)
+
+
+def rounding_norms(update: Update, parameters: Tensors, steps: int) -> dict[str, float]:
+    """Norm of what rounding makes of each tensor that is sent, a delta by the weights that it was taken of.
+
+    What fits every type, as weights of one that did not move, counts as rounded like the coarsest of the others.
+    """
+    norms = {name: list(_units(update, name, parameters)) for name in update.tensors}
+    units = [unit for each in norms.values() for unit, _ in each if unit is not None]
+    most = max(units, default=Wire.of().unit)
+    return {
+        name: math.hypot(*((most if unit is None else unit) * norm for unit, norm in each)) * math.sqrt(steps)
+        for name, each in norms.items()
+    }
+
+
+def _units(update: Update, name: str, parameters: Tensors) -> Iterator[tuple[float | None, float]]:
+    """Unit of rounding (`None` where any type holds the values) and norm, a block of entries at a time."""
+    blocks = (t.detach().flatten().split(BLOCK) for t in (update.tensors[name], parameters[name]))
+    for sent, own in zip(*blocks, strict=True):
+        delta = update.header.kind is UpdateKind.DELTA
+        for held in (sent, _after(own.to(sent), sent)) if delta else (sent,):
+            yield None if fits_every_type(held) else Wire.of(held).unit, float(held.norm())
+
+
+def _after(own: Tensor, sent: Tensor) -> Tensor:
+    """Weights after training, as they were before `own` was taken from them: in half precision where they are that to
+    the rounding of the difference."""
+    after = own + sent
+    rounding = torch.finfo(after.dtype).eps * torch.maximum(own.abs(), sent.abs())
+    for kind in HALVES:
+        near = after.to(kind).to(after.dtype)
+        if bool(((near - after).abs() <= rounding).all()):
+            return near
+    return after

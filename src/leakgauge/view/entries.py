@@ -1,11 +1,14 @@
 """How far the entries of an update may be from those of an exact client: the one error model.
 
-A client computes in a type of unit roundoff v, writes its update in one of unit roundoff u, and a delta is taken of
-parameters that every step rounded. So |sent − exact| ≤ (u + γ)·|sent| + a + (T + 1)·v·|θ| (Higham, *Accuracy and
-Stability*, §3.1): a bounds what underflows, γ = n·v/(1 − n·v) stands for n operations in a row, and the last term for a
-delta of T steps. What a defence added beside has a known deviation (noise) or a largest error (a grid).
+What is exact is a sum of the products that the client multiplied, and a defence that only scales it or leaves entries
+out. A client computes in a type of unit roundoff v, writes its update in one of unit roundoff u, and a delta is taken
+of parameters that every step rounded. So of one product |sent − exact| ≤ (u + γ)·|sent| + a + (T + 1)·v·|θ| (Higham,
+*Accuracy and Stability*, §3.1): a bounds what underflows, γ = n·v/(1 − n·v) stands for n operations in a row, and the
+last term for a delta of T steps. What a defence added beside has a known deviation (noise) or a largest error (a grid).
 
-Of several local steps whose terms cancel the rounding can be larger; what is then unexplained is beyond the bound.
+Of sums whose terms cancel (several examples, several steps) the rounding can be larger: who knows the terms counts it
+(`operations=0`), and what is else unexplained is beyond the bound. So is what a defence does in a way of its own, and
+in a cohort a sparsifier, whose mask is another for each client.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
-from leakgauge.defenses import AttackerView, kept_factor
+from leakgauge.defenses import AttackerView, kept_factor, steps_of
+from leakgauge.defenses.steps import Noise, Scale, Stage
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, Wire, fits_every_type
 from leakgauge.update import Update, UpdateKind
@@ -37,12 +41,16 @@ HALVES = (torch.bfloat16, torch.float16)
 """Types that weights travel in besides their own."""
 
 
+STILL, STILL_ERRORS = 2, 6.0
+"""Rows without a gradient that tell how far a clip shortened the decay, and standard errors within which they agree."""
+
+
 @dataclass(frozen=True, eq=False)
 class Entries:
     """Some entries of one tensor of an update, and their errors.
 
     Attributes:
-        value: in float64, without the factor of a known sparsifier.
+        value: in float64, without the factor of a known sparsifier and what weight decay adds.
         bound: largest rounding of each, by client and wire.
         seen: which of them the client may have sent; `None` for all.
         sigma: standard deviation of known noise on each.
@@ -82,6 +90,7 @@ class SentTensor:
         support: entries that the client may have sent, as far as it is known to have left some out.
             smallest: entries outside it are no larger than those inside.
         sigma, grid: as in `Entries`, before the factor is taken off.
+        decay: share of the parameter that is taken off, see `sent_decay`.
     """
 
     sent: Tensor
@@ -95,14 +104,21 @@ class SentTensor:
     smallest: bool = False
     sigma: float = 0.0
     grid: float = 0.0
+    decay: float = 0.0
 
     @staticmethod
     def of(
-        observation: Observation, name: str, *, operations: int = OPERATIONS, view: AttackerView | None = None
+        observation: Observation,
+        name: str,
+        *,
+        operations: int = OPERATIONS,
+        view: AttackerView | None = None,
+        decay: float | None = None,
     ) -> SentTensor:
         """As task, update and knowledge have it.
 
         Args:
+            decay: `sent_decay` of the observation, where several tensors are asked for.
             operations: roundings in a row of an entry, beside those of local steps; 0 leaves arithmetic to the caller.
             view: `noise_of` the observation, where several tensors are asked for.
         """
@@ -118,6 +134,7 @@ class SentTensor:
         shown = view
         if known.draws is not None and known.defense is not None:
             shown = cohort_view(client or FedSGD(), known.defense, observation.update, known.draws)
+        decay = sent_decay(observation) if decay is None else decay
         return SentTensor(
             sent,
             wire,
@@ -130,6 +147,7 @@ class SentTensor:
             shown.support is not None and shown.unsent_small,
             scale or 0.0,
             grid or 0.0,
+            decay or 0.0,
         )
 
     def __getitem__(self, part: Any) -> Entries:
@@ -138,11 +156,51 @@ class SentTensor:
         if self.parameter is not None:
             moved = self.parameter[part].to(value).abs() + value.abs()
             bound = bound + self.moves * self.step * moved
+            if self.decay:
+                value = value - self.decay * self.parameter[part].to(value)
         seen = None if self.support is None else self.support[part]
         f = self.factor
         if f == 1:
             return Entries(value, bound, seen, self.sigma, self.grid)
         return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f)
+
+
+def sent_decay(observation: Observation) -> float | None:
+    """What weight decay adds to every entry as it was sent, in shares of its parameter; 0 without, `None` where it
+    is not known.
+
+    Behind a clip of the update the decay of one step is shortened as the gradient is. Rows without a gradient, as units
+    that no example drives have them, are the parameters times that share: at least `STILL` of them must agree.
+    """
+    told, update = observation.linear, [s for s in steps_of(observation.knowledge.defense) if s.stage is Stage.UPDATE]
+    if told is None or not told.decay:
+        return 0.0
+    if len(told.weights) > 1 or not all(isinstance(step, Scale | Noise) for step in update):
+        return None
+    if not any(isinstance(step, Scale) for step in update):  # a clip of the step itself acts before the decay
+        return told.decay
+    view, shares = noise_of(observation), []
+    for name, sent in observation.update.tensors.items():
+        own = observation.task.parameters[name].detach()
+        if sent.ndim < 2:
+            continue
+        entries = SentTensor.of(observation, name, operations=0, view=view, decay=0.0)[...]
+        own, value, error = (t.flatten(1) for t in (own.to(entries.value), entries.value, entries.error))
+        size = own.square().sum(1)
+        share = (own * value).sum(1) / size.clamp_min(torch.finfo(size.dtype).tiny)
+        off = (value - share[:, None] * own).abs()
+        part = share / told.decay
+        still = (off <= STILL_ERRORS * error).all(1) & (part > 0) & (part <= 1.01)
+        shares.append(torch.stack([share, error.norm(dim=1) / size.sqrt()], 1)[still & (size > 0)].cpu())
+    found = torch.cat(shares) if shares else torch.zeros(0, 2)
+    if len(found) < STILL:
+        return None
+    middle = found[:, 0].median()
+    near = found[(found[:, 0] - middle).abs() <= STILL_ERRORS * found[:, 1]]
+    if len(near) < max(STILL, len(found) // 2):
+        return None
+    weight = 1 / near[:, 1].square().clamp_min(1e-300)
+    return float((near[:, 0] * weight).sum() / weight.sum())
 
 
 def noise_of(observation: Observation) -> AttackerView:

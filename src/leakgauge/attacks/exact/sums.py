@@ -13,7 +13,7 @@ from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
-from leakgauge.view.entries import SentTensor, noise_of
+from leakgauge.view.entries import SentTensor, noise_of, sent_decay
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,8 @@ def sums_of(
     tensors, data = observation.update.tensors, observation.task.data
     assert layer.bias is not None
     names, known, view = (layer.weight, layer.bias), observation.knowledge, noise_of(observation)
-    weight, bias = (SentTensor.of(observation, name, operations=0, view=view)[...] for name in names)
+    decay = sent_decay(observation)
+    weight, bias = (SentTensor.of(observation, name, operations=0, view=view, decay=decay)[...] for name in names)
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
     own = known.labels
@@ -100,8 +101,8 @@ def scale_of(observation: Observation, examples: int) -> float | str:
         return "the client's steps are no sums of gradients at known points"
     if len(told.weights) > 1:
         return "the client takes several local steps, so its update is no sum of gradients at one point"
-    if told.decay:
-        return "weight decay moves every row"
+    if sent_decay(observation) is None:
+        return "weight decay moves every row by a share that is not known"
     return told.weights[0] / examples  # a clip shortens it, and the rows tell by how much
 
 

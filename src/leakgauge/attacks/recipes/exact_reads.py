@@ -16,7 +16,7 @@ from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
 from leakgauge.clients import FedSGD
-from leakgauge.defenses import mixes_examples, only_scales, view_of
+from leakgauge.defenses import AttackerView, mixes_examples, only_scales, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 

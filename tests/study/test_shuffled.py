@@ -97,7 +97,7 @@ def test_a_wrong_plan_does_not_vindicate_itself(wrong: Callable[[Setting], Setti
 
 
 def test_an_order_that_hardly_matters_needs_no_record() -> None:
-    account = with_client(right(0), replace(CLIENT, lr=1e-4))
+    account = with_client(right(0), replace(CLIENT, optimiser=CLIENT.optimiser.with_rate(1e-4)))
     assert look(account, captured(account, 0)).holds
 
 

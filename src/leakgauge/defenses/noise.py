@@ -20,7 +20,7 @@ from leakgauge.update import Update
 
 
 @runtime_checkable
-class Scale(Protocol):
+class NoiseScale(Protocol):
     """How large the noise is: raw update → standard deviation per coordinate of each tensor."""
 
     def of(self, raw: Tensors) -> Tensors: ...
@@ -96,7 +96,7 @@ class GaussianNoise(Defense):
     update's sensitivity is unbounded without clipping, and a relative σ depends on the data.
     """
 
-    scale: Scale
+    scale: NoiseScale
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         sigma = self.scale.of(tensors)
@@ -126,7 +126,7 @@ def noise(
         names = " and ".join(key for key, _ in given) or "sigma"
         raise InputError(names, problem, "give exactly one of sigma, relative, tensor_std")
     name, value = given[0]
-    scales: dict[str, Callable[[float], Scale]] = {
+    scales: dict[str, Callable[[float], NoiseScale]] = {
         "sigma": Absolute,
         "relative": RelativeToNorm,
         "tensor_std": RelativeToTensorStd,
@@ -145,7 +145,7 @@ class LaplaceNoise(Defense):
     C, an update of N entries has an L1 norm of up to C·√N.
     """
 
-    scale: Scale
+    scale: NoiseScale
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return self._added(tensors, _standard(tensors, generator))

@@ -102,7 +102,8 @@ def test_the_adapted_attack_is_closer_to_the_picture_than_the_naive_one(defense:
 def test_where_the_objective_would_see_no_likelihood_the_attack_stays() -> None:
     told = seen(qsgd())
     two = replace(told.knowledge, local_training=SecureAggregation(cohort=2), labels=None, example_count=2)
-    assert against_rounding(BASE, qsgd(), replace(told, knowledge=two)) is BASE
+    mean = replace(told.update, header=replace(told.update.header, example_count=2))
+    assert against_rounding(BASE, qsgd(), replace(told, knowledge=two, update=mean)) is BASE
     told = replace(told, knowledge=replace(told.knowledge, draws=Draws(3)))
     assert against_rounding(BASE, qsgd(), told) is BASE
 

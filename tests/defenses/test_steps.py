@@ -33,7 +33,7 @@ from leakgauge.defenses import (
     shortens,
     steps_of,
 )
-from leakgauge.defenses.steps import Grid, Mask, Noise, Nonlinear, PerExampleScale, Scale, Stage
+from leakgauge.defenses.steps import DefenseStage, EntryGrid, EntryMask, Noise, Nonlinear, PerExampleScale, Scale
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 
 UPDATE_STAGE = (
@@ -63,19 +63,19 @@ def update(seed: int = 0) -> Tensors:
 @pytest.mark.parametrize("defense", UPDATE_STAGE, ids=repr)
 def test_an_update_is_what_its_steps_say(defense: Defense) -> None:
     """Entries that noise and grids leave alone are those of the client times one factor, and the stated one."""
-    raw, steps = update(), [step for step in steps_of(defense) if step.stage is Stage.UPDATE]
+    raw, steps = update(), [step for step in steps_of(defense) if step.stage is DefenseStage.UPDATE]
     sent = defense.on_update(raw, torch.Generator().manual_seed(1))
     kept = map_tensors(lambda s: s != 0, sent)
-    assert all(bool(k.all()) for k in kept.values()) or any(isinstance(step, Mask | Grid) for step in steps)
-    if any(isinstance(step, Grid | Noise | Nonlinear) for step in steps):
+    assert all(bool(k.all()) for k in kept.values()) or any(isinstance(step, EntryMask | EntryGrid) for step in steps)
+    if any(isinstance(step, EntryGrid | Noise | Nonlinear) for step in steps):
         return
     ratios = torch.cat([(sent[k] / raw[k] / kept_factor(defense, raw[k]))[kept[k]] for k in raw])
     assert float(ratios.max() - ratios.min()) < 1e-12
     scales = [step.bound for step in steps if isinstance(step, Scale)]
     assert bool(scales) == (float(ratios.max()) < 1 - 1e-9)
-    lengthens = any(isinstance(step, Mask) and step.lengthens for step in steps)
+    lengthens = any(isinstance(step, EntryMask) and step.lengthens for step in steps)
     assert not scales or lengthens or float(squared_norm(sent)) <= min(scales) ** 2 * (1 + 1e-9)
-    if any(isinstance(step, Mask) and step.smallest for step in steps):
+    if any(isinstance(step, EntryMask) and step.smallest for step in steps):
         assert all(float(raw[k][~kept[k]].abs().max()) <= float(raw[k][kept[k]].abs().min()) for k in ("w",))
 
 

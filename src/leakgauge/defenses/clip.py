@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import gaussian_view, normal_like, replaying_view, require_bound, require_multiplier
-from leakgauge.defenses.steps import Noise, PerExampleScale, Scale, Step
+from leakgauge.defenses.steps import DefenseStep, Noise, PerExampleScale, Scale
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
@@ -50,7 +50,7 @@ class Clip(Defense):
         counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
         return map_tensors(lambda t: torch.where(counts, t * factor, torch.zeros_like(t)), tensors)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (Scale(bound=self.norm),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
@@ -89,7 +89,7 @@ class ClipExamples(Defense):
 
         return map_tensors(clipped, per_example)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (PerExampleScale(bound=self.norm),)
 
 
@@ -119,7 +119,7 @@ class ClientDP(Defense):
         sigma = self.noise_multiplier * self.norm
         return map_tensors(lambda t: t + sigma * normal_like(t, generator), self._clipped(tensors))
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return Scale(bound=self.norm), Noise(sigma=self.noise_multiplier * self.norm)
 
     def _clipped(self, tensors: Tensors) -> Tensors:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense, NoDefense, child_generator, inherited_view, steps_of
 from leakgauge.defenses.mechanism import gaussian_view
-from leakgauge.defenses.steps import Step, in_turn
+from leakgauge.defenses.steps import DefenseStep, in_turn
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
@@ -78,7 +78,7 @@ class Compose(Defense):
             tensors = defense.on_update(tensors, child_generator(generator))
         return tensors
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return in_turn(tuple(step for defense in self.defenses for step in steps_of(defense)))
 
     def without_noise(self) -> Defense:

@@ -9,7 +9,17 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.steps import Mask, Mix, Nonlinear, PerExampleScale, Scale, Stage, Step, changed_since, named
+from leakgauge.defenses.steps import (
+    DefenseStage,
+    DefenseStep,
+    EntryMask,
+    Mix,
+    Nonlinear,
+    PerExampleScale,
+    Scale,
+    changed_since,
+    named,
+)
 from leakgauge.draws import Draws
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -131,12 +141,12 @@ class Defense:
         silent = any(_anew(kind, stage, than="attacker_view") for stage in ("on_update", "for_batch"))
         return silent or (examples and _anew(kind, "on_example_gradients", than="without_noise"))
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         """What it does; a stage of one's own without steps is `Nonlinear`. Ask through `steps_of`."""
         acts = (
-            (Stage.BATCH, type(self).on_batch is not Defense.on_batch),
-            (Stage.EXAMPLES, self.acts_on_examples),
-            (Stage.UPDATE, self.acts_on_update),
+            (DefenseStage.BATCH, type(self).on_batch is not Defense.on_batch),
+            (DefenseStage.EXAMPLES, self.acts_on_examples),
+            (DefenseStage.UPDATE, self.acts_on_update),
         )
         own = tuple(Nonlinear(stage=stage) for stage, does in acts if does)
         return (*own, Nonlinear(looks=True)) if self.fits_to_data else own
@@ -166,7 +176,7 @@ def _anew(kind: type[Defense], stage: str, *, than: str) -> bool:
     return own is not other and issubclass(own, other)
 
 
-def steps_of(defense: Defense | None) -> tuple[Step, ...]:
+def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
     """What a defence does, in turn; nothing for none.
 
     A class that derives from a defence and changes one of its stages, or what they call, keeps none of its steps.
@@ -198,7 +208,7 @@ def mixes_examples(defense: Defense | None) -> bool:
 
 def kept_factor(defense: Defense | None, tensor: Tensor) -> float:
     """What entries of a tensor that were not left out were multiplied by, as far as that is known."""
-    return math.prod(step.factor(tensor) for step in steps_of(defense) if isinstance(step, Mask))
+    return math.prod(step.factor(tensor) for step in steps_of(defense) if isinstance(step, EntryMask))
 
 
 def child_generator(generator: torch.Generator) -> torch.Generator:

@@ -13,7 +13,7 @@ from torch import Tensor
 from leakgauge.defenses.clip import ClipExamples, squared_rows
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import gaussian_view, normal_like, require_bound, require_multiplier
-from leakgauge.defenses.steps import Noise, PerExampleScale, Stage, Step
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
@@ -54,8 +54,8 @@ class DPSGD(Defense):
         clipped = self.without_noise().on_example_gradients(per_example, generator)
         return map_tensors(lambda g: g + self.noise_on_mean(g.shape[0]) * normal_like(g[:1], generator), clipped)
 
-    def steps(self) -> tuple[Step, ...]:
-        noise = Noise(stage=Stage.EXAMPLES, on_mean=self.noise_on_mean, multiplier=self._multiplier)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        noise = Noise(stage=DefenseStage.EXAMPLES, on_mean=self.noise_on_mean, multiplier=self._multiplier)
         return PerExampleScale(bound=self.norm), noise
 
     def _multiplier(self, examples: int | None, layers: int | None) -> float:
@@ -187,9 +187,9 @@ class FedCDP(Defense):
         on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
         return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         noise = Noise(
-            stage=Stage.EXAMPLES,
+            stage=DefenseStage.EXAMPLES,
             on_mean=self.noise_on_mean,
             seen=None if isinstance(self.level, Multiplier) else lambda t: float(self.level.seen(t, self.norm, 1)),
             multiplier=self._multiplier,
@@ -247,7 +247,7 @@ class ClipLayers(Defense):
             clipped |= clip.on_example_gradients({name: per_example[name] for name in names}, generator)
         return {name: clipped[name] for name in per_example}
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (PerExampleScale(bound=self.norm, by_layer=True, blind=False),)
 
 

@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import Mix, Step
+from leakgauge.defenses.steps import DefenseStep, Mix
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -56,7 +56,7 @@ class MixUp(Defense):
         lam: Tensor = torch.from_numpy(betaincinv(self.alpha, self.alpha, draws.numpy()))
         return lam.expand(examples)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (Mix(several=True),)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
@@ -85,7 +85,7 @@ class InstaHide(Defense):
     Source: Huang et al., *InstaHide*, ICML 2020, Algorithm 1. k examples are mixed: the client's own by random
     permutations (the first is the identity), and ``public_share`` of the k from `public`, where that is given. The
     weights are uniform, scaled to sum to one, and drawn anew until none exceeds `largest`. Public pictures have
-    no label: the private weights are scaled to sum to one for the label. Mask, weights and partners are fresh
+    no label: the private weights are scaled to sum to one for the label. EntryMask, weights and partners are fresh
     every round; the paper also encodes anew every epoch.
 
     The sign is taken of what the model sees, (x − mean) ÷ std; std cancels, so only the mean is asked for. The
@@ -145,7 +145,7 @@ class InstaHide(Defense):
                 rows.append(row)
         return torch.stack(rows)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (Mix(several=True),)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:

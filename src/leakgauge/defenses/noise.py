@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import gaussian_view, normal_like, replaying_view
-from leakgauge.defenses.steps import Noise, Step
+from leakgauge.defenses.steps import DefenseStep, Noise
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
@@ -102,7 +102,7 @@ class GaussianNoise(Defense):
         sigma = self.scale.of(tensors)
         return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, sigma)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (Noise(sigma=self.scale.sigma if type(self.scale) is Absolute else None),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
@@ -150,7 +150,7 @@ class LaplaceNoise(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return self._added(tensors, _standard(tensors, generator))
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (Noise(sigma=self.scale.sigma if type(self.scale) is Absolute else None, gaussian=False),)
 
     def _added(self, tensors: Tensors, standard: Tensors) -> Tensors:

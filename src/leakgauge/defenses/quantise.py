@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.steps import Grid, Step
+from leakgauge.defenses.steps import DefenseStep, EntryGrid
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
@@ -120,8 +120,8 @@ class Quantise(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(self._round, tensors)
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Grid(),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryGrid(),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """`simulate` rounds with the gradient of the identity, `relaxed` does not round.
@@ -181,8 +181,8 @@ class QSGD(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return map_tensors(self._round, tensors, _uniform(tensors, generator))
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Grid(),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryGrid(),)
 
     def _round(self, t: Tensor, u: Tensor) -> Tensor:
         def code(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.quantise import straight_through, unchanged
-from leakgauge.defenses.steps import Grid, Step
+from leakgauge.defenses.steps import DefenseStep, EntryGrid
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
@@ -67,8 +67,8 @@ class Sign(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(self._sent, tensors)
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Grid(),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryGrid(),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """`simulate` takes signs with the gradient of the identity, `relaxed` does not; `log_likelihood` is logistic.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.steps import Mask, Step
+from leakgauge.defenses.steps import DefenseStep, EntryMask
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -131,8 +131,8 @@ class Soteria(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         raise InputError("defenses", "soteria has no mask before it has seen the batch", "call for_batch first")
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Mask(looks=True, blind=False),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryMask(looks=True, blind=False),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """The zero columns on the wire and nothing else; after a later stage has filled them (noise), nothing.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import AttackerView, Defense
 from leakgauge.defenses.mechanism import kept_entries
-from leakgauge.defenses.steps import Mask, Step
+from leakgauge.defenses.steps import DefenseStep, EntryMask
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors
@@ -42,8 +42,8 @@ class TopK(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(lambda t: torch.where(self._mask(t) > 0, t, torch.zeros_like(t)), tensors)
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Mask(smallest=True),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryMask(smallest=True),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """The support is on the wire, unless a later stage (noise) has filled the zeros: then the
@@ -98,8 +98,8 @@ class RandomK(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return self._sent(tensors, self.masks(tensors, generator))
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Mask(factor=self.factor, lengthens=self.unbiased),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryMask(factor=self.factor, lengthens=self.unbiased),)
 
     def _sent(self, tensors: Tensors, masks: Tensors) -> Tensors:
         return map_tensors(lambda t, m: torch.where(m, t * self.factor(t), torch.zeros_like(t)), tensors, masks)
@@ -155,8 +155,8 @@ class Prune(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(lambda t, m: torch.where(m, t, torch.zeros_like(t)), tensors, self.masks(tensors))
 
-    def steps(self) -> tuple[Step, ...]:
-        return (Mask(smallest=True),)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryMask(smallest=True),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """The support is on the wire, unless a later stage (noise) has filled the zeros: then the attacker

@@ -11,7 +11,7 @@ from torch import Tensor
 from leakgauge.tensors import Tensors
 
 
-class Stage(IntEnum):
+class DefenseStage(IntEnum):
     """When a step acts. All steps of a stage come before those of the next."""
 
     BATCH = 0
@@ -20,7 +20,7 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class DefenseStep:
     """One thing that a defence does.
 
     Attributes:
@@ -30,27 +30,27 @@ class Step:
         by: the defence's name.
     """
 
-    stage: Stage = Stage.UPDATE
+    stage: DefenseStage = DefenseStage.UPDATE
     blind: bool = True
     looks: bool = False
     by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(Step):
+class Scale(DefenseStep):
     """The whole update times one factor of at most one, so that its Euclidean norm is at most `bound`."""
 
     bound: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerExampleScale(Step):
+class PerExampleScale(DefenseStep):
     """Each example's gradient times a factor of its own of at most one: its norm is at most `bound`, over all tensors
     or `by_layer`."""
 
     bound: float
     by_layer: bool = False
-    stage: Stage = Stage.EXAMPLES
+    stage: DefenseStage = DefenseStage.EXAMPLES
 
 
 def _one(tensor: Tensor) -> float:
@@ -59,7 +59,7 @@ def _one(tensor: Tensor) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mask(Step):
+class EntryMask(DefenseStep):
     """Entries are left out, the others sent as they are, or times a known factor of their tensor.
 
     Attributes:
@@ -74,12 +74,12 @@ class Mask(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Step):
+class EntryGrid(DefenseStep):
     """Entries are rounded to few values."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Step):
+class Noise(DefenseStep):
     """Independent noise on every entry.
 
     Attributes:
@@ -100,16 +100,16 @@ class Noise(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix(Step):
+class Mix(DefenseStep):
     """The client trains on other examples: each made of one of its own, or of `several`."""
 
     several: bool
-    stage: Stage = Stage.BATCH
+    stage: DefenseStage = DefenseStage.BATCH
     blind: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nonlinear(Step):
+class Nonlinear(DefenseStep):
     """Anything else; `derived` where a class changes what the defence that it derives from does."""
 
     blind: bool = False
@@ -128,11 +128,11 @@ def changed_since(kind: type, base: type) -> bool:
     return bool(own & (set(dir(base)) - settings - MEMBERS))
 
 
-def named(steps: tuple[Step, ...], by: str) -> tuple[Step, ...]:
+def named(steps: tuple[DefenseStep, ...], by: str) -> tuple[DefenseStep, ...]:
     """The steps of one defence, by its name."""
     return tuple(step if step.by else replace(step, by=by) for step in steps)
 
 
-def in_turn(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def in_turn(steps: tuple[DefenseStep, ...]) -> tuple[DefenseStep, ...]:
     """Steps of several defences stage by stage, in the stated order within each."""
     return tuple(sorted(steps, key=lambda step: step.stage))

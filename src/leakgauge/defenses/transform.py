@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import Mix, Step
+from leakgauge.defenses.steps import DefenseStep, Mix
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
@@ -119,7 +119,7 @@ class Transform(Defense):
                 raise InputError("transform", f"clamps to {stated}, the data have {own}", hint)
         return task
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DefenseStep, ...]:
         return (Mix(several=False),)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:

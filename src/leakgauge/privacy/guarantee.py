@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from leakgauge.defenses import Defense, parts_of, steps_of
-from leakgauge.defenses.steps import Mask, Mix, Noise, Nonlinear, PerExampleScale, Scale, Stage, Step
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Noise, Nonlinear, PerExampleScale, Scale
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of
 
 
@@ -121,16 +121,16 @@ def mechanism(
     if isinstance(by_client, Mechanism):
         return by_client
     by_example = _example_mechanism(steps, defense, examples, layers, gradient)
-    if isinstance(by_example, Mechanism) or any(step.stage is Stage.EXAMPLES for step in steps):
+    if isinstance(by_example, Mechanism) or any(step.stage is DefenseStage.EXAMPLES for step in steps):
         return by_example
     return by_client
 
 
-def _client_mechanism(steps: Sequence[Step], defense: Defense) -> Mechanism | NoGuarantee:
+def _client_mechanism(steps: Sequence[DefenseStep], defense: Defense) -> Mechanism | NoGuarantee:
     """The strongest clip + noise of the update stage after which nothing looks at the data."""
     best: Mechanism | NoGuarantee = NoGuarantee(_why_not(steps, defense))
     bound: float | None = None
-    for step in (step for step in steps if step.stage is Stage.UPDATE):
+    for step in (step for step in steps if step.stage is DefenseStage.UPDATE):
         if step.looks and isinstance(best, Mechanism):  # a mask tells of the batch what the noise has hidden
             best = NoGuarantee(f"{step.by} looks at the batch after the noise")
         if isinstance(step, Scale):
@@ -140,18 +140,20 @@ def _client_mechanism(steps: Sequence[Step], defense: Defense) -> Mechanism | No
             bound = None
             if z is not None and not (isinstance(best, Mechanism) and best.noise_multiplier >= z):
                 best = Mechanism(z, Unit.CLIENT)
-        elif not isinstance(step, Mask) or step.lengthens:  # zeroing does not lengthen the update
+        elif not isinstance(step, EntryMask) or step.lengthens:  # zeroing does not lengthen the update
             bound = None
     return best
 
 
 def _example_mechanism(
-    steps: Sequence[Step], defense: Defense, examples: int | None, layers: int | None, gradient: bool
+    steps: Sequence[DefenseStep], defense: Defense, examples: int | None, layers: int | None, gradient: bool
 ) -> Mechanism | NoGuarantee:
-    mixing = [step for step in steps if step.stage is Stage.BATCH and not (isinstance(step, Mix) and not step.several)]
+    mixing = [
+        step for step in steps if step.stage is DefenseStage.BATCH and not (isinstance(step, Mix) and not step.several)
+    ]
     if mixing:
         return NoGuarantee(f"{mixing[0].by} changes the batch, so that one example may reach many gradients")
-    stage = [step for step in steps if step.stage is Stage.EXAMPLES]
+    stage = [step for step in steps if step.stage is DefenseStage.EXAMPLES]
     unknown = [step for step in stage if not isinstance(step, PerExampleScale | Noise)]
     if unknown:
         return NoGuarantee(f"{unknown[0].by} changes example gradients in a way that is not known to be bounded")
@@ -173,10 +175,10 @@ NOT_BOUNDED = "the noise on example gradients is not stated in units of what bou
 
 
 def _noise_on_gradient(
-    steps: Sequence[Step], stage: Sequence[Step], defense: Defense, examples: int | None, gradient: bool
+    steps: Sequence[DefenseStep], stage: Sequence[DefenseStep], defense: Defense, examples: int | None, gradient: bool
 ) -> Mechanism | NoGuarantee:
     """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it."""
-    first = next((step for step in steps if step.stage is Stage.UPDATE), None)
+    first = next((step for step in steps if step.stage is DefenseStage.UPDATE), None)
     if not stage or not isinstance(first, Noise) or not first.gaussian or first.sigma is None:
         return NoGuarantee(_why_not(steps, defense))
     last = stage[-1]
@@ -197,8 +199,8 @@ def _noise_on_gradient(
     return Mechanism(first.sigma * examples / last.bound, Unit.EXAMPLE)
 
 
-def _why_not(steps: Sequence[Step], defense: Defense) -> str:
-    noises = [step for step in steps if isinstance(step, Noise) and step.stage is Stage.UPDATE]
+def _why_not(steps: Sequence[DefenseStep], defense: Defense) -> str:
+    noises = [step for step in steps if isinstance(step, Noise) and step.stage is DefenseStage.UPDATE]
     if any(step.gaussian and step.sigma is None for step in noises):
         return "the noise is scaled with the update itself, so its size depends on the data"
     if any(step.gaussian for step in noises):
@@ -207,7 +209,7 @@ def _why_not(steps: Sequence[Step], defense: Defense) -> str:
         return "Laplace noise answers to the L1 norm, which no clip here bounds, and is not counted"
     if steps and all(isinstance(step, Scale | PerExampleScale) for step in steps):
         return "clipping without noise bounds the update and hides nothing"
-    looks = next((step for step in steps if step.looks and isinstance(step, Mask)), None)
+    looks = next((step for step in steps if step.looks and isinstance(step, EntryMask)), None)
     if looks is not None:
         return f"{looks.by.lower()} sends the kept entries as they are"
     return f"{', '.join(type(part).__name__ for part in parts_of(defense))}: no clip with noise of known size"

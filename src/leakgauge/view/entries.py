@@ -24,7 +24,7 @@ from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.defenses import AttackerView, kept_factor, steps_of
-from leakgauge.defenses.steps import Noise, Scale, Stage
+from leakgauge.defenses.steps import DefenseStage, Noise, Scale
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, Wire, fits_every_type
 from leakgauge.update import Update, UpdateKind
@@ -172,7 +172,10 @@ def sent_decay(observation: Observation) -> float | None:
     Behind a clip of the update the decay of one step is shortened as the gradient is. Rows without a gradient, as units
     that no example drives have them, are the parameters times that share: at least `STILL` of them must agree.
     """
-    told, update = observation.linear, [s for s in steps_of(observation.knowledge.defense) if s.stage is Stage.UPDATE]
+    told, update = (
+        observation.linear,
+        [s for s in steps_of(observation.knowledge.defense) if s.stage is DefenseStage.UPDATE],
+    )
     if told is None or not told.decay:
         return 0.0
     if len(told.weights) > 1 or not all(isinstance(step, Scale | Noise) for step in update):

@@ -44,7 +44,7 @@ from leakgauge.defenses import (
     view_of,
 )
 from leakgauge.defenses.noise import LaplaceNoise
-from leakgauge.defenses.steps import Noise, Stage
+from leakgauge.defenses.steps import DefenseStage, Noise
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 
@@ -67,8 +67,8 @@ def known_scale(observation: Observation) -> Tensors | None:
     if stated is not None:
         return stated
     steps = steps_of(knowledge.defense)
-    in_steps = [step for step in steps if isinstance(step, Noise) and step.stage is Stage.EXAMPLES]
-    if not all(isinstance(step, Noise) for step in steps if step.stage is Stage.UPDATE):
+    in_steps = [step for step in steps if isinstance(step, Noise) and step.stage is DefenseStage.EXAMPLES]
+    if not all(isinstance(step, Noise) for step in steps if step.stage is DefenseStage.UPDATE):
         return None  # it reshapes what came before
     on_update = tuple(part for part in parts_of(knowledge.defense) if part.acts_on_update)
     told, sizes = observation.linear, _sizes(protocol, observation.examples)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.defenses import AttackerView, steps_of
-from leakgauge.defenses.steps import Mask, Scale
+from leakgauge.defenses.steps import EntryMask, Scale
 from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
 from leakgauge.tracing import LinearLayer
@@ -109,7 +109,9 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     view = noise_of(observation)
     weight, offset = (SentTensor.of(observation, name, view=view) for name in (layer.weight, layer.bias))
     bias, rows = offset[...], len(weight.sent)
-    selects = all(isinstance(step, Scale | Mask) and not step.looks for step in steps_of(observation.knowledge.defense))
+    selects = all(
+        isinstance(step, Scale | EntryMask) and not step.looks for step in steps_of(observation.knowledge.defense)
+    )
     # In units of the largest entries squares neither vanish nor overflow.
     largest = max(float(weight.sent.max()), -float(weight.sent.min())) / weight.factor
     units = largest or 1.0, float(bias.value.abs().max()) or 1.0

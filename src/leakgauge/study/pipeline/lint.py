@@ -19,7 +19,7 @@ from leakgauge.defenses import (
     Defense,
     steps_of,
 )
-from leakgauge.defenses.steps import Grid, Mask, Noise, PerExampleScale, Scale
+from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScale, Scale
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
@@ -93,8 +93,8 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     known = plan.update is not None or Known.BUFFERS in plan.knows
     yield from _statistics(update, observation.task, where, known=known)
     steps = steps_of(defense.value)
-    rounded = any(isinstance(step, Grid) for step in steps)
-    thinned = any(isinstance(step, Mask) for step in steps)
+    rounded = any(isinstance(step, EntryGrid) for step in steps)
+    thinned = any(isinstance(step, EntryMask) for step in steps)
     kept = replace(update, buffers=None)
     yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
     observation = plain_model(observation)

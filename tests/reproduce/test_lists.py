@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +17,8 @@ from pydantic import ValidationError
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from reproduce.claims.frozen import ClaimList, asked, claims_of, digest, file_of  # noqa: E402
+from reproduce.claims import quantity  # noqa: E402
+from reproduce.claims.frozen import SHORT, ClaimList, asked, claims_of, digest, file_of  # noqa: E402
 from reproduce.item import Inputs  # noqa: E402
 from reproduce.tables import cells  # noqa: E402
 
@@ -106,6 +110,31 @@ def test_the_plan_has_every_item_twice_cheap_ones_first_and_fits_a_day() -> None
     lines = list(queue.plan(found))
     assert len(lines) == len(found) + 1
     assert all(job.decides for job in found), "an item that decides nothing is not run"
+
+
+def test_the_commit_that_made_a_row_had_the_list_that_the_row_carries() -> None:
+    """A list is written before its rows: git has it, byte for byte, at their commit."""
+    checked = 0
+    for path in sorted((ROOT / "reproduce" / "results").glob("*-listed?-*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        told = run["circumstances"]
+        place = f"{told['commit']}:reproduce/claims/{run['paper']}.yaml"
+        found = subprocess.run(["git", "show", place], cwd=ROOT, capture_output=True, check=False)
+        if found.returncode:
+            continue  # a shallow clone, or no git
+        assert hashlib.sha256(found.stdout).hexdigest()[:SHORT] == told["list"], path.name
+        checked += 1
+    if not checked:
+        pytest.skip("git does not know the commits of the rows")
+
+
+def test_rows_from_before_the_lists_say_so_and_stand_below_those_of_a_list() -> None:
+    marked = [row for row in command.last(command.items()["mkor/table3"]) if "before the list" in row["doubt"]]
+    assert marked or quantity.listed_rows("mkor", "table3")
+    for name, item in command.items().items():
+        for row in command.last(item):
+            judging = quantity.judges(row, item.paper)
+            assert judging != row["doubt"].startswith("before the list of claims ("), name
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,5 @@ def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest
 @pytest.mark.parametrize(("mode", "said"), [("train", True), ("eval", False)])
 def test_a_frontier_says_that_statistics_are_not_covered(mode: str, said: bool) -> None:
     """Noise on the update was recommended beside running statistics that most frameworks send as they are."""
-    told = not_tried(
-        resolve_frontier(small(model="study.test_wrong_calm:Normed", mode=mode, data={"size": 16, "images": 4}))
-    )
+    told = not_tried(resolve_frontier(small(model="study.test_gate:Normed", mode=mode, data={"size": 16, "images": 4})))
     assert any("running statistics of BatchNorm" in sentence for sentence in told) == said

@@ -166,7 +166,7 @@ def test_batchnorm_statistics_in_the_reply() -> None:
 def test_a_plan_says_what_it_takes_for_granted_of_statistics(mode: str, knows: list[str], rule: str | None) -> None:
     """With BatchNorm in train mode and no word on buffers, nothing was said."""
     data = {"source": "samples", "size": 16, "batch": 2, "batches": 1}
-    found = list(lint_plan(plan(model="study.test_wrong_calm:Normed", mode=mode, knows=knows, data=data)))
+    found = list(lint_plan(plan(model="study.test_gate:Normed", mode=mode, knows=knows, data=data)))
     told = [f for f in found if f.rule in (SENT, UNSENT)]
     assert [f.rule for f in told] == ([rule] if rule else [])
     if rule:

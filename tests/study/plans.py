@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
+from torch import Tensor
+
+from leakgauge.study.evaluate import Truth, class_prior
+from leakgauge.task import Batch
 
 
 def tiny(**changes: Any) -> dict[str, Any]:
@@ -37,3 +42,17 @@ def plan_file(folder: Path) -> Path:
     )
     (folder / "plan.yaml").write_text(yaml.safe_dump(raw))
     return folder / "plan.yaml"
+
+
+def pictures(n: int, seed: int, side: int = 16) -> Tensor:
+    """Coarse patches with fine structure."""
+    g = torch.Generator().manual_seed(seed)
+    coarse = torch.nn.functional.interpolate(torch.rand((n, 3, 4, 4), generator=g), size=(side, side))
+    return (0.8 * coarse + 0.2 * torch.rand((n, 3, side, side), generator=g)).clamp(0, 1)
+
+
+def truth(x: Tensor, gallery: Tensor | None = None) -> Truth:
+    others = tuple(Batch(pictures(len(x), 50 + i), torch.zeros(len(x), dtype=torch.long)) for i in range(5))
+    batch = Batch(x, torch.arange(len(x)) % 4)
+    lent = pictures(60, 1) if gallery is None else gallery
+    return Truth(batch, lent, pictures(30, 2), others, class_prior(torch.arange(8) % 4, 4))

@@ -207,3 +207,19 @@ def test_a_client_that_raises_an_input_error_is_a_row() -> None:
 def test_a_name_that_is_no_text_is_shown_by_its_bytes() -> None:
     name = os.fsdecode(b"ward-\xff.png")
     assert readable({"names": [name], "n": 1.5}) == {"names": ["ward-\\udcff.png"], "n": 1.5}
+
+
+@dataclass(frozen=True)
+class Refuses:
+    """Searches where there is no defence, and stumbles over one."""
+
+    def reconstruct(self, observation: Any, generator: torch.Generator, **options: Any) -> Reconstruction:
+        raise InputError("mine", "an index is out of range", "no idea")
+
+
+def test_an_input_error_inside_an_attack_is_a_failure() -> None:
+    """It became `not_applicable`, which no gate fails: an attack that broke on the defence was left out of account."""
+    plan = resolve_plan(tiny(attacks=["study.test_attempt:Refuses"], defenses=["none"]))
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] == "failed"
+    assert "an index is out of range" in record["message"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +15,20 @@ from scipy.stats import norm
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import SENT, LintFinding, LintSeverity
 from leakgauge.study.deciding.budgets import budgets
-from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide
+from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide, label_words
 from leakgauge.study.deciding.facts import facts
+from leakgauge.study.document import verdict_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.records import Explanation, Trial
+from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
-from study.trials import POWER, trial
+from leakgauge.study.store import Store
+from leakgauge.study.tables import PlannedAudit
+from leakgauge.study.written import resolve_plan
+from study.plans import tiny
+from study.trials import POWER, judged, row_of, trial
+from study.trials import quiet as unread
 
 GATE = GateConfig.model_validate({"identified": {"max": 0.05}})
 LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"max": 1.0}})
@@ -145,3 +154,82 @@ def test_epsilon_counts_the_local_steps_of_the_plan_s_clients() -> None:
     assert "5 noisy local steps" in steps["reason"]
     carried = LintFinding(SENT, LintSeverity.MEDIUM, "m", "statistics travel", "keep them")
     assert [b["epsilon"] for b in stated("fedsgd", lint=[carried])] == [None, None]
+
+
+CALM = [*POWER, *unread(80)]
+
+
+STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in unread(60)]
+
+
+def test_a_report_of_an_unfinished_audit_is_no_clearance(tmp_path: Path) -> None:
+    """`leakgauge report` said "No objection" of the trials that had run, where `leakgauge gate` said "unfinished"."""
+    plan = resolve_plan(tiny(attacks=["closed-form"], gate={"identified": {"max": 0.5}}))
+    asked = PlannedAudit(plan.digest, "a", plan.config, {}, {}, ["x", "y"], False)
+    store = Store.create(tmp_path, asked)
+    reasons = verdict_of(store).gate.reasons
+    store.close()
+    assert any("unfinished: 2 trials have not run" in reason.text for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("trials", "gate"),
+    [
+        (CALM, {"identified": {"max": 0.05}}),
+        (CALM, {"psnr": {"worst": 18}}),
+        ([*POWER, *STRANGE], {"identified": {"max": 0.2}}),
+        ([*POWER, *unread(80), *unread(80, attack="b")], {"identified": {"max": 0.2}}),
+        ([*POWER, *unread(3)], {"identified": {"max": 0.9}}),
+        ([*POWER, *unread(2)], {"psnr": {"worst": 18, "share": 0.9}}),
+        ([*POWER, *unread(80, f1=0.9)], {"identified": {"max": 0.2}}),
+        ([*POWER, *unread(80, f1=0.9)], {"identified": {"max": 0.2}, "label_f1": {"max": 1}}),
+        ([*POWER, *unread(80, trace=())], {"identified": {"max": 0.2}}),
+        (
+            [*POWER, *(trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80))],
+            {"identified": {"max": 0.5}},
+        ),
+        ([*POWER, *unread(79), trial(79, 30.0, defense="d", identified=True)], {"identified": {"max": 0.5}}),
+    ],
+)
+def test_the_page_and_the_exit_code_say_the_same(trials: list[Trial], gate: dict[str, Any]) -> None:
+    """Six of these said "No" or "Not yet" on the page, over a gate that passed."""
+    limits = GateConfig.model_validate(gate)
+    found = verdict(trials, limits)
+    decision = decide(found, DecisionScope(limits, 1, captured=False))
+    assert (decision.answer is Answer.NO_OBJECTION) == bool(found.gate.passed)
+    if any(row.level is Level.PARTIAL for row in found.findings):
+        assert "20 of 80 images are singled out, more than by chance, which the gate permits" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("f1", "constant", "words", "leaks"),
+    [
+        ([1.0] * 5, 0.7, "read right in every client (F1 1.00", True),
+        ([1.0] * 2, 0.7, "read right in every client (F1 1.00", True),
+        ([1.0, 1.0, 2 / 3, 1.0, 1.0] * 3, [1.0, 2 / 3, 1 / 3], "read better than by guessing", True),
+        ([0.9] * 4, 0.67, "too few clients to tell (F1 0.90", None),
+        ([0.7] * 14, 0.67, "too few clients to tell", None),
+        ([1.0, 0.0] * 3, 0.5, "no better than by guessing", False),
+    ],
+)
+def test_labels_that_were_read_are_said_to_be_read(
+    f1: list[float], constant: float | list[float], words: str, leaks: bool | None
+) -> None:
+    """Labels of 20 of 20 records (F1 1.00, constant guess .70) and F1 .98 in 14 clients: "cannot be told", and a gate
+    without a limit on labels passed."""
+    guesses = itertools.cycle(constant if isinstance(constant, list) else [constant])
+    pairs = zip(f1, guesses, strict=False)
+    rows = [trial(i, 10.0, defense="d", f1=value, constant=guess) for i, (value, guess) in enumerate(pairs)]
+    found = row_of([*POWER, *rows])
+    assert found.label_f1 is not None
+    assert found.label_f1.leaks is leaks
+    assert words in label_words([found])
+    reasons = judged([*POWER, *rows], identified={"max": 0.9}).reasons
+    assert any("labels: m, fedsgd, d: they are read better" in r.text for r in reasons) == bool(leaks)
+
+
+def test_labels_of_one_client_beside_certified_examples_are_read() -> None:
+    """One client, its example certified: "one client cannot tell that from luck"."""
+    for certified in (0, 1):
+        row = trial(0, 80.0, defense="d", identified=True, f1=1.0, constant=0.5, certified=certified)
+        assert ("read right (F1 1.00)" in label_words([row_of([*POWER, row])])) == bool(certified)

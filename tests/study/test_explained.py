@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, adamw, client_update
 from leakgauge.compute import Held
@@ -23,9 +23,10 @@ from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Explanation
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.task import Batch, Task
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import BLOCK
 from leakgauge.update import Update, UpdateHeader, UpdateKind
+from study.plans import pictures
 from study.trials import LEAKY, trial
 
 SOURCE = Samples(size=16)
@@ -360,3 +361,32 @@ def test_what_is_not_explained_is_inconclusive_and_fails_its_gate(share: float) 
     assert level is (Level.NOT_RECOVERED if share == 1.0 else Level.INCONCLUSIVE)
     assert any("The plan explains 35.0 %" in r.text for r in found.gate.reasons) == (share < 1)
     assert found.to_json()["explained"] == told.record
+
+
+SPEC_ = DataSpec((3, 16, 16), 4)
+
+
+class Pooled(nn.Module):
+    """Its features hardly depend on the picture, as those of a deep network that was not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3, 2, 1), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(3 + 0.1 * torch.relu(self.conv(x)).mean((2, 3)))
+        return out
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_other_pictures_do_not_explain_a_captured_update(right: bool) -> None:
+    """Any pictures with the round's labels explained 99.9 % of the update of a ConvNet on CIFAR-10, so a plan with
+    wrong ones was believed, and the attack's true reads were held against the wrong originals: "not recovered"."""
+    torch.manual_seed(0)
+    task, labels = Task.of(Pooled(), SPEC_), torch.tensor([0, 1])
+    sent = client_update(task, FedSGD(), Batch(pictures(2, 0), labels), Draws(0))
+    account = Setting(task, FedSGD(), NoDefense(), Batch(pictures(2, 0 if right else 7), labels))
+    found = explain(account, sent, Draws(1), Evidence(pictures(32, 3), causes=False))
+    assert found.fit.share > 0.95
+    assert found.holds == right
+    assert ("other pictures with the same labels explain as much" in found.sentence) != right

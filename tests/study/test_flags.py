@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 
+from leakgauge.compute import Compute
+from leakgauge.defenses import Defense
+from leakgauge.study.dealt import first_holders
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.cut_short import CutShort
 from leakgauge.study.judging.flags import (
     ControlNotRecovered,
     MethodRaised,
     NoBetterThanPrior,
     NoGradient,
     RestartsDisagree,
+    Uninformed,
     WeakerWins,
 )
 from leakgauge.study.judging.records import Attempted, Role, Trial
 from leakgauge.study.judging.verdict import verdict
-from study.trials import POWER, trial
+from leakgauge.study.trial import run_trial
+from leakgauge.study.written import resolve_plan
+from leakgauge.task import Batch
+from leakgauge.tensors import Tensors
+from study.plans import tiny
+from study.trials import POWER, judged, quiet, row_of, trial
 
 GATE = GateConfig.model_validate({"identified": {"max": 0.9}})
 
@@ -188,3 +199,74 @@ def test_a_flag_is_on_the_record_and_in_the_sentence() -> None:
     assert "no gradient to follow" in record["sentence"]
     assert "unreliable" in result.headline[1]
     assert any("unreliable: a on m, fedsgd, d" in reason.text for reason in result.gate.reasons)
+
+
+@dataclass(frozen=True)
+class Secret(Defense):
+    """Turns every tensor round, and gives its attackers nothing to undo that by."""
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return {name: tensor.flatten().flip(0).view_as(tensor) for name, tensor in tensors.items()}
+
+
+def test_a_search_that_the_clock_ended_early_is_flagged() -> None:
+    """A defence that is slow to simulate looked like one that protects: a tenth of the search in the same time."""
+    slow = [replace(t, status="time_limit", gradient_evaluations=10) for t in quiet(20)]
+    control = [replace(t, gradient_evaluations=100) for t in POWER]
+    assert any(isinstance(flag, CutShort) for flag in row_of([*control, *slow]).flags)
+    assert judged([*control, *slow]).passed is False
+    even = [replace(t, status="time_limit", gradient_evaluations=90) for t in quiet(20)]
+    assert judged([*control, *even]).passed is True
+
+
+@pytest.mark.parametrize("status", ["time_limit", "out_of_budget", "out_of_steps"])
+@pytest.mark.parametrize(("spent", "batch", "doubted"), [(6, 1, True), (300, 1, False), (300, 2, True)])
+def test_controls_that_were_read_show_no_search_s_power(status: str, spent: int, batch: int, doubted: bool) -> None:
+    """Random-k stood on six evaluations, "not recovered" with no flag: the controls had been read exactly, without any.
+    With 150 one of six came back."""
+    rows = [trial(i, [9.0] * batch, defense="d", status=status) for i in range(20)]
+    rows = [replace(t, gradient_evaluations=spent) for t in rows]
+    both = [True] * batch
+    read = [trial(i, [300.0] * batch, identified=both, control=True, status="exact", certified=batch) for i in range(5)]
+    read = [replace(t, gradient_evaluations=0) for t in read]
+    assert any(isinstance(flag, CutShort) for flag in row_of([*read, *rows]).flags) is doubted
+    assert judged([*read, *rows]).passed is not doubted
+    # Beside one that was read, a control that was searched for says how much a search takes.
+    searched = replace(read[4], status="converged", gradient_evaluations=1000)
+    searched = replace(searched, scores=replace(rows[0].scores, recovered=both))
+    assert any(isinstance(flag, CutShort) for flag in row_of([*read[:4], searched, *rows]).flags)
+
+
+def test_controls_of_one_picture_show_no_power() -> None:
+    """Where a source had one picture to lend, five controls of it showed that the attack "works"."""
+    one = Batch(torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))
+    half = Batch(torch.cat([one.inputs[:2], torch.rand(2, 3, 8, 8)]), one.labels)
+    other = Batch(torch.cat([one.inputs[3:], torch.rand(3, 3, 8, 8)]), one.labels)
+    assert first_holders([one, one.take(torch.tensor([3, 2, 1, 0])), half, other]) == [0, 0, 0, 3]
+
+
+@pytest.mark.parametrize("status", ["stopped", "out_of_budget", "out_of_steps"])
+def test_a_search_that_ended_itself_early_is_flagged(status: str) -> None:
+    """An attack that gave up after one evaluation wherever there was a defence cleared it."""
+    control = [replace(t, gradient_evaluations=100) for t in POWER]
+    rows = [replace(t, status=status, gradient_evaluations=1) for t in quiet(20)]
+    assert any(isinstance(flag, CutShort) for flag in row_of([*control, *rows]).flags)
+    assert judged([*control, *rows]).passed is False
+
+
+def test_a_search_that_never_took_a_step_is_flagged() -> None:
+    """ "Converged" at its first evaluation, where a defence left the objective flat: one point is no trace to judge."""
+    rows = [replace(t, gradient_evaluations=1) for t in quiet(20, trace=((1, 0.5),))]
+    assert any(isinstance(flag, NoGradient) for flag in row_of([*POWER, *rows]).flags)
+    assert judged([*POWER, *rows]).passed is False
+
+
+def test_a_mechanism_that_only_its_author_knows_clears_nothing() -> None:
+    """A permutation by a fixed key, of a defence without an `attacker_view`: "not recovered", and a passed gate. Its
+    attackers were said to know the defence, and knew nothing."""
+    plan = resolve_plan(tiny(attacks=["closed-form"], defenses=["none", Secret(), [Secret(), {"topk": {"keep": 0.5}}]]))
+    knowledge = {k.defense: run_trial(plan, k, compute=Compute()).record for k in plan.trials() if not k.control}
+    told = {d: "defense" in record["scenario"]["knowledge"] for d, record in knowledge.items()}
+    assert told == {0: True, 1: False, 2: False}
+    hidden = [replace(t, scenario=replace(t.scenario, knowledge=("example_count",))) for t in quiet(20)]
+    assert any(isinstance(flag, Uninformed) for flag in row_of([*POWER, *hidden]).flags)

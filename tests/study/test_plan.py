@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torch import nn
 
-from leakgauge.data import Samples
+from leakgauge.data import InMemory, Samples, Tokens
+from leakgauge.data.source import check
 from leakgauge.errors import InputError
 from leakgauge.study.dealt import CONTROLS, control_client
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.trial import trial_id
 from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch
-from study.plans import tiny
+from study.plans import pictures, tiny
 
 
 def silent() -> nn.Module:
@@ -191,7 +193,6 @@ def test_weights_are_loaded(tmp_path: Path) -> None:
 
 
 def test_the_embedded_example_is_valid_and_its_controls_are_in_it() -> None:
-    import yaml
 
     plan = resolve_plan(yaml.safe_load(example_text()))
     names = [trial_id(plan, key) for key in plan.trials()]
@@ -278,3 +279,23 @@ def test_a_model_may_be_a_class(arguments: dict[str, Any] | None) -> None:
         plan.broadcast(plan.trials()[0]).task.parameters["inner.weight"].shape[0]
         == (arguments or {"width": 4})["width"]
     )
+
+
+def test_a_blank_picture_is_refused() -> None:
+    """The first slices of a scan are air: twenty such clients were "not recovered" by attacks that read all others."""
+    x = pictures(40, 0)
+    x[3] = torch.tensor([0.1, 0.5, 0.5])[:, None, None]
+    data = {"source": InMemory(inputs=x, labels=torch.arange(40) % 4), "batch": 2, "batches": 3}
+    with pytest.raises(InputError, match="one colour all over"):
+        resolve_plan(tiny(data=data))
+    resolve_plan(tiny(data=data | {"start": 4}))
+
+
+def test_a_text_of_padding_alone_is_refused() -> None:
+    """Its client counted among those that nothing came back from."""
+    ids = torch.randint(1, 9, (40, 6), generator=torch.Generator().manual_seed(0))
+    ids[2] = 0
+    source = Tokens(inputs=ids, labels=torch.arange(40) % 4, words=[str(i) for i in range(9)], padding=0)
+    with pytest.raises(InputError, match="text 3: has no token but padding"):
+        check(source, range(4))
+    check(source, range(2))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.gate import GateResult
 from leakgauge.study.judging.records import Data, Role, Scenario, Trial
+from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores
+from leakgauge.study.judging.verdict import verdict
 
 OTHERS = 39
 
@@ -98,3 +103,15 @@ POWER = [trial(i, 30.0, identified=True, control=True) for i in range(5)]
 """Controls that show the power of attack "a" under "fedsgd"."""
 LEAKY = [trial(i, 30.0, identified=True) for i in range(8)]
 """Eight clients of the plan without a defence, all recovered."""
+
+
+def judged(trials: Sequence[Trial], **gate: Any) -> GateResult:
+    return verdict(trials, GateConfig.model_validate(gate or {"identified": {"max": 0.2}})).gate
+
+
+def row_of(trials: Sequence[Trial]) -> Finding:
+    return next(f for f in verdict(trials, None).findings if f.scenario.defense == "d")
+
+
+def quiet(n: int, **changes: Any) -> list[Trial]:
+    return [trial(i, 10.0, defense="d", **changes) for i in range(n)]

@@ -8,9 +8,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from leakgauge import workers
+from leakgauge.data.folder import Folder
 from leakgauge.data.parquet import Parquet
 from leakgauge.errors import InputError
 from leakgauge.privacy.one_update import in_words
@@ -20,6 +23,8 @@ from leakgauge.study.grammar import parse
 from leakgauge.study.judging.flags import NoGradient
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.pipeline.gate import Judged, write_junit, write_sarif
+from leakgauge.study.pipeline.lint import of_data
+from leakgauge.study.written import resolve_plan
 from study.trials import POWER, trial
 
 
@@ -101,3 +106,25 @@ def test_sarif_points_at_the_plan(tmp_path: Path) -> None:
     assert places == {"plans/audit.yaml"}
     empty = json.loads(write_sarif(tmp_path / "g.sarif", Judged("a", True, (), "not_recovered"), "p").read_text())
     assert empty["runs"][0]["results"] == []
+
+
+def _plan(folder: Path, **data: Any) -> Any:
+    return resolve_plan({"model": "lenet", "data": {"source": f"npz:{folder / 'd.npz'}", "batches": 3, **data}})
+
+
+@pytest.mark.parametrize(
+    ("brightness", "labels", "rule"),
+    [(0.06, range(12), "dark-data"), (1.0, [0] * 12, "one-class-clients"), (1.0, range(12), "")],
+)
+def test_data_that_nobody_meant_are_found(tmp_path: Path, brightness: float, labels: Any, rule: str) -> None:
+    x = brightness * np.random.default_rng(0).random((12, 1, 16, 16), dtype=np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=np.array([i % 3 for i in labels]))
+    found = {f.rule for f in of_data(_plan(tmp_path, batch=3, low=0.0, high=1.0))}
+    assert found == ({rule} if rule else set())
+
+
+def test_a_folder_of_grey_pictures_is_grey(tmp_path: Path) -> None:
+    for name, mode in (("a", "L"), ("b", "L"), ("c", "RGB")):
+        Image.new(mode, (64, 64)).save(tmp_path / f"{name}.png")
+        assert Folder(path=str(tmp_path), size=None).channels == (3 if mode == "RGB" else 1)
+    assert Folder(path=str(tmp_path), channels=1).shape == (1, 32, 32)

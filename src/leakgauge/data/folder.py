@@ -6,7 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -25,6 +25,10 @@ from leakgauge.task import Batch
 
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 """What Pillow raises for files that are no pictures, or not whole ones."""
+
+
+LOOKED = 8
+"""Pictures of a folder whose mode says whether it is grey."""
 
 
 @contextmanager
@@ -116,14 +120,14 @@ class Folder:
     Attributes:
         path: the folder.
         size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
-        channels: 3 (colour) or 1 (grey); other modes are converted.
+        channels: 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first pictures all are.
         classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
         bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """
 
     path: str
     size: int | None = 32
-    channels: int = 3
+    channels: int = 0
     classes: int = 0
     normalise: bool = True
     bits: int = 16
@@ -132,13 +136,22 @@ class Folder:
 
     def __post_init__(self) -> None:
         require(1 <= self.bits <= 32, "bits", f"is {self.bits}", "give the depth of deep grey pictures, e.g. 12")
-        require(self.channels in (1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
+        require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
         require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
         require(self.classes >= 0, "classes", f"is {self.classes}", "give the number of labels, or leave it out")
         counted = max(FEWEST_CLASSES, 1 + max(label for _, label in self._files))
         if 0 < self.classes < counted:
             raise InputError("classes", f"is {self.classes} but the folder has {counted} classes", "leave it out")
         object.__setattr__(self, "classes", self.classes or counted)
+        object.__setattr__(self, "channels", self.channels or self._channels_of_first())
+
+    def _channels_of_first(self) -> int:
+        """Grey where the first `LOOKED` pictures that can be read all are."""
+        found = set()
+        for path, _ in self._files[:LOOKED]:
+            with suppress(*BROKEN), Image.open(path) as image:
+                found.add(channels_of(image))
+        return 1 if found == {1} else 3
 
     @cached_property
     def _files(self) -> tuple[tuple[Path, int], ...]:

@@ -70,8 +70,33 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
         yield from _setting(plan, key)
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
+    yield from of_data(plan)
     for defense in plan.defenses:
         yield from lint_defense(defense.value, defense.label, [c.value for c in plan.clients], plan.data.batch)
+
+
+DARK = 0.07
+"""Share of the range below which all values of deep pictures lie that hold 12 of 16 bits."""
+
+
+def of_data(plan: Plan) -> Iterator[LintFinding]:
+    """Data as nobody meant them: values of a deeper file's lowest bits, and clients of one class each."""
+    batches = [plan.source.read(indices) for indices in plan.batches[:CLIENTS]]
+    spec = plan.spec
+    brightest = max((float(b.inputs.max()) - spec.low) / spec.range for b in batches if b.inputs.numel())
+    if spec.is_image and brightest < DARK:
+        seen = f"no value of {len(batches)} clients is above {100 * brightest:.1f} % of the range"
+        hint = "files of 16 bits that use 12: data.bits: 12; or set data.high"
+        yield LintFinding("dark-data", LintSeverity.MEDIUM, plan.source.name, seen, hint)
+    classes = [set(b.labels.tolist()) for b in batches if not b.labels.is_floating_point()]
+    if plan.data.batch > 1 and len(classes) > 1 and spec.classes > 1 and all(len(c) == 1 for c in classes):
+        seen = f"each of {len(classes)} clients holds one class: their labels say nothing about a reader of labels"
+        hint = "shuffle the rows of a file that is sorted by its target, unless your clients are so"
+        yield LintFinding("one-class-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
+
+
+CLIENTS = 8
+"""Clients whose examples are looked at."""
 
 
 def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:

@@ -11,7 +11,6 @@ import torch
 from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
-from leakgauge.attacks.plain_model import plain_model
 from leakgauge.attacks.recipes.exact_reads import EXACT
 from leakgauge.attacks.recipes.order_search import orders_of, several_steps
 from leakgauge.clients import client_update
@@ -102,7 +101,7 @@ def reads_of(plan: FrontierPlan) -> list[ReadRow]:
             local_training=row.client.value if Known.LOCAL_TRAINING in known else None,
             defense=defense if Known.DEFENSE in known else None,
         )
-        return plain_model(Observation(task, update, knowledge).plain)
+        return Observation(task, update, knowledge).plain
 
     def tried(name: str, defense: Defense | None) -> tuple[int, int]:
         seen = observed(defense)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -16,11 +17,14 @@ from torch import Tensor
 from leakgauge.clients.protocol import GradientSum
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import parts_of, steps_of
 from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.steps import Scale
 from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, Wire
 from leakgauge.update import Update, UpdateKind
+from leakgauge.view.normal import normal_form
 
 
 class Status(Enum):
@@ -318,6 +322,31 @@ class Observation:
         client = self.knowledge.local_training
         return client is not None and client.rescales_entries
 
+    @cached_property
+    def view(self) -> Observation:
+        """The same in the plainest words: the network in the linear layers, convolutions and tables that it comes to,
+        however it is spelt, and the update in theirs (`leakgauge.view.normal`). Every reader of layers reads this.
+
+        Inputs and labels mean the same in both. What the view cannot carry over (a defence that goes by names or
+        places, several steps of a layer that is computed from others) leaves the observation as it is.
+        """
+        form = normal_form(self.task)
+        if form is None or not _carries_over(self, exact=form.exact):
+            return self
+        update, knowledge = self.update, self.knowledge
+        tensors = form.tensors(update.tensors)
+        if not all(bool(t.isfinite().all()) for t in tensors.values()):
+            return self
+        found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)
+        found.__dict__["view"] = found
+        found.__dict__["origin"] = self
+        return found
+
+    @cached_property
+    def origin(self) -> Observation:
+        """What this is the view of; itself where it is none."""
+        return self
+
     def values(self, name: str) -> Tensor:
         """One tensor of the update in float64, for reads in closed form.
 
@@ -335,3 +364,18 @@ class Observation:
         """From the attacker's knowledge, else from the update's header."""
         known = self.knowledge.example_count
         return known if known is not None else self.update.header.example_count
+
+
+def _carries_over(observation: Observation, *, exact: bool) -> bool:
+    """Whether what client and defence did is the same of the network in other words.
+
+    Args:
+        exact: whether every entry of the update stays one.
+    """
+    known, told = observation.knowledge, observation.linear
+    steps = () if known.defense is None else [steps_of(part) for part in parts_of(known.defense)]
+    if any(known.draws is not None or not each or not all(s.blind for s in each) for each in steps):
+        return False
+    if exact:
+        return True
+    return told is not None and not told.decay and all(isinstance(s, Scale) for each in steps for s in each)

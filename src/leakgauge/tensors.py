@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -28,17 +29,42 @@ def forward_mode() -> Iterator[None]:
         yield
 
 
+class _Passed:
+    """A checkpointed block of the older kind, run as it is."""
+
+    @staticmethod
+    def apply(function: Callable[..., object], _preserve: bool, *args: object) -> object:
+        return function(*args)
+
+
+def _passing(*_args: object, **_kwargs: object) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _computed_once() -> Iterator[None]:
+    """Whoever has imported ``checkpoint`` by name calls these two of its module."""
+    once = {"_checkpoint_without_reentrant_generator": _passing, "CheckpointFunction": _Passed}
+    before = {name: vars(torch.utils.checkpoint)[name] for name in once}
+    vars(torch.utils.checkpoint).update(once)
+    try:
+        yield
+    finally:
+        vars(torch.utils.checkpoint).update(before)
+
+
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
     """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
 
     The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
-    derivative and no forward one.
+    derivative and no forward one. Blocks that are computed twice to save memory (`torch.utils.checkpoint`) are computed
+    once: what they do has no derivative that can be differentiated.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), _computed_once():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)

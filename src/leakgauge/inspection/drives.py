@@ -88,7 +88,7 @@ def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
 
 
 def holds_weights(layer: nn.Module) -> bool:
-    """Whether it has parameters: a layer that `PlainModel` calls another one for has none."""
+    """Whether it has parameters: a layer that `leakgauge.view.normal` calls another one for has none."""
     return any(True for _ in layer.parameters())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -14,13 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from leakgauge.attacks.plain_model import plain_task
-from leakgauge.attacks.products import Product
 from leakgauge.errors import InputError, require
 from leakgauge.files import json_of
 from leakgauge.inspection.matrices import Omission
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
+from leakgauge.view.normal import normal_form
 
 
 class Part(Enum):
@@ -116,28 +114,10 @@ def measure(received: Received) -> dict[str, Measurement]:
     Raises:
         ValueError: a rule broke its contract (a statistic below zero).
     """
-    found = None if received.task is None else plain_task(received.task)
-    plain = received if found is None else replace(received, task=found[0])
+    found = None if received.task is None else normal_form(received.task)
+    plain = received if found is None else replace(received, task=found.task)
     measured = {name: rule.measure(plain) for name, rule in rules().items() if received.has(rule.needs)}
-    if found is not None:
-        behaviour = {name for name in measured if Part.TASK in rules()[name].needs}
-        measured = {n: _renamed(m, found[1]) if n in behaviour else m for n, m in measured.items()}
     return {name: _sound(name, measurement) for name, measurement in measured.items()}
-
-
-def _renamed(measured: Measurement, products: tuple[Product, ...]) -> Measurement:
-    """A measurement of the plain task in the names of the received one."""
-
-    def name_of(match: re.Match[str]) -> str:
-        return "" if match[1] is None else products[int(match[1])].weight.rpartition(".")[0] or "model"
-
-    def words(text: str) -> str:
-        return re.sub(r"(?<![\w.])(?:rest\.(?=\w)|layers\.(\d+)\b)", name_of, "model" if text == "rest" else text)
-
-    unjudged = tuple(Omission(words(o.name), words(o.reason)) for o in measured.unjudged)
-    return replace(
-        measured, where=tuple(map(words, measured.where)), evidence=words(measured.evidence), unjudged=unjudged
-    )
 
 
 def _sound(name: str, measured: Measurement) -> Measurement:

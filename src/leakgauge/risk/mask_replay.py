@@ -9,10 +9,10 @@ import torch
 from leakgauge.attacks.exact.candidates import LOOSE
 from leakgauge.attacks.exact.peeling import readable_layer
 from leakgauge.attacks.exact.residual import FACTOR, Shares, shares_of
-from leakgauge.attacks.plain_model import plain_task
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
+from leakgauge.view.normal import normal_form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) 
 
 def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) -> Shares | str:
     """Every example's share of every row's bias entry with its error, or why peeling does not apply."""
-    plain = plain_task(task)
-    task = task if plain is None else plain[0]
+    plain = normal_form(task)
+    task = task if plain is None else plain.task
     tail = readable_layer(task, generator, batch.inputs.new_zeros((), dtype=torch.float64))
     if isinstance(tail, str):
         return tail

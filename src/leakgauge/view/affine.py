@@ -10,7 +10,7 @@ from leakgauge.view.axes import PERMUTED, RESHAPED, SAME, copied, order_of, shap
 from leakgauge.view.products import Colours
 from leakgauge.view.trace import TracedGradient, operation
 
-__all__ = ["affine_bases", "representatives"]
+__all__ = ["affine_bases", "model_input", "representatives"]
 
 _PLACED = {
     *SAME,
@@ -23,6 +23,7 @@ _PLACED = {
     *("add", "sub", "rsub", "tril", "triu", "movedim", "pixel_shuffle", "pixel_unshuffle"),
 }
 """Linear in all their tensors together, but for a constant."""
+_PIECES = {"split", "split_with_sizes", "chunk", "unbind"}
 _FACTORS = {"mul", "mm", "bmm", "mv", "dot", "convolution", "addmm", "baddbmm"}
 """Linear in each of their tensors."""
 
@@ -30,23 +31,34 @@ _NORMS = {"native_batch_norm": True, "cudnn_batch_norm": True, "_native_batch_no
 """With fixed statistics, affine; what the fifth argument is where the statistics are those of the batch."""
 
 
+def model_input(traced: TracedGradient) -> fx.Node:
+    """What the model is called with: the normalised examples, or the whole numbers of tokens."""
+    node = traced.nodes["inputs"]
+    for name in ("sub", "div") if any(operation(u) == "sub" for u in node.users) else ("round", "_to_copy"):
+        following = [u for u in node.users if operation(u) == name]
+        node = following[0] if following else node
+    return node
+
+
 def affine_bases(traced: TracedGradient, colours: Colours) -> dict[fx.Node, fx.Node]:
     """For every tensor that depends on the examples, and is not behind the loss, the deepest tensor of which it is an
     affine map."""
     found: dict[fx.Node, fx.Node] = {}
+    called = model_input(traced)
     for node in traced.code.graph.nodes:
         if node not in colours.data or node in colours.behind:
             continue
         given = [n for n in node.all_input_nodes if n in colours.data]
         bases = {found[n] for n in given}
-        name = operation(node)
+        name = operation(node).rstrip("_")  # in place or not
         affine = name in _PLACED and _of_values(node, given)
+        affine &= name != "getitem" or found[given[0]] is not given[0] or operation(given[0]) in _PIECES
         affine |= name in _FACTORS and sum(a in given for a in node.args) == 1
         affine |= name == "div" and len(given) == 1 and node.args[0] is given[0] and "rounding_mode" not in node.kwargs
         affine |= name in _NORMS and len(given) == 1 and _NORMS[name] not in node.args[5:6]
         values = node.meta.get("val")
         whole = isinstance(values, Tensor) and not values.is_floating_point()
-        found[node] = bases.pop() if affine and not whole and len(bases) == 1 else node
+        found[node] = bases.pop() if affine and not whole and len(bases) == 1 and node is not called else node
     return found
 
 

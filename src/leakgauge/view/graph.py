@@ -33,7 +33,7 @@ from torch import Tensor, fx
 from leakgauge.batch import Batch
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.affine import affine_bases, representatives
+from leakgauge.view.affine import affine_bases, model_input, representatives
 from leakgauge.view.axes import Atom, cut
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished, remade
 from leakgauge.view.trace import TracedGradient, probe, trace
@@ -159,14 +159,14 @@ class Graph:
         nodes = [t.activation.node for t in product.terms if t.activation is not None]
         return tuple(dict.fromkeys(self.same[self.bases.get(n, n)] for n in nodes))
 
-    @property
+    @cached_property
     def inputs(self) -> fx.Node:
-        """The raw examples."""
-        return self.trace.nodes["inputs"]
+        """What the model is called with: the normalised examples, or the whole numbers of tokens."""
+        return model_input(self.trace)
 
     @cached_property
     def first(self) -> tuple[Group, ...]:
-        """Groups that read the raw examples and nothing else."""
+        """Groups that read what the model is called with, and nothing else."""
         return tuple(g for g in self.groups if g.hidden == (self.inputs,))
 
     def read(self, product: OuterSum, hidden: Tensor, term: int = 0) -> Float[Tensor, "blocks rows inputs"]:
@@ -183,12 +183,47 @@ class Graph:
             value = self._above(base, of.activation.node, hidden)
         own = [a for axis in cut(of.activation.dims) for a in axis]
         kinds = dict(of.kinds)
-        blocks = [a for a in own if kinds.get(a) == "both"]
-        inputs = [a for a in own if kinds.get(a) == "activation"]
+        blocks = [a for a in kinds if kinds[a] == "both"]
+        inputs = [a for a in kinds if kinds[a] == "activation"]
         rows = [a for a in own if a not in kinds]
         found = of.activation.matrix(value, (*blocks, *rows, *inputs), self._sized(len(hidden)))
         counts = [math.prod(a.length for a in axes) for axes in (blocks, inputs)]
         return found.reshape(counts[0], -1, counts[1])
+
+    @cached_property
+    def forward(self) -> frozenset[fx.Node]:
+        """All that the outputs are computed from, and they themselves."""
+        found, pending = set[fx.Node](), [n for n in (self.trace.outputs,) if n is not None]
+        while pending:
+            node = pending.pop()
+            if node not in found:
+                found.add(node)
+                pending += node.all_input_nodes
+        return frozenset(found)
+
+    def behind_base(self, node: fx.Node) -> fx.Node:
+        """The first tensor behind the loss, going back from one, that depends on data otherwise than through those
+        before it."""
+        while True:
+            behind = [n for n in node.all_input_nodes if n in self.colours.behind]
+            if len(behind) != 1 or any(n in self.colours.data and n not in behind for n in node.all_input_nodes):
+                return self.same[node]
+            if not self.colours.per_example(behind[0]):
+                return self.same[node]
+            node = behind[0]
+
+    def rows(
+        self, term: Term, operand: Operand, given: dict[fx.Node, Tensor], task: Task, examples: int
+    ) -> Float[Tensor, "blocks rows columns"]:
+        """An operand of a term as matrices, where the tensors that it is computed from are given."""
+        value = self.trace.evaluate([operand.node], task, probe(task, examples), given=given)[0]
+        own = [a for axis in cut(operand.dims) for a in axis]
+        kinds = dict(term.kinds)
+        blocks = [a for a in kinds if kinds[a] == "both"]
+        columns = [a for a in kinds if a in own and kinds[a] != "both"]
+        rows = [a for a in own if a not in kinds]
+        found = operand.matrix(value, (*blocks, *rows, *columns), self._sized(examples))
+        return found.reshape(math.prod(a.length for a in blocks), -1, math.prod(a.length for a in columns))
 
     def remade(self, batch: Batch) -> Tensors:
         """The gradients of a batch put together from the error signals and activations of the products alone."""
@@ -205,11 +240,7 @@ class Graph:
         return dict(zip(wanted, found, strict=True))
 
     def _above(self, base: fx.Node, node: fx.Node, value: Tensor) -> Tensor:
-        shape = (len(value), *self.task.data.shape)
-        batch = probe(self.task, len(value))
-        if base is self.inputs:
-            batch = Batch(value.reshape(shape), batch.labels)
-        return self.trace.evaluate([node], self.task, batch, given={base: value})[0]
+        return self.trace.evaluate([node], self.task, probe(self.task, len(value)), given={base: value})[0]
 
     def _sized(self, examples: int) -> Callable[[int], int]:
         traced = self.trace.examples

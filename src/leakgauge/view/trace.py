@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, fx
 from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -19,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from leakgauge.batch import Batch
 from leakgauge.task import Task
+from leakgauge.tensors import Tensors
 
 __all__ = ["TracedGradient", "operation", "probe", "trace"]
 
@@ -47,6 +47,11 @@ class TracedGradient:
     outputs: fx.Node | None
     examples: int
 
+    @property
+    def parameters(self) -> Tensors:
+        """As they were traced, without values."""
+        return {name: self.nodes[f"p:{name}"].meta["val"] for name in self.gradients}
+
     def evaluate(
         self, wanted: list[fx.Node], task: Task, batch: Batch, *, given: Mapping[fx.Node, Tensor] | None = None
     ) -> list[Tensor]:
@@ -59,7 +64,8 @@ class TracedGradient:
             if node not in needed:
                 needed.add(node)
                 pending += node.all_input_nodes
-        running = _Resized(self.code, self.examples, len(batch))
+        kinds = [next(iter(p.values())).dtype for p in (self.parameters, task.parameters)]
+        running = _Resized(self.code, self.examples, len(batch), (kinds[0], kinds[1]))
         running.env = environment
         for node in self.code.graph.nodes:
             if node in needed and node not in environment:
@@ -68,17 +74,27 @@ class TracedGradient:
 
 
 class _Resized(fx.Interpreter):
-    """Runs a graph with another number of examples: lengths that are multiples of the traced one follow it."""
+    """Runs a graph with another number of examples, and in another float type: lengths that are multiples of the
+    traced one follow it."""
 
-    def __init__(self, code: fx.GraphModule, traced: int, examples: int) -> None:
+    def __init__(
+        self, code: fx.GraphModule, traced: int, examples: int, kinds: tuple[torch.dtype, torch.dtype]
+    ) -> None:
         super().__init__(code)
-        self.traced, self.examples = traced, examples
+        self.traced, self.examples, self.kinds = traced, examples, kinds
+
+    def run_node(self, n: fx.Node) -> Any:
+        if operation(n) == "detach":  # how tensors are held for the way back; it must not hold up a derivative
+            return self.env[cast(fx.Node, n.args[0])]
+        return super().run_node(n)
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return fx.node.map_aggregate(args, self._resized), fx.node.map_aggregate(kwargs, self._resized)
 
     def _resized(self, value: Any) -> Any:
+        if value is self.kinds[0]:
+            return self.kinds[1]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 2**40:
             return value
         if value % self.traced == 0:
@@ -160,6 +176,13 @@ def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
     return (factors[0] * factors[1] * factors[2]).sum(rest[3])
 
 
+def _normed(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Gradients of a weight's direction and length behind `weight_norm`."""
+    over = [a for a in range(v.ndim) if a != axis]
+    along = (grad * v).sum(over, keepdim=True) / norms
+    return g / norms * (grad - v / norms * along), along
+
+
 _aten = torch.ops.aten
 _PARTS: dict[Any, Callable[..., Any]] = {
     **get_decompositions(
@@ -171,6 +194,7 @@ _PARTS: dict[Any, Callable[..., Any]] = {
     ),
     _aten._embedding_bag_backward.default: _bags,
     _aten._trilinear.default: _three,
+    _aten._weight_norm_interface_backward.default: _normed,
     _aten.embedding_dense_backward.default: _looked_up,
 }
 """Gradients whose parts are to be seen."""
@@ -225,14 +249,7 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
 
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """No fused kernels that hide a layer's parts, and no block that computes itself twice to save memory."""
-    before = torch.utils.checkpoint.checkpoint
-
-    def once(function: Any, *args: Any, use_reentrant: object = None, **kwargs: Any) -> Any:
-        del use_reentrant
-        known = {"context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state"}
-        return function(*args, **{k: v for k, v in kwargs.items() if k not in known})
-
+    """No fused kernels that hide a layer's parts, and no compiled ones."""
     with ExitStack() as stack:
         log = logging.getLogger("torch.__trace")  # which describes every tensor to every handler
         stack.callback(setattr, log, "disabled", log.disabled)
@@ -242,6 +259,4 @@ def plain_operations() -> Iterator[None]:
         stack.callback(torch._C._set_mkldnn_enabled, fused)
         if "torch._dynamo" in sys.modules:  # a compiled part runs as it was written
             stack.enter_context(torch._dynamo.config.patch(error_on_nested_fx_trace=False))
-        torch.utils.checkpoint.checkpoint = once
-        stack.callback(setattr, torch.utils.checkpoint, "checkpoint", before)
         yield

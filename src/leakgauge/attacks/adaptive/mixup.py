@@ -125,6 +125,7 @@ def read_mixing(
 
     `None` where it cannot be: not one gradient, no classifier, one example, or more than `MOST_EXAMPLES` or outputs.
     """
+    observation = observation.view
     n, sent = len(labels), single_gradient(observation)
     if sent is None or not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
         return None

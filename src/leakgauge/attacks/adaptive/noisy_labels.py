@@ -45,6 +45,7 @@ class UnderNoise:
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         """See above."""
+        observation = observation.view
         layer = find_classifier(observation)
         if observation.examples != 1 or isinstance(layer, Unknown):
             return self.otherwise.infer(observation, generator)

@@ -60,6 +60,7 @@ class LinearRead(ReadingAttack):
 
         `EXACT` when certified, `CONVERGED` for an uncertain read.
         """
+        observation = observation.view
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")

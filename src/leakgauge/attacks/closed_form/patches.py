@@ -37,6 +37,7 @@ class PatchRead(ReadingAttack):
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
+        observation = observation.view
         found = find_patches(observation.task, generator)
         if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")

@@ -54,6 +54,7 @@ class RankOneRead:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
         del compute, on_step
         began = time.perf_counter()
+        observation = observation.view
         if observation.examples != 1:
             return Reconstruction.not_applicable("of several examples the gradient has no single direction")
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is None]

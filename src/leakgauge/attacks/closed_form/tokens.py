@@ -54,6 +54,7 @@ class TokenRead(ReadingAttack):
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` where every token is proved to occur. Costs the evaluations that certify an order."""
+        observation = observation.view
         task, known = observation.task, observation.knowledge
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")

@@ -47,6 +47,7 @@ class BatchRead:
         """`EXACT` when certified, `CONVERGED` for a read that explains too little of the update."""
         del compute, on_step
         began = time.perf_counter()
+        observation = observation.view
         count = observation.examples
         if count == 1:
             return Reconstruction.not_applicable("needs several examples")
@@ -83,6 +84,7 @@ class BatchRead:
 
 def mean_gradient_of(observation: Observation) -> Tensors | None:
     """The gradient of the mean loss: as sent, or as a delta of small local steps says nearly; `None` if unknown."""
+    observation = observation.view
     told = observation.linear
     return None if told is None else map_tensors(lambda t: t / told.total, observation.update.tensors)
 
@@ -102,6 +104,7 @@ def paired_labels(
     Returns:
         `None` where the model has no linear classifier.
     """
+    observation = observation.view
     layer = find_classifier(observation)
     if isinstance(layer, Unknown):
         return None

@@ -80,6 +80,7 @@ def read_head_steps(
         orders: of all labels, as they would come at the steps; at least one.
         room: gradient evaluations that it may make; without limit unless given. Mostly it makes none.
     """
+    observation = observation.view
     client, told, layer = observation.knowledge.local_training, observation.linear, find_classifier(observation)
     if isinstance(layer, Unknown):
         return HeadRead(layer)

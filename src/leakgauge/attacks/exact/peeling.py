@@ -170,7 +170,7 @@ class Peeling:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """Works in float64 whatever `compute` says. One gradient evaluation is the batch once through the model."""
-        began = time.perf_counter()
+        observation, began = observation.view, time.perf_counter()
         ready = readable(observation, generator, compute.like(torch.float64))
         if isinstance(ready, str):
             return Reconstruction.not_applicable(ready)

@@ -79,6 +79,7 @@ class CountsFromLastLayer:
         require(self.clients >= 64, "clients", f"is {self.clients}", "give at least 64")
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
+        observation = observation.view
         layer, count, protocol = find_classifier(observation), observation.examples, protocol_of(observation)
         if isinstance(layer, Unknown):
             return layer

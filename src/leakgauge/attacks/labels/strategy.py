@@ -122,7 +122,7 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
         return lambda _module, _args, out: outputs.append((name, out))
 
     for name, part in calm.module.named_modules():
-        # One without parameters calls another in its place (`PlainModel`), and so makes the same output.
+        # One without parameters calls another in its place (`leakgauge.view.normal`), and so makes the same output.
         if isinstance(part, nn.Linear) and any(True for _ in part.parameters()):
             part.register_forward_hook(record(name))
     low, high = task.data.low, task.data.high
@@ -159,6 +159,7 @@ class IDLG:
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         del generator
+        observation = observation.view
         count = observation.examples
         if count != 1:
             return Unknown(f"iDLG reads the label of one example; this update has {count or 'an unknown number'}")

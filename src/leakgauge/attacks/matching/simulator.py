@@ -154,7 +154,8 @@ class Explainer:
 
     @staticmethod
     def of(observation: Observation, generator: torch.Generator) -> Explainer:
-        """For one observation; `generator` stands for draws that are not known."""
+        """For one observation, in the network's own words; `generator` stands for draws that are not known."""
+        observation = observation.origin
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
         entry, weights = relative_rounding(observation)
         return Explainer(simulator, max(ROUNDING * entry + 2 * weights, 1e-9))

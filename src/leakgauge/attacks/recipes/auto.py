@@ -29,7 +29,6 @@ from leakgauge.attacks.matching import (
     falling,
     proportional,
 )
-from leakgauge.attacks.plain_model import plain_model
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
 from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
@@ -61,7 +60,7 @@ keeps it in force where the slope of the data term, of which a `Balanced` prior 
 class Auto:
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
-    First the exact reads of the `plain_model`, in the order of `exact_reads.EXACT`. Examples that are certified are
+    First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are
     taken out of the update, and what is left is attacked in the same way. Then, on smooth networks that took two steps
     of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and budget, from what
     was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from a uniform
@@ -139,7 +138,7 @@ class Auto:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """What proves itself, and the search for the rest; `tried` says what was tried and why it stopped."""
-        portfolio, observation = Portfolio(budget, compute, on_step), plain_model(observation)
+        portfolio = Portfolio(budget, compute, on_step)
         if observation.task.data.is_text:
             return portfolio.answer(portfolio.run("tokens", TokenRead(), observation, generator))
         read = unmixed(read_exactly(portfolio, observation, generator), observation)
@@ -260,6 +259,7 @@ def read_start(
     prior's, so it is never below their share; those that were seen stay as they were read, and the others within what
     `OuterProductRead.limits` says. Of rounded entries the unexplained share says nothing.
     """
+    observation = observation.view
     layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
     read = read_one(observation, layers[0])
     unseen = 1 - float(read.seen.double().mean())

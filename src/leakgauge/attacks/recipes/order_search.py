@@ -218,6 +218,7 @@ def nearest_orders(candidates: list[Observation], generator: torch.Generator) ->
     Distance is that of the classifier's weight, relative, with its length where that is known; of the whole update
     where no classifier is found. `MADE_UP` simulations an order, without a second derivative.
     """
+    candidates = [seen.view for seen in candidates]
     first = candidates[0]
     made = [made_up(first.task.data, first.examples or 1, generator).double() for _ in range(MADE_UP)]
     simulator = Simulator.of(first, torch.empty((), dtype=torch.float64), generator)

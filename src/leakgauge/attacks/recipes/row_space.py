@@ -91,6 +91,7 @@ class RowSpace:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """The best found within the budget."""
+        observation = observation.view
         examples, layers = observation.examples, input_layers(observation.task, generator)
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")

@@ -52,6 +52,7 @@ class SpanRead:
         on_step: OnStep | None = None,
     ) -> Reconstruction:
         """`EXACT` when certified; else the best that was found, and how much of the update it leaves unexplained."""
+        observation = observation.view
         began = time.perf_counter()
         if why := self._refuses(observation, generator):
             return Reconstruction.not_applicable(why)

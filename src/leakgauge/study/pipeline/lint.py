@@ -11,7 +11,6 @@ import torch
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
-from leakgauge.attacks.plain_model import plain_model
 from leakgauge.clients import client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
@@ -122,7 +121,6 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     thinned = any(isinstance(step, EntryMask) for step in steps)
     kept = replace(update, buffers=None)
     yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
-    observation = plain_model(observation)
     for name, read in READS.items():
         try:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))

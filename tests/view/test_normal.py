@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakgauge.attacks.labels.strategy import Classifier, find_classifier
-from leakgauge.attacks.plain_model import plain_model, plain_task
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.clients.optimisers import Adam
@@ -18,6 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import map_tensors, squared_norm
+from leakgauge.view.normal import normal_form
 
 SPEC = DataSpec((3, 6, 6), 4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 WIDE = 96
@@ -141,7 +141,7 @@ def test_a_batch_is_read_exactly_however_its_model_is_written(name: str) -> None
 )
 def test_the_plain_model_trains_as_the_other(name: str, client: Protocol) -> None:
     observation = seen(task(name), client)
-    plain = plain_model(observation)
+    plain = observation.view
     assert plain.task is not observation.task
     g = torch.Generator().manual_seed(1)
     batch = Batch(torch.rand((4, 3, 6, 6), generator=g), torch.arange(4))
@@ -153,10 +153,10 @@ def test_the_plain_model_trains_as_the_other(name: str, client: Protocol) -> Non
 def test_a_classifier_that_is_given_a_shifted_input_is_found_and_searched_behind() -> None:
     """The layer that calls another one in its place was taken for the classifier, and nothing was searched for."""
     net = nn.Sequential(Shifted(), nn.Flatten(), nn.Linear(108, 4))
-    plain = plain_model(seen(Task.of(net, SPEC)))
+    plain = seen(Task.of(net, SPEC)).view
     found = find_classifier(plain)
     assert isinstance(found, Classifier)
-    assert (found.weight, found.bias) == ("layers.0.weight", "layers.0.bias")
+    assert (found.weight, found.bias) == ("2.weight", "2.bias")
 
 
 class Tied(Held):
@@ -181,7 +181,7 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize("make", [Tied, Mixed, lambda: nn.Sequential(nn.Flatten(), *tail(nn.Linear(108, WIDE)))])
 def test_where_nothing_is_the_same_in_plainer_words_nothing_changes(make: type[nn.Module]) -> None:
     observation = seen(Task.of(make(), SPEC))
-    assert plain_model(observation) is observation
+    assert observation.view is observation
 
 
 class Skipping(nn.Module):
@@ -199,8 +199,8 @@ class Skipping(nn.Module):
 
 def test_of_models_that_draw_those_are_rewritten_that_call_the_same_layers_each_time() -> None:
     net = nn.Sequential(nn.Flatten(), Own(108, WIDE), nn.ReLU(), nn.Dropout(0.3), nn.Linear(WIDE, 4))
-    assert plain_task(Task.of(net, SPEC, mode=Mode.TRAIN)) is not None
-    assert plain_task(Task.of(Skipping(), SPEC, mode=Mode.TRAIN)) is None
+    assert normal_form(Task.of(net, SPEC, mode=Mode.TRAIN)) is not None
+    assert normal_form(Task.of(Skipping(), SPEC, mode=Mode.TRAIN)) is None
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_behind_a_defence_that_goes_by_no_names_too(defense: Defense) -> None:
 
 def test_a_defence_that_goes_by_layers_is_attacked_as_it_is() -> None:
     observation = seen(task("a function"), defense=Soteria())
-    assert plain_model(observation) is observation
+    assert observation.view is observation
 
 
 TEXT = DataSpec((12,), 4, vocabulary=200)

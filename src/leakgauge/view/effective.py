@@ -1,0 +1,357 @@
+"""The linear layer that a stretch of a network comes to, and its gradient out of the update.
+
+Between a tensor h and the next one that is no affine map of it, z = U·(h, 1), stands one linear layer U, in however
+many words. Its gradient M = Σ δ ⊗ (h, 1) is in the gradients of the parameters that U is computed from, through a
+linear map that both sides know,
+
+    g = K(T_k · M · B_kᵀ),     a_k = B_k·(h, 1),    δ_k = T_k·δ
+
+over the products k of activations a_k and error signals δ_k. Where the map is one to one, M is solved for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, fx
+
+from leakgauge.tensors import Tensors
+from leakgauge.view.graph import Graph, OuterSum
+from leakgauge.view.trace import probe
+
+__all__ = ["Effective", "effective_layer"]
+
+MOST = 2**26
+"""Entries of a layer that is solved for."""
+FEWER = 4
+"""So many times fewer entries than the layer the parameters may have."""
+ITERATIONS = 200
+FEW = 4
+PROBES = 8
+RECOVERED = 1e-8
+"""Relative error to which a random gradient is solved for again, where the gradients determine it."""
+CHUNK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class _OneProduct:
+    """One product: T, and B by index, scale and shift where each activation is one number of h, else as a matrix."""
+
+    product: OuterSum
+    left: Float[Tensor, "outputs units"] | None
+    index: Tensor | None
+    right: Float[Tensor, "inputs d"] | None
+    shift: Float[Tensor, " inputs"]
+
+    def of(self, gradient: Float[Tensor, "units d1"]) -> Tensor:
+        """T · M · Bᵀ in the graph's axes."""
+        rows = gradient if self.left is None else self.left @ gradient
+        if self.product.activation is None:
+            return self.product.tensor(rows[:, -1:][None])
+        body, last = rows[:, :-1], rows[:, -1:]
+        if self.index is not None:
+            assert self.right is not None
+            found = body[:, self.index] * self.right
+        else:
+            assert self.right is not None
+            found = body @ self.right.T
+        return self.product.tensor((found + last * self.shift)[None])
+
+
+@dataclass(frozen=True, eq=False)
+class Effective:
+    """A linear layer of the network as it comes to be.
+
+    Attributes:
+        given: h, one tensor or several side by side.
+        output: z.
+        weight, bias: U. The bias is what z is at h = 0.
+        moves: whether the gradients determine that of the bias; else it stays as it is.
+        parameters: from which U is computed, and nothing else is.
+        used: those whose gradients tell it.
+    """
+
+    graph: Graph
+    given: tuple[fx.Node, ...]
+    output: fx.Node
+    weight: Float[Tensor, "units d"]
+    bias: Float[Tensor, " units"]
+    moves: bool
+    parameters: tuple[str, ...]
+    used: tuple[str, ...]
+    parts: tuple[_OneProduct, ...]
+
+    def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
+        """K: what the parameters' gradients are where that of the layer is given."""
+        graph = self.graph
+        held = {p.product.node: p.of(gradient) for p in self.parts}
+        wanted = [graph.trace.gradients[name] for name in self.used]
+        task = graph.task.to(gradient)
+        found = graph.trace.evaluate([n for n in wanted if n is not None], task, probe(task, 1), given=held)
+        return dict(zip(self.used, found, strict=True))
+
+    def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
+        """The layer's gradient that explains those of the parameters, in the least squares' sense, in float64."""
+        like = next(iter(sent.values()))
+        if (direct := self._direct(sent)) is not None:
+            return direct
+        start = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=like.device)
+        mask = torch.ones_like(start)
+        mask[:, -1] = float(self.moves)
+        target = {k: sent[k].detach().double() for k in self.used}
+        scale = max(float(v.abs().max()) for v in target.values())
+        if not scale > 0 or not math.isfinite(scale):
+            return start
+        target = {k: v / scale for k, v in target.items()}
+        return scale * _least_squares(self, target, start, mask)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether every entry of the layer's gradient is one of the parameters'."""
+        bodies = [p for p in self.parts if p.product.activation is not None]
+        lasts = [p for p in self.parts if p.product.activation is None]
+        if any(p.left is not None or p.product.weight is None for p in self.parts) or len(bodies) != 1:
+            return False
+        index = bodies[0].index
+        whole = index is not None and torch.equal(index.sort().values, torch.arange(self.weight.shape[1]))
+        return whole and (len(lasts) > 0 if self.moves else not bool(bodies[0].shift.any()))
+
+    def _direct(self, sent: Tensors) -> Tensor | None:
+        if not self.is_direct:
+            return None
+        body = next(p for p in self.parts if p.product.activation is not None)
+        assert body.index is not None
+        assert body.right is not None
+        assert body.product.weight is not None
+        value = sent[body.product.weight].detach().double()
+        found = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=value.device)
+        if self.moves:
+            last = next(p for p in self.parts if p.product.activation is None)
+            found[:, -1] = last.product.matrices(sent[last.product.weight or ""].detach().double())[0, :, 0]
+        body_of = body.product.matrices(value)[0] - found[:, -1:] * body.shift.to(value.device)
+        found[:, body.index.to(value.device)] = body_of / body.right.to(value.device)
+        return found
+
+
+def _pulled(layer: Effective, values: Tensors, like: Tensor) -> Tensor:
+    """Kᵀ."""
+    with torch.enable_grad():
+        at = torch.zeros_like(like, requires_grad=True)
+        made = layer.gradients(at)
+        total = torch.stack([(made[k] * values[k]).sum() for k in values]).sum()
+        if not total.requires_grad:
+            return torch.zeros_like(like)
+        (found,) = torch.autograd.grad(total, at)
+    return found
+
+
+def _least_squares(layer: Effective, target: Tensors, start: Tensor, mask: Tensor) -> Tensor:
+    """Conjugate gradients on the normal equations, preconditioned by an estimate of their diagonal."""
+    generator = torch.Generator(device=start.device).manual_seed(0)
+
+    def forth(m: Tensor) -> Tensors:
+        with torch.no_grad():
+            return layer.gradients(m * mask)
+
+    def back(v: Tensors) -> Tensor:
+        return _pulled(layer, v, start) * mask
+
+    found, done = _descended(forth, back, target, start, torch.ones_like(start), FEW)
+    if done:  # most maps only move and scale entries
+        return found * mask
+    diagonal = torch.zeros_like(start)
+    for _ in range(PROBES):
+        signs = torch.randint(2, start.shape, generator=generator, device=start.device).double() * 2 - 1
+        diagonal += signs * back(forth(signs)) / PROBES
+    # The estimate of single entries is coarse; those of rows and columns are not.
+    rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(1e-12) for axis in (1, 0))
+    weight = 1 / (rows * columns / rows.mean())
+    weight = weight.clamp_max(1e6 * float(weight.median()))
+    return _descended(forth, back, target, start, weight, ITERATIONS)[0] * mask
+
+
+def _descended(
+    forth: Callable[[Tensor], Tensors],
+    back: Callable[[Tensors], Tensor],
+    target: Tensors,
+    start: Tensor,
+    weight: Tensor,
+    most: int,
+) -> tuple[Tensor, bool]:
+    """Conjugate gradients for at most so many steps, and whether they ended before."""
+    found, left = start.clone(), dict(target)
+    slope = back(left)
+    step, first = weight * slope, float((slope * weight * slope).sum())
+    size = first
+    for _ in range(most):
+        if size <= 1e-30 * max(first, 1e-300):
+            return found, True
+        moved = forth(step)
+        length = sum(float(v.square().sum()) for v in moved.values())
+        if length <= 0:
+            break
+        rate = size / length
+        found = found + rate * step
+        left = {k: left[k] - rate * moved[k] for k in left}
+        slope = back(left)
+        towards = weight * slope
+        new = float((slope * towards).sum())
+        step, size = towards + new / size * step, new
+    return found, size <= 1e-30 * max(first, 1e-300)
+
+
+def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
+    """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
+    gradient."""
+    names = tuple(sorted(graph.colours.parameters[output] - _elsewhere(graph, output, given)))
+    if not names or set(names) != _between(graph, given, output):
+        return None
+    shape = tuple(int(s) for s in output.meta["val"].shape)
+    widths = [math.prod(int(s) for s in h.meta["val"].shape[1:]) for h in given]
+    units, width = math.prod(shape[1:]), sum(widths)
+    alone = shape[0] == graph.trace.examples and all(h.meta["val"].shape[0] == shape[0] for h in given)
+    entries = sum(graph.task.parameters[k].numel() for k in names)
+    if not alone or units * width > MOST or FEWER * entries < units * width:
+        return None
+    products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
+    signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
+    roots = [s for s in signals if tuple(int(n) for n in s.meta["val"].shape) == shape]
+    for root in roots:
+        parts = [_part(graph, p, given, widths, root, units) for p in products]
+        known = tuple(p for p in parts if p is not None)
+        nodes = {p.product.node for p in known}
+        used = tuple(k for k in names if _sources(graph, k) <= nodes and _sources(graph, k))
+        if not used:
+            continue
+        weight, bias = _values(graph, given, output, units, width)
+        for moves in (True, False):
+            if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
+                continue
+            layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
+            if _determined(layer):
+                return layer
+    return None
+
+
+def _elsewhere(graph: Graph, output: fx.Node, given: tuple[fx.Node, ...]) -> set[str]:
+    """Parameters that the given tensors depend on."""
+    del output
+    return set().union(*(graph.colours.parameters[h] for h in given))
+
+
+def _between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:
+    """Parameters between, of which no other part of the forward pass makes use."""
+    inside, pending = {output}, [output]
+    while pending:
+        for n in pending.pop().all_input_nodes:
+            if n not in inside and n not in given:
+                inside.add(n)
+                pending.append(n)
+    held = {n: graph.colours.parameters[n] for n in inside if n.op == "placeholder"}
+    shared = {
+        name
+        for n in inside
+        if n not in graph.colours.data
+        for u in n.users
+        if u not in inside and u not in graph.colours.behind and u in graph.forward
+        for name in graph.colours.parameters[n]
+    }
+    return set().union(*held.values()) - shared if held else set()
+
+
+def _sources(graph: Graph, name: str) -> set[fx.Node]:
+    return {p.node for p in graph.products if name in p.parameters}
+
+
+def _part(
+    graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], widths: list[int], root: fx.Node, units: int
+) -> _OneProduct | None:
+    term = product.terms[0]
+    if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
+        return None
+    task = graph.task.to(torch.empty((), dtype=torch.float64))
+    one = torch.eye(units, dtype=torch.float64).view(units, *(int(s) for s in root.meta["val"].shape[1:]))
+    rows = graph.rows(term, term.signal, {root: one}, task, units)
+    if rows.shape[1] % units or (rows.shape[1] != units and term.activation is not None):  # of several positions
+        return None
+    left = rows[0].view(units, -1, rows.shape[2]).sum(1).T
+    exact = left.shape[0] == units and torch.equal(left, torch.eye(units, dtype=torch.float64))
+    none = torch.zeros(1, dtype=torch.float64)
+    if term.activation is None:
+        return _OneProduct(product, None if exact else left, None, None, none)
+    if not _follows(graph, term.activation.node, given):
+        return None
+    blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
+    shift = graph.rows(term, term.activation, blank, task, 1)
+    if shift.shape[1] != 1:
+        return None
+    shift = shift[0, 0]
+    right = _map(graph, term, given, widths, shift, task)
+    if int((right != 0).sum(1).max()) <= 1:
+        index = right.abs().argmax(1)
+        scale = right.gather(1, index[:, None])[:, 0]
+        return _OneProduct(product, None if exact else left, index, scale, shift)
+    return _OneProduct(product, None if exact else left, None, right, shift)
+
+
+def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
+    """Whether a tensor is an affine map of the given ones alone."""
+    pending = [node]
+    while pending:
+        n = pending.pop()
+        if n is graph.trace.nodes["inputs"]:
+            return False
+        if n not in given:
+            pending += [m for m in n.all_input_nodes if m in graph.colours.data]
+    base = graph.bases.get(node, node)
+    return node in given or base in given or base in {graph.bases.get(h) for h in given}
+
+
+def _map(graph: Graph, term, given, widths, shift, task) -> Float[Tensor, "inputs d"]:  # type: ignore[no-untyped-def]
+    columns = []
+    for start in range(0, sum(widths), CHUNK):
+        one = _basis(given, widths, start, min(CHUNK, sum(widths) - start))
+        rows = graph.rows(term, term.activation, one, task, len(next(iter(one.values()))))
+        columns.append(rows[0] - shift)
+    return torch.cat(columns).T
+
+
+def _basis(given: tuple[fx.Node, ...], widths: list[int], start: int, count: int) -> dict[fx.Node, Tensor]:
+    every = torch.zeros(count, sum(widths), dtype=torch.float64)
+    every[torch.arange(count), start + torch.arange(count)] = 1
+    parts = every.split(widths, 1)
+    return {
+        h: part.reshape(count, *(int(s) for s in h.meta["val"].shape[1:])) for h, part in zip(given, parts, strict=True)
+    }
+
+
+def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: int, width: int) -> tuple[Tensor, Tensor]:
+    task = graph.task.to(torch.empty((), dtype=torch.float64))
+    widths = [math.prod(int(s) for s in h.meta["val"].shape[1:]) for h in given]
+    blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
+    with torch.no_grad():
+        bias = graph.trace.evaluate([output], task, probe(task, 1), given=blank)[0].reshape(units)
+        columns = []
+        for start in range(0, width, CHUNK):
+            one = _basis(given, widths, start, min(CHUNK, width - start))
+            count = len(next(iter(one.values())))
+            made = graph.trace.evaluate([output], task, probe(task, count), given=one)[0]
+            columns.append(made.reshape(count, units) - bias)
+    return torch.cat(columns).T, bias
+
+
+def _determined(layer: Effective) -> bool:
+    """Whether a random gradient of the layer is found again in what it makes of the parameters' gradients."""
+    if layer.is_direct:
+        return True
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.randn(len(layer.weight), layer.weight.shape[1] + 1, generator=generator, dtype=torch.float64)
+    truth[:, -1] *= layer.moves
+    with torch.no_grad():
+        sent = layer.gradients(truth)
+    found = layer.solved(sent)
+    return bool((found - truth).norm() <= RECOVERED * truth.norm())

@@ -1,0 +1,271 @@
+"""A task in its plainest words: the layers that it comes to, by the user's own names.
+
+Readers know linear layers, convolutions and tables as modules. `normal_form` finds them in the graph of the gradient
+(`leakgauge.view.graph`): what reads the input and what makes the outputs as the linear layers that they come to
+(`leakgauge.view.effective`), however they are spelt, and in between whatever one parameter is multiplied with.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import grad
+
+from leakgauge.batch import Batch, DataSpec
+from leakgauge.errors import FOREIGN
+from leakgauge.task import Task
+from leakgauge.tensors import Tensors
+from leakgauge.view.effective import Effective, effective_layer
+from leakgauge.view.graph import Graph, traced
+from leakgauge.view.plain import PlainNetwork, plain_network
+from leakgauge.view.trace import operation, probe, trace
+
+__all__ = ["NormalForm", "normal_form"]
+
+DRAWN = 3
+"""Further traces of a model that draws at random."""
+CLOSE = 1e-3
+"""Gradients of both forms agree to so much of their largest entry."""
+
+
+@dataclass(frozen=True, eq=False)
+class NormalForm:
+    """A task in plain layers.
+
+    Attributes:
+        task: with the same inputs, outputs and loss.
+        exact: every entry of an update of it is one of the original's, so that what is done to entries one by one,
+            and several local steps, are the same in both.
+    """
+
+    task: Task
+    network: PlainNetwork
+    exact: bool
+
+    def tensors(self, sent: Tensors) -> Tensors:
+        """Tensors of an update of the original as they would be of this one."""
+        found = {k: t for k, t in sent.items() if k not in self.network.gone}
+        for move in self.network.moves:
+            found |= move(sent)
+        return {k: found[k] for k in self.task.parameters}
+
+
+_FORMS: weakref.WeakKeyDictionary[Task, NormalForm | None] = weakref.WeakKeyDictionary()
+
+
+def normal_form(task: Task) -> NormalForm | None:
+    """The normal form, made once; `None` where the task is in plain layers already, or no such form is found."""
+    if task not in _FORMS:
+        try:
+            _FORMS[task] = None if task.penalties or _is_plain_chain(task) else _made(task)
+        except FOREIGN:
+            _FORMS[task] = None
+    return _FORMS[task]
+
+
+def _is_plain_chain(task: Task) -> bool:
+    """Whether the model is a chain of torch's own layers, which need no look."""
+    module = task.module
+    if type(module) is not nn.Sequential or task.data.is_text:
+        return False
+    first = next((m for m in module if list(m.parameters())), None)
+    known = (nn.Flatten, nn.Linear, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Conv2d)
+    plain = all(type(m) in known for m in module)
+    return plain and (type(first) is nn.Linear or not _over_all(first, task))
+
+
+def _over_all(module: nn.Module | None, task: Task) -> bool:
+    return isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == tuple(task.data.shape[1:])
+
+
+def _made(task: Task) -> NormalForm | None:
+    graph = traced(task)
+    if graph.trace.outputs is None or (task.stochastic and not _steady(graph)):
+        return None
+    layers = _layers(graph)
+    if all(_is_plain(graph, layer) for layer in layers) and _is_spelt_plainly(graph):
+        return None
+    data, layers = _formatted(graph, layers)
+    network = plain_network(graph, layers, data)
+    form = Task.of(network.module, data, mode=task.mode, loss=task.loss, name=task.name)
+    found = NormalForm(form, network, all(_is_exact(layer) for layer in layers))
+    return found if _same(task, found) else None
+
+
+def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, tuple[Effective, ...]]:
+    """The data format in which the only layer that reads the input reads it entry by entry as it is, and the layers
+    then. Both sides of a scale inside the network would take other steps."""
+    data, first = graph.task.data, [layer for layer in layers if layer.given == (graph.inputs,)]
+    bodies = [p for layer in first for p in layer.parts if p.product.activation is not None]
+    if len(first) != 1 or _is_exact(first[0]) or not data.shape or len(bodies) != 1 or bodies[0].index is None:
+        return data, layers
+    if not torch.equal(bodies[0].index.sort().values, torch.arange(first[0].weight.shape[1])):
+        return data, layers
+    if any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in graph.inputs.users):
+        return data, layers
+    (body,), layer = bodies, first[0]
+    assert body.index is not None
+    assert body.right is not None
+    scale, shift = torch.empty_like(body.right), torch.empty_like(body.shift)
+    scale[body.index], shift[body.index] = body.right, body.shift
+    ends = (torch.tensor(v, dtype=torch.float64).repeat_interleave(len(scale) // len(v)) for v in (data.std, data.mean))
+    std, mean = ends
+    std, mean = std / scale, mean - shift * std / scale
+    channels = [v.view(data.shape[0] if len(data.shape) > 1 else 1, -1) for v in (mean, std)]
+    alike = all(bool(((c - c[:, :1]).abs() <= 1e-9 * c.abs().max()).all()) for c in channels)
+    if not alike or not bool((std > 0).all()):
+        return data, layers
+    now = replace(data, mean=tuple(channels[0][:, 0].tolist()), std=tuple(channels[1][:, 0].tolist()))
+    if (
+        set(layer.parameters) != set(layer.used) or not layer.is_direct
+    ):  # some of what the input goes through is trained
+        activation = body.product.activation
+        assert activation is not None
+        behind = effective_layer(graph, (activation.node,), layer.output)
+        return (now, tuple(behind if one is layer else one for one in layers)) if behind is not None else (data, layers)
+    part = replace(body, right=torch.ones_like(body.right), shift=torch.zeros_like(body.shift))
+    moved = replace(
+        layer,
+        weight=layer.weight / scale,
+        bias=layer.bias - layer.weight @ (shift / scale),
+        parts=tuple(part if p is body else p for p in layer.parts),
+    )
+    return now, tuple(moved if one is layer else one for one in layers)
+
+
+def _steady(graph: Graph) -> bool:
+    """Whether a model that draws at random calls the same layers in the same order whatever it draws."""
+    traces = [graph.trace]
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(DRAWN):
+            torch.manual_seed(seed)
+            traces.append(trace(graph.task))
+    calls = [[(n.target, [m.name for m in n.all_input_nodes]) for n in one.code.graph.nodes] for one in traces]
+    return all(one == calls[0] for one in calls)
+
+
+def _layers(graph: Graph) -> tuple[Effective, ...]:
+    """The layers that read the input, and the one that makes the outputs."""
+    found: list[Effective] = []
+    output = graph.trace.outputs
+    assert output is not None
+    while operation(output) in ("_log_softmax", "detach") and isinstance(output.args[0], fx.Node):
+        output = output.args[0]
+    given = tuple(dict.fromkeys(_sources(graph, output)))
+    ends = [] if output in given else [(given, output)]
+    for node in graph.trace.code.graph.nodes:
+        read = node in graph.forward and graph.bases.get(node) is graph.inputs and node is not output
+        ends_here = any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in node.users)
+        if read and ends_here and graph.colours.parameters[node]:
+            ends.append(((graph.inputs,), node))
+    taken = set[str]()
+    for one, end in ends:
+        layer = effective_layer(graph, one, end)
+        if layer is not None and not taken & set(layer.parameters):
+            found.append(layer)
+            taken |= set(layer.parameters)
+    return tuple(found)
+
+
+def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:
+    """The tensors of which a node is an affine map."""
+    base = graph.bases.get(node)
+    if base is not node and base is not None:
+        return [base]
+    if operation(node) in ("add", "sub", "cat") and node is not graph.inputs:
+        return [s for n in node.all_input_nodes if n in graph.colours.data for s in _sources(graph, n)]
+    return [node]
+
+
+def _is_exact(layer: Effective) -> bool:
+    return layer.is_direct and _unscaled(layer) and set(layer.parameters) == set(layer.used)
+
+
+def _unscaled(layer: Effective) -> bool:
+    return all(p.right is None or (bool((p.right.abs() == 1).all()) and not bool(p.shift.any())) for p in layer.parts)
+
+
+def _is_plain(graph: Graph, layer: Effective) -> bool:
+    """Whether a layer is an `nn.Linear` that is given what the layer reads, as it is."""
+    body = next(p for p in layer.parts if p.product.activation is not None)
+    name = body.product.weight
+    if not layer.is_direct or not _unscaled(layer) or name is None or body.index is None:
+        return False
+    in_order = torch.equal(body.index, torch.arange(len(body.index)))
+    in_order &= body.right is not None and bool((body.right == 1).all())
+    owner = graph.task.module.get_submodule(name.rpartition(".")[0])
+    own = type(owner) is nn.Linear and set(layer.parameters) == {
+        f"{name.rpartition('.')[0]}.{own}".lstrip(".") for own, _ in owner.named_parameters(recurse=False)
+    }
+    output = graph.trace.outputs
+    ends = output is not None and graph.same[output] is graph.same[layer.output]
+    return in_order and own and (ends or layer.given == (graph.inputs,))
+
+
+def _is_spelt_plainly(graph: Graph) -> bool:
+    """Whether every weight that something is multiplied with, and every table, is that of one of torch's own layers,
+    which is called."""
+    module, called = graph.task.module, _called(graph.task)
+    for p in graph.products:
+        if p.activation is None or p.weight is None:
+            continue
+        owner = p.weight.rpartition(".")[0]
+        part = module.get_submodule(owner)
+        attention = isinstance(part, _WHOLE) or isinstance(module.get_submodule(owner.rpartition(".")[0]), _WHOLE)
+        if not attention and (owner not in called or not type(part).__module__.startswith("torch.")):
+            return False
+        text = isinstance(part, nn.Embedding) and graph.task.data.is_text
+        if text and not _looks_at_tokens(graph, p.activation.node):
+            return False
+    return True
+
+
+_WHOLE = (nn.MultiheadAttention, nn.RNNBase)
+"""Modules of torch's own with several weights."""
+
+
+def _called(task: Task) -> set[str]:
+    """Modules without others inside that are called."""
+    found: set[str] = set()
+    leaves = {n: m for n, m in task.module.named_modules() if not list(m.children())}
+    handles = [m.register_forward_hook(lambda *_, n=n: found.add(n)) for n, m in leaves.items()]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            task.logits(task.parameters, task.buffers, probe(task, 2).inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _looks_at_tokens(graph: Graph, node: fx.Node) -> bool:
+    """Whether a table is asked for tokens, not for tokens and a constant."""
+    base = graph.same[node]
+    return not (operation(base) == "add" and isinstance(base.args[1], int))
+
+
+def _same(task: Task, form: NormalForm) -> bool:
+    """Whether both have the same loss and the same gradient on random examples."""
+    batch = probe(task, 2)
+    batch = Batch(batch.inputs, batch.labels % task.data.classes)
+
+    def gradient(of: Task) -> tuple[Tensor, Tensors]:
+        draws = torch.Generator().manual_seed(0)  # the same for both
+        found: Tensors = grad(lambda p: of(p, of.buffers, batch, draws)[0])(of.parameters)
+        value = of(of.parameters, of.buffers, batch, torch.Generator().manual_seed(0))[0]
+        return value, found
+
+    (one, first), (other, second) = gradient(task), gradient(form.task)
+    moved = form.tensors(first)
+    return (
+        bool((one - other).abs() <= CLOSE * one.abs())
+        and moved.keys() == second.keys()
+        and all(moved[n].shape == second[n].shape and _alike(moved[n], second[n]) for n in moved)
+    )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= CLOSE * torch.maximum(one.abs().max(), other.abs().max()))

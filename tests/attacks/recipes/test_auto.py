@@ -123,7 +123,9 @@ def test_signed_adam_spends_most_of_any_run_at_full_speed() -> None:
 def test_the_budget_and_the_batch_decide_the_weight() -> None:
     g = torch.Generator().manual_seed(0)
     assert Auto().choice(task("smooth"), g, evaluations=150).prior == falling_variation(150)
-    assert Auto().choice(task("smooth"), g, evaluations=10**6).prior == falling_variation(600)
+    assert Auto().choice(task("smooth"), g, evaluations=10**6).prior == falling_variation(10**6)
+    assert Auto(smooth_steps=600).choice(task("smooth"), g, evaluations=10**6).prior == falling_variation(600)
+    assert Auto().choice(task("relu"), g, evaluations=9000).minimiser.steps == 9000, "no limit below the budget"
     assert Auto().choice(task("smooth"), g, evaluations=600, examples=4).prior == falling_variation(150)
     assert Auto().choice(task("smooth"), g, examples=4).minimiser.steps == 4 * 600, "steps grow with the batch"
 

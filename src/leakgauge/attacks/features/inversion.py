@@ -127,7 +127,8 @@ class Inverted:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInversion:
-    """√residual + w · total variation by unsigned Adam, w falling; then Levenberg–Marquardt in float32.
+    """√residual + w · total variation by unsigned Adam, w falling; then Levenberg–Marquardt in float32, and
+    two rounds in float64.
 
     The root keeps its slope where the residual is small, and the total variation leads from grey to the basin: at its
     end the residual alone decides. What is left of the residual tells success without the truth.
@@ -180,10 +181,8 @@ class FeatureInversion:
         with torch.no_grad():
             left = float(residuals(found).square().sum())
         if left < self.finish:
-            single_found, _ = polished(single, found.float(), data, meter, rounds=rounds)
-            found = single_found.double()
-            with torch.no_grad():
-                left = float(residuals(found).square().sum())
+            single_found, left = polished(single, found.float(), data, meter, rounds=rounds)
+            found, left = polished(residuals, single_found.double(), data, meter, rounds=2 if left < ROUNDING else 0)
         return Inverted(found, left, minimum.status)
 
 

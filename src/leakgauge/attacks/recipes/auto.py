@@ -31,6 +31,7 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
 from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from, unmixed
+from leakgauge.attacks.recipes.features import EXPLAINED, Features
 from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, others, remaining
 from leakgauge.clients import FedSGD
@@ -43,6 +44,13 @@ from leakgauge.tracing import input_layers, is_smooth
 
 LATE = (1.43, 1.11)
 """The learning rate of signed Adam falls by ten after .7 and .9 of the steps."""
+
+SMOOTH, ROUGH = 600, 2400
+"""Evaluations of a search where neither its settings nor a budget name any; the first times the examples."""
+
+INSIDE = 0.6
+"""Of what is left of a budget, evaluations and seconds, what the read of hidden tensors and their inversion may spend
+before a search; where no layer shows any that is next to nothing."""
 
 NEAR = 1e-3
 """Most weight of the total variation from a start that was read in closed form."""
@@ -61,30 +69,33 @@ class Auto:
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
     First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are
-    taken out of the update, and what is left is attacked in the same way. Then, on smooth networks that took two steps
-    of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and budget, from what
-    was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from a uniform
-    start, with a smoothed total variation that falls over the run (`falling_variation`); its steps grow with the batch.
-    Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth of the pull
-    (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was read in closed form with lr
-    0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels counted from the last layer.
-    Of texts the tokens are read (`TokenRead`), no more. How it compares with the recipes is in docs/minimisers.md.
+    taken out of the update, and what is left is attacked in the same way. Then hidden tensors are read and inverted
+    (`Features`), with `INSIDE` of the budget; what they show stays a finding of its own. Then, on smooth networks that
+    took two steps of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and
+    budget, from what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64
+    from a uniform start, with a smoothed total variation that falls over the run (`falling_variation`). Others: signed
+    Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth of the pull (`Balanced`)
+    and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was read in closed form with lr 0.03 and a
+    total variation of at most 1e-3, see `read_start`. Cosine distance, labels counted from the last layer. Of texts
+    the tokens are read (`TokenRead`), no more. How it compares with the recipes is in docs/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 
     Attributes:
         restarts: independent starts; the lowest distance is kept. One from a read start, where all would be the same.
-        smooth_steps: most evaluations of one restart, times the examples (up to `GROWTH`).
-        rough_steps: most evaluations of one restart.
+        smooth_steps: most evaluations of one restart, times the examples (up to `GROWTH`). Without, what the budget
+            allows, and `SMOOTH` of them where it names none.
+        rough_steps: most evaluations of one restart. Without, what the budget allows, and `ROUGH` where it names none.
     """
 
     restarts: int = 1
-    smooth_steps: int = 600
-    rough_steps: int = 2400
+    smooth_steps: int | None = None
+    rough_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("restarts", "smooth_steps", "rough_steps"):
-            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+            given = getattr(self, name)
+            require(given is None or given > 0, name, f"is {given}", "give a positive number")
 
     def choice(
         self,
@@ -107,7 +118,7 @@ class Auto:
         image, objective = task.data.is_image, Cosine()
         restarts = self.restarts if first is None else 1
         if is_smooth(task, generator):
-            most = self.smooth_steps * min(examples, GROWTH)
+            most = self._most(self.smooth_steps, SMOOTH, evaluations, min(examples, GROWTH))
             steps = most if evaluations is None else max(min(most, evaluations), 1)
             smooth = falling_variation(max(steps // examples, 1), near=None if first is None else doubt)
             return Matching(
@@ -117,16 +128,24 @@ class Auto:
                 minimiser=BoundedLBFGS(steps=most),
                 restarts=restarts,
             )
+        rough_steps = self._most(self.rough_steps, ROUGH, evaluations, 1)
         # Near the truth a heavy prior leads away from it before the distance has fallen.
         rough: Prior = Balanced(prior=LEAST) if first is None else TotalVariation(NEAR * doubt)
         return Matching(
             objective=objective,
             prior=rough if image else NoPrior(),
             canvas=Pixels(first=first or Normal()),
-            minimiser=Adam(steps=self.rough_steps, lr=0.1 if first is None else 0.03, decay=LATE),
+            minimiser=Adam(steps=rough_steps, lr=0.1 if first is None else 0.03, decay=LATE),
             masks=SmearedMasks() if first is None else None,
             restarts=restarts,
         )
+
+    @staticmethod
+    def _most(asked: int | None, otherwise: int, evaluations: int | None, factor: int) -> int:
+        """Steps of a search: as asked, else what the budget allows, else so many."""
+        if asked is None and evaluations is not None:
+            return max(evaluations, 1)
+        return (asked or otherwise) * factor
 
     def reconstruct(
         self,
@@ -148,8 +167,14 @@ class Auto:
             return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))
         if portfolio.ended:
             return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
+        known = portfolio.run("features", Features(), observation, generator.clone_state(), share=INSIDE)
+        if known.inputs is not None and known.labels is not None and _found(known):
+            return portfolio.answer(known)
+        if portfolio.ended:
+            return portfolio.answer(read.start or replace(known, status=portfolio.ended))
         found = self._search(portfolio, observation, read, generator)
-        return portfolio.answer(read.unlabelled if found.inputs is None and read.unlabelled else found)
+        answer = read.unlabelled if found.inputs is None and read.unlabelled else found
+        return portfolio.answer(replace(answer, features=known.features))
 
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator
@@ -187,7 +212,7 @@ class Auto:
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
         ratios = first is None and not refuses(observation)
         if ratios and portfolio.asked("smooth", lambda: is_smooth(observation.task, generator), False):
-            steps = self.smooth_steps * min(observation.examples or 1, GROWTH)
+            steps = (self.smooth_steps or SMOOTH) * min(observation.examples or 1, GROWTH)
             found = portfolio.run("adam-ratios", AdamRatios(iterations=steps), observation, generator)
             if found.status is not Status.FAILED:
                 return found
@@ -213,6 +238,11 @@ class Auto:
         evaluations = affordable(observation, budget, self.restarts if first is None else 1)
         examples = observation.examples or 1
         return self.choice(observation.task, generator, first, doubt=doubt, evaluations=evaluations, examples=examples)
+
+
+def _found(known: Reconstruction) -> bool:
+    """Whether an inversion explains all that is known of the network's inside, so that a search would only lose it."""
+    return known.status is Status.EXACT or (known.objective is not None and known.objective < EXPLAINED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +276,12 @@ class Search:
         """Chooses, then searches."""
         attack = self.auto.assembly(observation, generator, budget, self.first, self.doubt)
         attack = attack if self.earlier is None else attack.resumed(self.earlier)
-        return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        found = attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        if found.status is not Status.OUT_OF_STEPS:
+            return found
+        name = "smooth_steps" if isinstance(attack.minimiser, BoundedLBFGS) else "rough_steps"
+        words = f"ended by auto's {name}, not by the budget" if getattr(self.auto, name) else "no budget was named"
+        return replace(found, message="; ".join(filter(None, (found.message, words))))
 
 
 def read_start(

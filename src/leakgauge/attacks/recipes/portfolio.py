@@ -68,7 +68,7 @@ class Portfolio:
         if allowed is not None:
             allowed = max(int(share * allowed) - reserve, 0)
         if seconds is not None:
-            seconds = seconds - (time.perf_counter() - self._began)
+            seconds = share * (seconds - (time.perf_counter() - self._began))
         raised = False
         if allowed == 0 or (seconds is not None and seconds <= 0):
             status = Status.OUT_OF_BUDGET if allowed == 0 else Status.TIME_LIMIT

@@ -22,6 +22,7 @@ from leakgauge.registry import MODELS, typed
 from leakgauge.resolve import read_option, split
 from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
 from leakgauge.risk.counting import needed_rows
+from leakgauge.risk.hidden_inputs import HiddenInput, hidden_inputs, summary
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
 from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
@@ -64,7 +65,8 @@ def count_command(
     bracket = None
     if noise is not None:
         bracket = error_bracket(task, examples, relative_noise(task, examples, noise, generator), generator)
-    result = Count(task.name, batch, soft_labels, counted, rank, told, advice, noise, bracket)
+    inside = hidden_inputs(task)
+    result = Count(task.name, batch, soft_labels, counted, rank, told, advice, noise, bracket, inside)
     show(console or Console(), result)
     if json_file is not None:
         write_whole(json_file, json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
@@ -81,6 +83,7 @@ class Count:
         replay: of the peeling; why it does not apply where it does not.
         measures: what would close that channel.
         noise, bracket: share of the update's norm, and the error of the best estimate under it; `None` where not asked.
+        hidden: layers and the batch up to which they give their inputs away.
     """
 
     model: str
@@ -92,6 +95,7 @@ class Count:
     measures: tuple[Measure, ...]
     noise: float | None
     bracket: Bracket | None
+    hidden: tuple[HiddenInput, ...] = ()
 
     @property
     def needs(self) -> int | None:
@@ -123,6 +127,7 @@ class Count:
             "equations": self.counted.equations,
             "unknowns": self.counted.unknowns,
             "exact_reads": {"applies": isinstance(self.replay, Replay)} | exact,
+            "hidden_inputs": [asdict(one) for one in self.hidden],
             "under_noise": under,
             "follows": follows(self.counted, rank, self.batch),
         }
@@ -166,7 +171,7 @@ def show(console: Console, result: Count) -> None:
     table.add_row("all", "", str(counted.equations), str(total), f"{counted.unknowns} in the batch", style="bold")
     console.print(table)
     noisy = [] if result.bracket is None or result.noise is None else result.bracket.says(result.noise)
-    for line in (*_counts(result), *_exact_lines(result), *noisy):
+    for line in (*_counts(result), *_exact_lines(result), *summary(result.hidden, batch), *noisy):
         console.print(Text(line))
     console.print(Text(follows(counted, result.rank, batch), style="bold"))
 

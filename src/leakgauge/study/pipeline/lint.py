@@ -24,6 +24,7 @@ from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import NoGuarantee, Unit
 from leakgauge.privacy.one_update import Spent, in_words, spent_in_one_update
+from leakgauge.risk.hidden_inputs import hidden_inputs
 from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_update
 from leakgauge.study.dealt import Key
 from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
@@ -67,6 +68,10 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
             continue
         seen.add(setting)
         yield from _setting(plan, key)
+    for index, model in enumerate(plan.models):
+        key = next((k for k in plan.trials() if k.model == index and not k.control), None)
+        if key is not None:
+            yield from _hidden(plan.broadcast(key).task, model.label, plan.data.batch)
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     yield from of_data(plan)
@@ -144,6 +149,24 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
                 "see the defences that stop it: leakgauge frontier",
             )
             return
+
+
+def _hidden(task: Task, where: str, batch: int) -> Iterator[LintFinding]:
+    """Layers that give their inputs away at the plan's batch, where nothing is done to the update."""
+    try:
+        found = [one for one in hidden_inputs(task) if one.largest >= batch]
+    except FOREIGN as error:
+        yield _not_read(where, f"its hidden inputs could not be counted ({said(error)})")
+        return
+    if found:
+        most = max(found, key=lambda one: one.largest)
+        yield LintFinding(
+            "hidden-inputs",
+            LintSeverity.MEDIUM,
+            where,
+            f"{len(found)} layers give what they are given away whole at batch {batch}, without a search; {most.words}",
+            f"more than {most.largest} examples a step, or a defence that fills or empties the row space: noise, top-k",
+        )
 
 
 def _not_read(where: str, why: str) -> LintFinding:

@@ -1,0 +1,78 @@
+"""Which layers of a model give their inputs away whole, and up to which batch, before any round is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from leakgauge.attacks.features.network import Network, Untraceable
+from leakgauge.attacks.features.reach import Centring, reaches
+from leakgauge.attacks.features.unfolding import overlap
+from leakgauge.task import Task
+
+SHARED = 0.5
+"""Share of its offsets that a place has in common with its neighbour: below, overlaps do not determine the input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenInput:
+    """One layer and the input that it may give away.
+
+    Attributes:
+        weight: name of its parameter.
+        filters: rows of its gradient.
+        places: of one example that the loss reaches.
+        largest: examples in a step up to which their inputs come out whole, if all filters are alive; 0 where the
+            overlaps of its places do not determine them.
+    """
+
+    weight: str
+    filters: int
+    places: int
+    largest: int
+
+    @property
+    def words(self) -> str:
+        """One clause with its numbers."""
+        return f"{self.weight}: {self.filters} filters, {self.places} places, read whole up to batch {self.largest}"
+
+
+def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
+    """All layers with several places, in the order in which they run; none where the model cannot be traced.
+
+    An input of p places that reaches k filters comes out of a batch of B where k ≥ p·B (one less where a normalisation
+    over the batch stands behind), see docs/convolutions.md.
+    """
+    if task.data.is_text or task.stochastic:
+        return ()
+    try:
+        network = Network.of(task.to(torch.empty((), dtype=torch.float64)), 2)
+    except Untraceable:
+        return ()
+    layers = [layer for layer in network.layers() if layer.weight in task.parameters and layer.unfolding.places > 1]
+    reach = reaches(network, layers, task.data, torch.Generator().manual_seed(0)) if layers else {}
+    found = []
+    for layer in layers:
+        seen = reach[layer.weight]
+        places, filters = int(seen.used.sum()), len(task.parameters[layer.weight])
+        spare = 1 if seen.centring is Centring.BATCH else 0
+        shared = overlap(layer.unfolding) >= SHARED * layer.unfolding.index.shape[1]
+        fits = min(filters + spare, layer.unfolding.columns - 1) // places if places else 0
+        found.append(HiddenInput(weight=layer.weight, filters=filters, places=places, largest=fits if shared else 0))
+    return tuple(found)
+
+
+def summary(found: Sequence[HiddenInput], batch: int) -> list[str]:
+    """What is printed of a model: the layers that are read at a batch, else the one that comes nearest."""
+    read = [one for one in found if one.largest >= batch]
+    if not found:
+        return []
+    if not read:
+        best = max(found, key=lambda one: one.largest)
+        nearest = f"; nearest {best.words}" if best.largest else ""
+        return [f"hidden inputs: no layer gives them away whole at batch {batch}{nearest}"]
+    most = max(one.largest for one in read)
+    head = f"hidden inputs: {len(read)} layers give them away whole at batch {batch}; none above batch {most}"
+    return [head, *(f"  {one.words}" for one in read)]

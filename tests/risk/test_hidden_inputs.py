@@ -1,0 +1,38 @@
+"""The batch up to which a layer is said to give its input away, against the read itself."""
+
+import pytest
+import torch
+
+from convolutions import Block, made, observed
+from leakgauge.attacks.features.hidden import read_all
+from leakgauge.risk.hidden_inputs import hidden_inputs, summary
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_largest_batch_is_where_the_read_ends(mode):
+    torch.manual_seed(1)
+    module = Block(50)
+    inputs, labels = made(4)
+    said = {one.weight: one for one in hidden_inputs(observed(module, inputs, labels, mode).task)}["second.weight"]
+    assert (said.filters, said.places, said.largest) == (50, 16, 3)
+    for count in (3, 4):
+        observation = observed(module, inputs[:count], labels[:count], mode)
+        found = read_all(observation, count, torch.Generator().manual_seed(0))
+        read = any(r.layers[0].weight == "second.weight" and len(r.maps) == count for r in found.reads)
+        assert read is (count <= said.largest)
+
+
+def test_a_stride_that_leaves_one_line_in_common_is_no_read():
+    torch.manual_seed(1)
+    inputs, labels = made(1)
+    stem = hidden_inputs(observed(Block(50), inputs, labels).task)[0]
+    assert stem.weight == "stem.weight"
+    assert stem.largest == 0
+
+
+def test_the_summary_names_the_number():
+    torch.manual_seed(1)
+    inputs, labels = made(1)
+    found = hidden_inputs(observed(Block(50), inputs, labels).task)
+    assert "none above batch 3" in summary(found, 2)[0]
+    assert "no layer" in summary(found, 9)[0]

@@ -41,11 +41,11 @@ class Features:
 
     Attributes:
         inversion: of the deepest tensors that are known.
-        starts: of the inversion, where the first stalls.
+        starts: of the inversion, as long as they stall, each with twice the steps of the one before.
     """
 
     inversion: FeatureInversion = field(default_factory=FeatureInversion)
-    starts: int = 2
+    starts: int = 3
 
     def reconstruct(
         self,
@@ -99,10 +99,11 @@ class Features:
         self, residuals: Residuals, observation: Observation, meter: Meter, generator: torch.Generator
     ) -> Inverted | None:
         best: Inverted | None = None
-        for _ in range(self.starts):
+        for index in range(self.starts):
             if meter.over(1) is not None:
                 break
-            found = self.inversion(residuals, observation.task.data, meter, generator)
+            longer = replace(self.inversion, steps=2**index * self.inversion.steps)
+            found = longer(residuals, observation.task.data, meter, generator)
             best = found if best is None or found.residual < best.residual else best
             if best.residual < EXPLAINED:
                 break

@@ -83,7 +83,8 @@ class Portfolio:
                 found, raised = Reconstruction(None, None, Status.FAILED, said(error)), True
         found = replace(found, trace=tuple((self.spent + n, value) for n, value in found.trace))
         self.spent += found.cost.gradient_evaluations
-        if found.status in DONE:
+        # The end of a share of the seconds ends one method alone.
+        if found.status in DONE and (share == 1 or found.status is not Status.TIME_LIMIT):
             self.ended = found.status
         if note or raised:
             self.note(name, found.status, found.message, raised=raised)

@@ -69,9 +69,9 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
         seen.add(setting)
         yield from _setting(plan, key)
     for index, model in enumerate(plan.models):
-        key = next((k for k in plan.trials() if k.model == index and not k.control), None)
-        if key is not None:
-            yield from _hidden(plan.broadcast(key).task, model.label, plan.data.batch)
+        first = next((k for k in plan.trials() if k.model == index and not k.control), None)
+        if first is not None:
+            yield from _hidden(plan.broadcast(first).task, model.label, plan.data.batch)
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     yield from of_data(plan)

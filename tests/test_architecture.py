@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from leakgauge import clients, defenses
+
 SRC = Path(__file__).parents[1] / "src"
 LINES = 400
 MODULES = 25
@@ -141,3 +143,23 @@ def test_a_class_name_stands_for_one_thing() -> None:
     names = re.findall(r"^ *class (\w+)[(:]", texts, re.MULTILINE)
     assert len(names) > 500
     assert {name for name in names if names.count(name) > 1} == {"Adam"}
+
+
+def test_protocols_and_defences_are_asked_what_they_do() -> None:
+    """Outside their packages nothing asks for one by type: the same in other words would be treated otherwise."""
+    kinds = {
+        name
+        for package, base in ((clients, clients.Protocol), (defenses, defenses.Defense))
+        for name, member in vars(package).items()
+        if isinstance(member, type) and issubclass(member, base)
+    }
+    asked = []
+    for path in sorted((SRC / "leakgauge").rglob("*.py")):
+        if path.relative_to(SRC / "leakgauge").parts[0] in ("clients", "defenses"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                named = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+                asked += [f"{path.name}:{node.lineno} {name}" for name in sorted(named & kinds)]
+    assert {"SecureAggregation", "LocalTraining", "Clip", "DPSGD"} <= kinds
+    assert not asked

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.defenses import QSGD, ClientDP, Clip, Defense, GaussianNoise, Quantise, RandomK, TopK, parts_of
-from leakgauge.defenses.noise import Absolute
+from leakgauge.defenses import Defense, steps_of
+from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, Scale
 from leakgauge.errors import InputError, require
 from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.guarantee import Unit
@@ -66,26 +66,22 @@ class Promise:
             InputError: a part of it does not show in an update, or noise comes before a part that changes it.
         """
         norm, sigma, keep, levels = None, 0.0, None, None
-        for part in parts_of(defense):
-            require(not sigma, "defense", f"has {part!r} behind noise", "put noise last: it is looked for as sent")
-            match part:
-                case Clip():
-                    norm = part.norm
-                case ClientDP():
-                    norm, sigma, keep, levels = part.norm, part.noise_multiplier * part.norm, None, None
-                case GaussianNoise(scale=Absolute(sigma=size)):
-                    sigma, keep, levels = size, None, None  # noise covers them
-                case TopK() | RandomK():
-                    keep = part.keep
-                    longer = isinstance(part, RandomK) and part.unbiased and norm is not None
-                    norm = norm / keep if longer and norm is not None else norm
-                case Quantise() | QSGD():
-                    hint = "clip last, or give a Promise of what it leaves"
-                    require(norm is None, "defense", f"rounds by {part!r} what was clipped, which lengthens it", hint)
-                    levels = part.levels
-                case _:
-                    hint = "give a Promise of what it leaves, e.g. Promise(sigma=…) for the noise of local steps"
-                    raise InputError("defense", f"{part!r} does not show in one update", hint)
+        for step in steps_of(defense):
+            require(not sigma, "defense", f"has {step.by} behind noise", "put noise last: it is looked for as sent")
+            if isinstance(step, Scale):
+                norm = step.bound
+            elif isinstance(step, Noise) and step.gaussian and step.sigma is not None:
+                sigma, keep, levels = step.sigma, None, None  # noise covers them
+            elif isinstance(step, EntryMask) and step.keep is not None:
+                keep = step.keep
+                norm = norm / keep if step.lengthens and norm is not None else norm
+            elif isinstance(step, EntryGrid) and step.levels is not None:
+                hint = "clip last, or give a Promise of what it leaves"
+                require(norm is None, "defense", f"rounds by {step.by} what was clipped, which lengthens it", hint)
+                levels = step.levels
+            else:
+                hint = "give a Promise of what it leaves, e.g. Promise(sigma=…) for the noise of local steps"
+                raise InputError("defense", f"{step.by} does not show in one update", hint)
         return Promise(norm=norm, sigma=sigma, keep=keep, levels=levels)
 
 

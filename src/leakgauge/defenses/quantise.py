@@ -121,7 +121,7 @@ class Quantise(Defense):
         return map_tensors(self._round, tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryGrid(),)
+        return (EntryGrid(levels=self.levels),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """`simulate` rounds with the gradient of the identity, `relaxed` does not round.
@@ -182,7 +182,7 @@ class QSGD(Defense):
         return map_tensors(self._round, tensors, _uniform(tensors, generator))
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryGrid(),)
+        return (EntryGrid(levels=self.levels),)
 
     def _round(self, t: Tensor, u: Tensor) -> Tensor:
         def code(x: Tensor) -> Tensor:

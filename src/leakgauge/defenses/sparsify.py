@@ -43,7 +43,7 @@ class TopK(Defense):
         return map_tensors(lambda t: torch.where(self._mask(t) > 0, t, torch.zeros_like(t)), tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryMask(smallest=True),)
+        return (EntryMask(smallest=True, keep=self.keep),)
 
     def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
         """The support is on the wire, unless a later stage (noise) has filled the zeros: then the
@@ -99,7 +99,7 @@ class RandomK(Defense):
         return self._sent(tensors, self.masks(tensors, generator))
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryMask(factor=self.factor, lengthens=self.unbiased),)
+        return (EntryMask(keep=self.keep, factor=self.factor, lengthens=self.unbiased),)
 
     def _sent(self, tensors: Tensors, masks: Tensors) -> Tensors:
         return map_tensors(lambda t, m: torch.where(m, t * self.factor(t), torch.zeros_like(t)), tensors, masks)

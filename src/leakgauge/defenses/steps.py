@@ -64,18 +64,22 @@ class EntryMask(DefenseStep):
 
     Attributes:
         smallest: those left out are no larger than the others.
+        keep: share of each tensor's entries that is sent; `None` where tensors differ.
         factor: of the kept entries, tensor by tensor.
         lengthens: that factor may exceed one.
     """
 
     smallest: bool = False
+    keep: float | None = None
     factor: Callable[[Tensor], float] = _one
     lengthens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryGrid(DefenseStep):
-    """Entries are rounded to few values."""
+    """Entries are rounded to few values: `levels` steps on each side of zero, `None` where steps are not alike."""
+
+    levels: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
@@ -23,7 +25,7 @@ from leakgauge.inspection.received import agrees
 from leakgauge.inspection.result import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
-from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
+from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
 from leakgauge.study.audited import Audit, lent, owning
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.pipeline.lint import lint_once
@@ -182,6 +184,9 @@ def attack(
     generator = torch.Generator().manual_seed(seed)
     observation = Observation(task, update, given).plain
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+    if not found.shares:
+        proved = found.inputs if found.status is Status.EXACT else None
+        found = replace(found, shares=shares_of(observation, proved, generator))
     return found.in_parts(task)
 
 

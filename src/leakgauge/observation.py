@@ -165,8 +165,10 @@ class Reconstruction:
         named: dict[str, Tensor] = {}
         if self.inputs is not None:
             named = task.layout.raw_inputs(self.inputs)
-        if self.paired and self.labels is not None and (self.inputs is None or len(self.labels) == len(self.inputs)):
-            named |= task.layout.raw_targets(self.labels)
+        labels = self.labels
+        told = labels is not None and self.paired and (self.inputs is None or len(labels) == len(self.inputs))
+        if labels is not None and told and (task.of_classes or labels.ndim > 1 or labels.is_floating_point()):
+            named |= task.layout.raw_targets(labels)
         return replace(self, parts=named)
 
     @staticmethod

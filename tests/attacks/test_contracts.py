@@ -19,6 +19,7 @@ from leakgauge.attacks.closed_form.linear import ServerRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, JointSoftLabels, Matching, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.recipes import (
+    AnyLossRead,
     Auto,
     OrderSearch,
     RowSpace,
@@ -79,6 +80,7 @@ CASES = (
     Case("peeling", Peeling(), "flat", n=2, min_psnr=100),
     Case("closed-form-batch", BatchRead(), "flat", n=2, min_psnr=100),
     Case("span-read", SpanRead(), "dropped", n=2, min_psnr=60),
+    Case("any-loss", AnyLossRead(), "flat", n=2, min_psnr=100),
     Case("rank-one", RankOneRead(), "unbiased", min_psnr=100),
     Case("patches", PatchRead(), "patched", min_psnr=100),
     Case("matching", SMOOTH, min_psnr=25),

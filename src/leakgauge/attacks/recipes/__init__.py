@@ -1,6 +1,7 @@
 """Papers as assemblies of parts."""
 
 from leakgauge.attacks.recipes.adam_ratios import AdamRatios
+from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.ci_net import ci_net, gias
 from leakgauge.attacks.recipes.dlg import dlg, idlg
@@ -15,6 +16,7 @@ from leakgauge.attacks.recipes.span_read import SpanRead
 __all__ = [
     "ROGS",
     "AdamRatios",
+    "AnyLossRead",
     "Auto",
     "Features",
     "OrderSearch",

@@ -13,6 +13,7 @@ from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, Rank
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.span_read import SpanRead
 from leakgauge.clients import FedSGD
@@ -55,6 +56,7 @@ EXACT = (
     Method("patches", PatchRead()),
     Method("closed-form-batch", BatchRead()),
     Method("peeling", Peeling(), reserve=_one_round),
+    Method("any-loss", AnyLossRead()),
     Method("span-read", SpanRead(), share=0.9),
 )
 """After the closed form of one example, cheapest first."""

@@ -1,0 +1,271 @@
+"""Whole batches off the rows of linear layers, under any loss: no label is needed to read, nor to prove."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from leakgauge.attacks.adaptive.mixup import single_gradient
+from leakgauge.attacks.labels.shares import shares_of
+from leakgauge.attacks.labels.signals import Signals
+from leakgauge.attacks.labels.targets import targets_of
+from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.registry import ATTACKS
+from leakgauge.step.parts import BatchPart
+from leakgauge.task import Task
+from leakgauge.tensors import Tensors, Wire
+from leakgauge.tracing import LinearLayer, linear_layers
+
+WIDEST = 4096
+"""Entries of an example up to which the map from it to a layer's input is worked out."""
+MOST_CATEGORIES = 1024
+"""Categories of a column up to which every one is tried."""
+CANDIDATES = 4
+"""Candidates for each example."""
+AGREE = 1e-4
+"""Rows that are so near, or within ten times their rounding, show one example."""
+
+
+@dataclass(frozen=True, eq=False)
+class Door:
+    """A linear layer that an affine map of the example's numbers reaches: reached = matrix · example + offset.
+
+    Attributes:
+        rows: of what reaches it, those that no category moves: a table's rows stand in the others.
+    """
+
+    layer: LinearLayer
+    matrix: Float[Tensor, "d size"]
+    offset: Float[Tensor, " d"]
+    rows: Bool[Tensor, " d"]
+
+    @property
+    def rank(self) -> int:
+        """Numbers of the example that it tells."""
+        return int(torch.linalg.matrix_rank(self.matrix[self.rows]))
+
+    def gap(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """What is left of what reached it once the offset is taken off, where no category moves it."""
+        return (x - self.offset)[:, self.rows]
+
+
+def categories(task: Task) -> dict[int, int]:
+    """Entries of an example that are categories or tokens, and how many of these there are."""
+    if task.layout.alone:
+        return {}
+    found: dict[int, int] = {}
+    first = 0
+    for part in task.layout.inputs.values():
+        size = torch.Size(part.shape).numel()
+        if isinstance(part, BatchPart) and part.whole:
+            high = part.range[1]
+            found |= {first + i: int(high[i % len(high)]) + 1 for i in range(size)}
+        first += size
+    return found
+
+
+def doors(task: Task, generator: torch.Generator) -> list[Door]:
+    """Biased linear layers that an example's numbers reach by an affine map, found by sending made-up ones through."""
+    data, layers = task.data, [layer for layer in linear_layers(task) if layer.bias is not None]
+    size, looked_up = torch.Size(data.shape).numel(), categories(task)
+    if size > WIDEST or not layers:
+        return []
+    one, two, other = data.low + data.range * (
+        0.25 + 0.5 * torch.rand(3, size, generator=generator, dtype=torch.float64)
+    )
+    numbers = torch.tensor([i for i in range(size) if i not in looked_up], dtype=torch.long)
+    for i in looked_up:
+        one[i], two[i], other[i] = data.low, data.low, data.high
+    if not len(numbers):
+        return []
+    other[numbers] = one[numbers]
+    # One at a time, though BatchNorm in train mode refuses one: nothing is affine behind it.
+    seen = [_reached(task, x[None], layers) for x in (one, two, (one + two) / 2, other)]
+    found = []
+    for layer in layers:
+        given = [at.get(layer.name) for at in seen]
+        if any(g is None or g.numel() != g.shape[-1] for g in given):
+            continue
+        a, b, c, d = (g.flatten() for g in given if g is not None)
+        scale = max(1e-9 * float((a - b).abs().max()), 1e-12)
+        if torch.equal(a, b) or not torch.allclose((a + b) / 2, c, atol=scale, rtol=1e-9):
+            continue
+        step, columns = 0.25 * data.range, a.new_zeros((size, len(a)))
+        for at in numbers.split(256):
+            moved = one.repeat(len(at), 1)
+            moved[torch.arange(len(at)), at] += step
+            columns[at] = (_reached(task, moved, [layer])[layer.name].flatten(1) - a) / step
+        matrix = columns.T
+        found.append(Door(layer, matrix, a - matrix @ one, torch.isclose(a, d, rtol=0, atol=scale)))
+    return found
+
+
+def _reached(task: Task, flat: Float[Tensor, "n size"], layers: list[LinearLayer]) -> Tensors:
+    seen: Tensors = {}
+    handles = []
+    for layer in layers:
+
+        def keep(_module: torch.nn.Module, given: tuple[Tensor, ...], name: str = layer.name) -> None:
+            seen[name] = given[0].detach()
+
+        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
+    try:
+        with torch.no_grad():
+            task.passed(task.parameters, task.buffers, flat.view(-1, *task.data.shape))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+@ATTACKS.register(
+    "any-loss", needs="a linear layer with bias that an affine map of the example reaches; one gradient; example_count"
+)
+@dataclass(frozen=True)
+class AnyLossRead(ReadingAttack):
+    """Examples of a batch off rows of a linear layer (Geiping et al., 2020, Proposition 3.1), whatever the loss is.
+
+    Rows that agree on an example are candidates. The update is linear in the error signals of the right ones
+    (`leakgauge.attacks.labels.signals.Signals`), and so least squares picks them and proves them. Then the targets
+    are solved for, where the loss is one of the logits.
+
+    Numbers reach the layer by an affine map, beside rows of tables that categories look up: each of these is tried.
+
+    Source: ours. Known failure: what reaches no such layer is not read, and nothing is then proved; nor are examples
+    that drive no unit alone.
+    """
+
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """`EXACT` where every example is proved."""
+        count, gradient = observation.examples, single_gradient(observation)
+        if count is None:
+            return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
+        if gradient is None:
+            return Reconstruction.not_applicable("the update is no gradient at one point")
+        task = observation.task.to(torch.empty((), dtype=torch.float64))
+        ways = doors(task, generator)
+        if not ways:
+            return Reconstruction.not_applicable("no linear layer with bias is reached by an affine map of the example")
+        found = None
+        if count == 1:
+            found = _single(task, ways, gradient)
+        else:
+            numbers = torch.Size(task.data.shape).numel() - len(categories(task))
+            for door in ways:
+                if found is None and door.rank == numbers:
+                    found = _several(task, door, gradient, count * CANDIDATES)
+        if found is None:
+            return Reconstruction(None, None, Status.FAILED, "no rows agree on an example")
+        data = task.data
+        inputs = found.view(-1, *data.shape)
+        fits = ((inputs >= data.low - 0.01 * data.range) & (inputs <= data.high + 0.01 * data.range)).flatten(1).all(1)
+        inputs = inputs[fits]
+        if not len(inputs):
+            return Reconstruction(None, None, Status.FAILED, "what rows agree on lies outside the data's range")
+        return self._proved(observation, inputs, count, generator)
+
+    def _proved(
+        self, observation: Observation, inputs: Float[Tensor, "m *shape"], count: int, generator: torch.Generator
+    ) -> Reconstruction:
+        signals = Signals.of(observation)
+        certified, labels, words = torch.zeros(len(inputs), dtype=torch.bool), None, ""
+        if isinstance(signals, str):
+            inputs, words = inputs[:count], signals
+        elif not signals.task.outputs and observation.task.trains is not None and not _has_logits(signals.task, inputs):
+            inputs, words = inputs[:count], "the loss does not call the model as a whole"
+        elif not signals.affords(inputs[:count]):
+            inputs, words = inputs[:count], "there are too few parameters for so many logits"
+        else:
+            inputs = signals.nearest(inputs, count) if signals.affords(inputs) else inputs[:count]
+            certified = torch.zeros(len(inputs), dtype=torch.bool)
+            if len(inputs) == count:
+                certified = signals.certified(inputs, generator)
+                labels = targets_of(signals, inputs) if bool(certified.any()) else None
+            words = f"{signals.left(inputs):.1e} of the update's length unexplained"
+        known = observation.knowledge.labels
+        whole = len(inputs) == count and bool(certified.all())
+        message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
+        kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
+        if labels is not None and labels.is_floating_point():
+            labels = labels.to(kind)
+        return Reconstruction(
+            inputs.to(kind),
+            known if labels is None else labels,
+            Status.EXACT if whole else Status.CONVERGED,
+            message,
+            paired=labels is not None,
+            certified=certified,
+            cost=Cost(0 if isinstance(signals, str) else len(inputs)),
+            shares=shares_of(observation, inputs if whole else None, generator),
+        )
+
+
+def _has_logits(task: Task, inputs: Tensor) -> bool:
+    with torch.no_grad():
+        return bool(task.passed(task.parameters, task.buffers, inputs)[0])
+
+
+def _single(task: Task, ways: list[Door], gradient: Tensors) -> Float[Tensor, "1 size"] | None:
+    """All layers that one example reaches, together."""
+    used, seen = [], []
+    for door in ways:
+        assert door.layer.bias is not None
+        weight, bias = gradient[door.layer.weight].cpu(), gradient[door.layer.bias].cpu()
+        if bool(bias.any()):
+            used.append(door)
+            seen.append((bias @ weight / bias.square().sum())[None])
+    return _examples(task, used, seen) if used else None
+
+
+def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) -> Float[Tensor, "n size"]:
+    """What reached these layers, taken back to examples: numbers by least squares, then categories one by one."""
+    matrix = torch.cat([door.matrix[door.rows] for door in ways])
+    left = torch.cat([door.gap(x) for door, x in zip(ways, seen, strict=True)], 1)
+    found: Tensor = torch.linalg.lstsq(matrix, left.T, driver="gelsd").solution.T
+    layers = [door.layer for door in ways]
+    for column, count in categories(task).items():
+        if count > MOST_CATEGORIES:
+            continue
+        gaps = []
+        for value in range(count):
+            found[:, column] = value / (count - 1)
+            made = [_reached(task, one[None], layers) for one in found]
+            far = [
+                torch.stack([at[door.layer.name].flatten() for at in made]) - x
+                for door, x in zip(ways, seen, strict=True)
+            ]
+            gaps.append(torch.cat(far, 1).norm(dim=1))
+        found[:, column] = torch.stack(gaps).argmin(0).double() / (count - 1)
+    return found
+
+
+def _several(task: Task, door: Door, gradient: Tensors, most: int) -> Float[Tensor, "m size"] | None:
+    """Examples that at least two rows agree on, most rows first."""
+    assert door.layer.bias is not None
+    weight, bias = gradient[door.layer.weight].cpu(), gradient[door.layer.bias].cpu()
+    unit = Wire.of(weight, bias).unit
+    driven = bias.abs() > 1e-6 * bias.abs().max().clamp_min(1e-300)
+    ratios, strength = weight[driven] / bias[driven][:, None], bias[driven].abs()
+    order = strength.argsort(descending=True)
+    ratios, strength = ratios[order], strength[order]
+    if not len(ratios):
+        return None
+    size = ratios.norm(dim=1).clamp_min(1e-12)
+    doubt = 10 * unit * (strength[0] / strength) ** 0.5
+    gaps = torch.cdist(ratios, ratios, compute_mode="donot_use_mm_for_euclid_dist") / size
+    near = gaps <= torch.minimum(AGREE + doubt[:, None] + doubt, torch.tensor(1e-2))
+    left = torch.ones(len(ratios), dtype=torch.bool)
+    groups = []
+    for row in range(len(ratios)):
+        group = near[row] & left
+        if left[row] and int(group.sum()) > 1:
+            weights = strength[group] ** 2
+            groups.append((int(group.sum()), (ratios[group] * weights[:, None]).sum(0) / weights.sum()))
+        left &= ~group
+    if not groups:
+        return None
+    groups.sort(key=lambda g: -g[0])
+    return _examples(task, [door], [torch.stack([x for _, x in groups[:most]])])

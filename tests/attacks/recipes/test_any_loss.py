@@ -1,0 +1,183 @@
+"""Examples are read and proved whatever the loss is; targets follow where the loss tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import leakgauge as lg
+from leakgauge.attacks.labels.shares import shares_of
+from leakgauge.attacks.recipes.any_loss import AnyLossRead
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
+from leakgauge.task import Task
+
+Parts = dict[str, Tensor]
+WEIGHTS = torch.tensor([0.5, 2.0, 1.0, 0.3, 1.5])
+
+
+def perceptron(outputs: int, hidden: int = 160) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def survival(z: Tensor, event: Tensor) -> Tensor:
+    """Cox's partial likelihood, which compares examples with each other."""
+    order = event[:, 0].argsort(descending=True)
+    risk, came = z[order], event[order, 1]
+    return -((risk - torch.logcumsumexp(risk, 0)) * came).sum() / came.sum().clamp_min(1)
+
+
+def bce(z: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(z, y.to(z))
+
+
+KINDS: dict[str, tuple[int, Any, Callable[[nn.Module, Parts], Tensor]]] = {
+    "squares": (1, lg.Values(), lambda m, b: F.mse_loss(m(b["x"])[:, 0], b["y"])),
+    "several values": (3, lg.Values(3, low=0, high=9), lambda m, b: F.smooth_l1_loss(m(b["x"]), b["y"], beta=20.0)),
+    "several labels": (4, lg.Labels(4), lambda m, b: bce(m(b["x"]), b["y"])),
+    "one logit": (1, lg.Classes(2), lambda m, b: bce(m(b["x"])[:, 0], b["y"])),
+    "weighted classes": (5, lg.Classes(5), lambda m, b: F.cross_entropy(m(b["x"]), b["y"], weight=WEIGHTS)),
+    "survival": (1, lg.TimeToEvent(), lambda m, b: survival(m(b["x"])[:, 0], b["y"])),
+}
+
+
+def observe(task: Task, values: Parts) -> Observation:
+    update = client_update(task, FedSGD(), values, Draws(0))
+    return Observation(task, update, Knowledge(None, len(next(iter(values.values()))), FedSGD()))
+
+
+def gaps(found: Reconstruction, task: Task, values: Parts) -> Tensor:
+    """Largest difference of each read example from each true one."""
+    assert found.inputs is not None
+    true = task.layout.batch(values).inputs
+    return (found.inputs[:, None] - true[None]).abs().flatten(2).amax(2)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_read_and_proved_under_any_loss(kind: str, n: int) -> None:
+    outputs, target, step = KINDS[kind]
+    if kind == "survival" and n == 1:
+        pytest.skip("one example alone has no risk to be compared with: its gradient is zero")
+    torch.manual_seed(1)
+    task = Task.of_step(perceptron(outputs), step, {"x": lg.Image((1, 6, 6)), "y": target})
+    values = task.layout.made_up(n, torch.Generator().manual_seed(2))
+    if kind == "survival":
+        values["y"][:, 1] = 1.0
+    found = AnyLossRead().reconstruct(observe(task, values), torch.Generator().manual_seed(0))
+    assert found.status is Status.EXACT
+    far = gaps(found, task, values)
+    assert float(far.amin(1).max()) < 1e-4
+    if kind != "survival":
+        assert found.labels is not None
+        torch.testing.assert_close(found.labels.to(values["y"].dtype), values["y"][far.argmin(1)], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("hidden", [2, 6, 24])
+def test_no_false_certificate_where_units_are_few(hidden: int) -> None:
+    """Mixtures of a batch explain as much as the batch where the network cannot tell them apart."""
+    wrong = proved = 0
+    for seed in range(12):
+        for kind in ("squares", "several labels", "one logit"):
+            outputs, target, step = KINDS[kind]
+            torch.manual_seed(seed)
+            task = Task.of_step(perceptron(outputs, hidden), step, {"x": lg.Image((1, 6, 6)), "y": target})
+            values = task.layout.made_up(2 + seed % 3, torch.Generator().manual_seed(seed))
+            found = AnyLossRead().reconstruct(observe(task, values), torch.Generator().manual_seed(seed))
+            if found.inputs is not None and found.certified is not None:
+                wrong += int((found.certified & (gaps(found, task, values).amin(1) > 1e-2)).sum())
+                proved += int(found.certified.sum())
+    assert wrong == 0
+    assert proved > 0 or hidden == 2
+
+
+def test_a_linear_model_proves_no_mixture() -> None:
+    """Every mixture of the batch explains a linear regression's update."""
+    task = Task.of_step(
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 1)), KINDS["squares"][2], {"x": lg.Image((1, 6, 6)), "y": lg.Values()}
+    )
+    values = task.layout.made_up(2, torch.Generator().manual_seed(0))
+    found = AnyLossRead().reconstruct(observe(task, values), torch.Generator().manual_seed(0))
+    assert found.certified is None or not bool(found.certified.any())
+
+
+def test_values_that_the_loss_no_longer_tells_are_left_out() -> None:
+    """Far from its target Huber's loss is a line: the example is proved, its value is not known."""
+    torch.manual_seed(0)
+
+    def step(m: nn.Module, b: Parts) -> Tensor:
+        return F.huber_loss(m(b["x"])[:, 0], b["y"])
+
+    task = Task.of_step(perceptron(1), step, {"x": lg.Image((1, 6, 6)), "y": lg.Values(low=0, high=90)})
+    values = {"x": torch.rand(2, 1, 6, 6), "y": torch.tensor([70.0, 40.0])}
+    found = AnyLossRead().reconstruct(observe(task, values), torch.Generator().manual_seed(0))
+    assert found.status is Status.EXACT
+    assert found.labels is None
+
+
+class Record(nn.Module):
+    """A picture, numbers of a table and a category that is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.picture, self.kinds, self.numbers = nn.Linear(36, 50), nn.Embedding(5, 3), nn.Linear(7, 80)
+        self.out = nn.Linear(130, 3)
+
+    def forward(self, x: Tensor, t: Tensor, c: Tensor) -> Tensor:
+        numbers = (t - t.new_tensor([0.5, 60, 0, 50])) / t.new_tensor([0.3, 20, 3, 30])
+        rows = self.numbers(torch.cat([numbers, self.kinds(c[:, 0])], 1))
+        return self.out(torch.cat([self.picture(x.flatten(1)), rows], 1).relu())
+
+
+class Table(Record):
+    def forward(self, t: Tensor, c: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(t.new_full((len(t), 36), 0.5), t, c)
+
+
+NUMBERS = lg.Numbers(4, low=(0.0, 18.0, -5.0, 0.0), high=(1.0, 99.0, 5.0, 100.0))
+
+
+@pytest.mark.parametrize(("n", "picture"), [(1, True), (1, False), (3, False)])
+def test_parts_of_several_kinds_are_read_together(n: int, picture: bool) -> None:
+    torch.manual_seed(0)
+    inputs: dict[str, Any] = {"x": lg.Image((1, 6, 6))} if picture else {}
+    inputs |= {"t": NUMBERS, "c": lg.Categories((5,))}
+
+    def step(m: nn.Module, b: Parts) -> Tensor:
+        return F.mse_loss(m(*(b[name] for name in inputs)), b["y"])
+
+    task = Task.of_step(Record() if picture else Table(), step, {**inputs, "y": lg.Values(3)})
+    values = task.layout.made_up(n, torch.Generator().manual_seed(3))
+    update = client_update(task, FedSGD(), values, Draws(0))
+    found = lg.attack(task, update, knows=Knowledge(None, n, FedSGD()))
+    assert found.status is Status.EXACT
+    order = gaps(found, task, values).argmin(1)
+    for name in [*inputs, "y"]:
+        torch.testing.assert_close(found.parts[name], values[name][order], rtol=1e-3, atol=1e-3)
+
+
+def test_a_masks_shares_are_in_the_last_bias() -> None:
+    """The rare class of a mask is a share of the places, read off one entry."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1))
+
+    def step(m: nn.Module, b: Parts) -> Tensor:
+        return F.cross_entropy(m(b["image"]), b["mask"])
+
+    task = Task.of_step(net, step, {"image": lg.Image((1, 16, 16)), "mask": lg.Mask(3, (16, 16))})
+    image = torch.rand(2, 1, 16, 16)
+    mask = (torch.rand(2, 16, 16) < 0.2).long() + (torch.rand(2, 16, 16) < 0.02).long()
+    true = torch.bincount(mask.flatten(), minlength=3) / mask.numel()
+    seen = observe(task, {"image": image, "mask": mask})
+    exact = shares_of(seen, image, torch.Generator().manual_seed(0))["mask"]
+    guessed = shares_of(seen, None, torch.Generator().manual_seed(0))["mask"]
+    torch.testing.assert_close(exact.float(), true, rtol=0, atol=2e-3)
+    torch.testing.assert_close(guessed.float(), true, rtol=0, atol=5e-2)
+    found = lg.attack(task, seen.update, budget=lg.Budget(gradient_evaluations=3))
+    torch.testing.assert_close(found.shares["mask"].float(), true, rtol=0, atol=5e-2)

@@ -181,6 +181,9 @@ def attack(
     compute.apply()
     plain = FedSGD() if update.header.kind is UpdateKind.GRADIENT else None
     given = Knowledge(local_training=plain) if knows is None else knows
+    count = given.example_count or update.header.example_count
+    if not task.layout.targets and count is not None and given.labels is None:
+        given = replace(given, labels=torch.zeros(count, dtype=torch.long))  # nothing is taught beside the inputs
     generator = torch.Generator().manual_seed(seed)
     observation = Observation(task, update, given).plain
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)

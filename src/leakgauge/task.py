@@ -25,6 +25,7 @@ from leakgauge.step.parts import BatchPart
 from leakgauge.step.training import (
     Loss,
     LossOfStep,
+    NoLossOfLogits,
     Penalty,
     StepModule,
     Supervised,
@@ -147,8 +148,10 @@ class Task:
         task = replace(task, named=layout, trains=step)
         draws = torch.Generator().manual_seed(0)
         made = task._fits(probe(2, draws) if probe is not None else layout.made_up(2, draws))
-        answers = task._answers(made)
-        loss = LossOfStep(step, task.module, layout, answers) if answers else cross_entropy
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            value, _, answers = task._run(task.parameters, task.buffers, made)
+        own = LossOfStep(step, task.module, layout, answers)
+        loss: Loss = own if answers and own.fits(made.labels, value) else NoLossOfLogits()
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
         return replace(task, stochastic=task.stochastic or task._draws(made.inputs))
 
@@ -222,11 +225,6 @@ class Task:
         hint = "call the model that the loss is given, not one from outside, and detach nothing of it"
         require(moved, "loss", "does not depend on the model's parameters", hint)
         return batch
-
-    def _answers(self, batch: Batch) -> list[Tensor]:
-        """Logits that the model as a whole puts out in a step; none where the step does not call it as a whole."""
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return self._run(self.parameters, self.buffers, batch)[2]
 
     def _check(self) -> int:
         try:

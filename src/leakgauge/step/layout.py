@@ -79,8 +79,8 @@ class Layout:
 
     @property
     def of_classes(self) -> bool:
-        """Whether there is one target, one class of several."""
-        return [type(target) for target in self.targets.values()] == [Classes]
+        """Whether there is one target, one class of several, or none: then every batch has the labels 0."""
+        return [type(target) for target in self.targets.values()] in ([], [Classes])
 
     @property
     def spec(self) -> DataSpec:

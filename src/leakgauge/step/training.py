@@ -100,6 +100,16 @@ class LossOfStep:
     layout: Layout
     answers: list[Tensor]
 
+    def fits(self, labels: Tensor, value: Tensor) -> bool:
+        """Whether it is the step's own loss on the batch of `answers`: not where that looks at inputs too, or calls
+        the model more than once."""
+        try:
+            with torch.no_grad():
+                made = self(self.answers[0], labels)
+        except InputError:
+            return False
+        return torch.allclose(made, value, rtol=1e-4, atol=1e-6)
+
     def __call__(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
         model = copy.copy(self.module)
 
@@ -115,6 +125,15 @@ class LossOfStep:
         except FOREIGN as error:
             problem = f"is not one of the logits alone ({said(error)})"
             raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
+
+
+class NoLossOfLogits:
+    """The loss of a step that does more than look at logits and targets."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        del logits, labels
+        hint = "read inputs instead, or work the loss out from model(…) and the targets"
+        raise InputError("loss", "is not one of the logits and targets alone", hint)
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ SPARE = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Signals:
+class ErrorSignals:
     """The gradient of any loss that depends on the network by its logits alone is Σ_k (∂z_k/∂θ)ᵀ e_k: linear in the
     error signals e = ∂L/∂z, which least squares finds for given inputs. No label and no loss is needed.
 
@@ -37,7 +37,7 @@ class Signals:
     tolerance: float
 
     @staticmethod
-    def of(observation: Observation) -> Signals | str:
+    def of(observation: Observation) -> ErrorSignals | str:
         """What the update says of signals, or why it says nothing."""
         task, gradient = observation.task, single_gradient(observation)
         defense = observation.knowledge.defense
@@ -49,7 +49,7 @@ class Signals:
         sent = torch.cat([gradient[name].detach().double().flatten().cpu() for name in double.parameters])
         if not bool(sent.any()) or not bool(sent.isfinite().all()):
             return "the update is empty or not finite"
-        return Signals(double, sent, max(ROUNDING * rounding_of(observation.update.tensors), 1e-9))
+        return ErrorSignals(double, sent, max(ROUNDING * rounding_of(observation.update.tensors), 1e-9))
 
     def logits(self, inputs: Float[Tensor, "n *shape"]) -> Tensor:
         """Of raw examples."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.labels.signals import Signals
+from leakgauge.attacks.labels.signals import ErrorSignals
 from leakgauge.errors import FOREIGN
 from leakgauge.step.parts import BatchPart
 from leakgauge.step.targets import Classes, Labels, Mask, NextToken, Values
@@ -22,7 +22,7 @@ DETERMINED = 1e-6
 """Least share of the most that the slopes move, with which they move with every target: else some are not told."""
 
 
-def targets_of(signals: Signals, inputs: Float[Tensor, "n *shape"]) -> Tensor | None:
+def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tensor | None:
     """Targets as `Batch.labels` has them, one an example, in the inputs' order; `None` where none fit.
 
     Real numbers and shares are solved for, classes and what is there or not are then rounded; of masks and next tokens

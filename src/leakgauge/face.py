@@ -34,6 +34,7 @@ from leakgauge.study.run import OnTrial, run
 from leakgauge.study.session import write_reports
 from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
 
 State = Mapping[str, Tensor]
@@ -179,6 +180,7 @@ def attack(
         InputError: update and task do not fit together.
     """
     compute.apply()
+    update = Update(aligned(task.parameters, update.tensors), update.header, update.buffers)
     plain = FedSGD() if update.header.kind is UpdateKind.GRADIENT else None
     given = Knowledge(local_training=plain) if knows is None else knows
     count = given.example_count or update.header.example_count

@@ -20,7 +20,7 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.step.answers import in_one_type, logits_of, tensors_of
 from leakgauge.step.layout import Layout
-from leakgauge.step.networks import own_copy
+from leakgauge.step.networks import computing_type, own_copy
 from leakgauge.step.parts import BatchPart
 from leakgauge.step.training import (
     Loss,
@@ -196,7 +196,7 @@ class Task:
 
     def of_module(self, module: nn.Module, name: str = "") -> Task:
         """The same step of another module."""
-        if self.named is None or self.trains is None:
+        if not self.named or not self.trains:
             return Task.of(module, self.data, mode=self.mode, loss=self.loss, name=name)
         parts = {**self.named.parts, **self.named.fixed}
         return Task.of_step(
@@ -206,8 +206,7 @@ class Task:
     def _fits(self, values: Any) -> Batch:
         """A made-up batch, once the step has run on it and its loss has a gradient."""
         batch = self.layout.batch(values)
-        like = next(iter(self.parameters.values()))
-        batch = Batch(batch.inputs.to(like), batch.labels.to(like.device))
+        batch = Batch(batch.inputs.to(self._like()), batch.labels.to(self._like().device))
         leaves = {k: v.detach().clone().requires_grad_() for k, v in self.parameters.items()}
         try:
             with torch.random.fork_rng(devices=[]):
@@ -229,11 +228,10 @@ class Task:
     def _check(self) -> int:
         try:
             probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
-            probe = probe.to(next(iter(self.parameters.values())))
+            probe = probe.to(self._like())
             logits = self.logits(self.parameters, self.buffers, probe)[0]
         except (RuntimeError, ValueError, IndexError, AssertionError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            problem = f"does not accept examples of shape {self.data.shape} ({reason})"
+            problem = f"does not accept examples of shape {self.data.shape} ({said(error)})"
             raise InputError("model", problem, "set data.size or the model to match") from error
         except FOREIGN as error:
             hint = "wrap it in a module whose forward takes one tensor of inputs: leakgauge.models.of_parts"
@@ -253,7 +251,7 @@ class Task:
             inputs = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
             if not self.data.is_text:
                 inputs += self.data.range * (torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5)
-            inputs = inputs.to(next(iter(self.parameters.values())))
+            inputs = inputs.to(self._like())
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             if self.trains is None:
                 one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))
@@ -319,8 +317,19 @@ class Task:
             return answers[0], fresh
         fresh = _fresh(buffers, inputs)
         with twice_differentiable():
-            out = functional_call(self.module, {**parameters, **fresh}, (self.data.given(inputs),))
+            given = self._typed({"inputs": self.data.given(inputs)})["inputs"]
+            out = functional_call(self.module, {**parameters, **fresh}, (given,))
         return logits_of(out), fresh
+
+    def _like(self) -> Tensor:
+        """What raw examples are held like: never in half precision, which counts no tokens."""
+        first = next(iter(self.parameters.values()))
+        return first.new_empty((), dtype=torch.promote_types(first.dtype, torch.float32))
+
+    def _typed(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Inputs in the type that the network computes in, as a client hands them over; targets stay."""
+        kind, taught = computing_type(self.module), self.layout.targets
+        return {k: v.to(kind) if v.is_floating_point() and k not in taught else v for k, v in given.items()}
 
     def passed(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
@@ -343,12 +352,13 @@ class Task:
         def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Any) -> None:
             answers.extend(islice(tensors_of(out), 1))
 
+        given = self._typed(self.layout.given(batch))
         state = {f"module.{name}": value for name, value in {**parameters, **fresh}.items()}
         kind = next(iter(parameters.values())).dtype
         handle = self.module.register_forward_hook(keep)
         try:
             with twice_differentiable(), in_one_type(kind) if self.trains else nullcontext():
-                value = functional_call(StepModule(self.module, self.step), state, (self.layout.given(batch),))
+                value = functional_call(StepModule(self.module, self.step), state, (given,))
         finally:
             handle.remove()
         return value, fresh, answers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -55,19 +55,50 @@ def _computed_once() -> Iterator[None]:
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
+    """Runs attention by its plain formula and every block once; all switches are afterwards as they were.
 
+<<<<<<< HEAD
     The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
     derivative and no forward one. Blocks that are computed twice to save memory (`torch.utils.checkpoint`) are computed
     once: what they do has no derivative that can be differentiated.
+=======
+    Blocks that are worked out again in the backward pass, to save memory, cannot be differentiated by functions. The
+    fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
+    derivative and no forward one.
+>>>>>>> b29d9d4 (Networks in wrappings, in half precision and with checkpointed blocks are read as they are; saved adapters find their parameters; packed weights are refused with the way out)
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    twice = {name: getattr(torch.utils.checkpoint, name) for name in _ONCE}
     try:
+<<<<<<< HEAD
         with sdpa_kernel(SDPBackend.MATH), _computed_once():
+=======
+        for name, once in _ONCE.items():
+            setattr(torch.utils.checkpoint, name, once)
+        with sdpa_kernel(SDPBackend.MATH):
+>>>>>>> b29d9d4 (Networks in wrappings, in half precision and with checkpointed blocks are read as they are; saved adapters find their parameters; packed weights are refused with the way out)
             yield
     finally:
+        for name, own in twice.items():
+            setattr(torch.utils.checkpoint, name, own)
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Once:
+    """A block of `torch.utils.checkpoint` run as it is."""
+
+    @staticmethod
+    def apply(function: Callable[..., object], _preserve: bool, *given: object) -> object:
+        return function(*given)
+
+
+def _plainly(*_given: object, **_named: object) -> Iterator[None]:
+    yield
+
+
+# Inside torch, because the function that calls them may have been imported by name.
+_ONCE: Mapping[str, object] = {"CheckpointFunction": _Once, "_checkpoint_without_reentrant_generator": _plainly}
 
 
 def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
@@ -107,6 +138,24 @@ def unwrapped(state: Mapping[str, Tensor]) -> Tensors:
     while prefix := next((p for p in WRAPPERS if found and all(name.startswith(p) for name in found)), ""):
         found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
     return found
+
+
+def aligned(expected: Iterable[str], given: Mapping[str, Tensor]) -> Tensors:
+    """Tensors under the names of a model, where they differ from these by a wrapper before all of them or by the name
+    of an adapter, which PEFT leaves out of its files (``lora_A.weight`` for ``lora_A.default.weight``)."""
+    names = list(expected)
+    if set(names) == set(given):
+        return dict(given)
+    bare = unwrapped(given)
+    known = {_without_adapter(name): name for name in unwrapped({name: torch.empty(0) for name in names})}
+    real = dict(zip(unwrapped({name: torch.empty(0) for name in names}), names, strict=True))
+    if len(known) != len(names):
+        return dict(given)
+    return {real.get(known.get(_without_adapter(k), ""), k): tensor for k, tensor in bare.items()}
+
+
+def _without_adapter(name: str) -> str:
+    return name.replace(".default.", ".")
 
 
 def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:

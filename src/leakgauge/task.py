@@ -24,13 +24,12 @@ from leakgauge.step.networks import computing_type, own_copy
 from leakgauge.step.parts import BatchPart
 from leakgauge.step.training import (
     Loss,
-    LossOfStep,
-    NoLossOfLogits,
     Penalty,
     StepModule,
     Supervised,
     TrainingStep,
     cross_entropy,
+    loss_of_step,
     nll_raw,
     on_logits,
     outputs_of,
@@ -150,8 +149,7 @@ class Task:
         made = task._fits(probe(2, draws) if probe is not None else layout.made_up(2, draws))
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             value, _, answers = task._run(task.parameters, task.buffers, made)
-        own = LossOfStep(step, task.module, layout, answers)
-        loss: Loss = own if answers and own.fits(made.labels, value) else NoLossOfLogits()
+        loss = loss_of_step(step, task.module, layout, answers, made.labels, value)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
         return replace(task, stochastic=task.stochastic or task._draws(made.inputs))
 

@@ -89,7 +89,6 @@ class LossOfStep:
     """The loss of a step as a function of the logits alone: the step runs on a model that answers with them.
 
     Attributes:
-        answers: logits of a made-up batch, as they were.
 
     Raises:
         InputError: the step does more with the model than ask for its logits.
@@ -98,17 +97,6 @@ class LossOfStep:
     step: TrainingStep
     module: nn.Module
     layout: Layout
-    answers: list[Tensor]
-
-    def fits(self, labels: Tensor, value: Tensor) -> bool:
-        """Whether it is the step's own loss on the batch of `answers`: not where that looks at inputs too, or calls
-        the model more than once."""
-        try:
-            with torch.no_grad():
-                made = self(self.answers[0], labels)
-        except InputError:
-            return False
-        return torch.allclose(made, value, rtol=1e-4, atol=1e-6)
 
     def __call__(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
         model = copy.copy(self.module)
@@ -125,6 +113,32 @@ class LossOfStep:
         except FOREIGN as error:
             problem = f"is not one of the logits alone ({said(error)})"
             raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
+
+
+def loss_of_step(
+    step: TrainingStep, module: nn.Module, layout: Layout, answers: list[Tensor], labels: Tensor, value: Tensor
+) -> Loss:
+    """The loss of a step as a function of the logits: plain cross-entropy, also where a network works it out itself,
+    or the step on given logits; `NoLossOfLogits` where it looks at inputs too, or calls the model more than once.
+
+    Args:
+        answers: logits of a made-up batch, of each call.
+        labels, value: its targets and its loss.
+    """
+    if len(answers) != 1:
+        return NoLossOfLogits()
+    ways: list[Loss] = [LossOfStep(step, module, layout)]
+    if layout.of_classes and layout.targets and answers[0].ndim == 2 and answers[0].shape[1] > 1:
+        ways.insert(0, cross_entropy)
+    for way in ways:
+        try:
+            with torch.no_grad():
+                made = way(answers[0], labels)
+        except FOREIGN:
+            continue
+        if torch.allclose(made.double(), value.double(), rtol=1e-5, atol=1e-7):
+            return way
+    return NoLossOfLogits()
 
 
 class NoLossOfLogits:

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.func import vjp
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
-from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, rounding_of
+from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation
 from leakgauge.task import Task
+from leakgauge.view.entries import relative_rounding
 
 MOST = 2**25
 """Entries of the Jacobian that is held: signals × parameters."""
@@ -49,7 +50,8 @@ class ErrorSignals:
         sent = torch.cat([gradient[name].detach().double().flatten().cpu() for name in double.parameters])
         if not bool(sent.any()) or not bool(sent.isfinite().all()):
             return "the update is empty or not finite"
-        return ErrorSignals(double, sent, max(ROUNDING * rounding_of(observation.update.tensors), 1e-9))
+        entry, weights = relative_rounding(observation)
+        return ErrorSignals(double, sent, max(ROUNDING * entry + 2 * weights, 1e-9))
 
     def logits(self, inputs: Float[Tensor, "n *shape"]) -> Tensor:
         """Of raw examples."""

@@ -14,6 +14,7 @@ from leakgauge.defenses.precode import mean_draws
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
+from leakgauge.step.training import NoLossOfLogits
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
@@ -113,8 +114,8 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
     scaled product) has no such layer, and an adapter-only or frozen head sends no gradient of it.
     """
     task = observation.task
-    if not task.outputs:
-        return Unknown("the loss does not call the model as a whole, so there is no classifier to read")
+    if not task.outputs or isinstance(task.loss, NoLossOfLogits):
+        return Unknown("the loss is not one of the model's logits and classes, so there is no classifier to read")
     calm = without_dropout(task)
     outputs: list[tuple[str, Tensor]] = []
 

@@ -23,11 +23,13 @@ from leakgauge.step.layout import Layout
 from leakgauge.step.networks import computing_type, own_copy
 from leakgauge.step.parts import BatchPart
 from leakgauge.step.training import (
+    PROBES,
     Loss,
     Penalty,
     StepModule,
     Supervised,
     TrainingStep,
+    TriedBatch,
     cross_entropy,
     loss_of_step,
     nll_raw,
@@ -145,11 +147,13 @@ class Task:
         layout = Layout.of(batch)
         task = replace(Task._wrapped(module, layout.spec, mode, cross_entropy, name), of_classes=layout.of_classes)
         task = replace(task, named=layout, trains=step)
-        draws = torch.Generator().manual_seed(0)
-        made = task._fits(probe(2, draws) if probe is not None else layout.made_up(2, draws))
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            value, _, answers = task._run(task.parameters, task.buffers, made)
-        loss = loss_of_step(step, task.module, layout, answers, made.labels, value)
+        draws, seen = torch.Generator().manual_seed(0), []
+        for _ in range(PROBES):  # several: batches of one class hide the weights of the classes
+            made = task._fits(probe(4, draws) if probe is not None else layout.made_up(4, draws))
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                value, _, answers = task._run(task.parameters, task.buffers, made)
+            seen.append(TriedBatch(answers, made.labels, value))
+        loss = loss_of_step(step, task.module, layout, seen)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
         return replace(task, stochastic=task.stochastic or task._draws(made.inputs))
 
@@ -371,8 +375,7 @@ class Task:
         """Loss of a batch, penalties included, and the new buffers.
 
         Dropout draws from `generator` (a model that draws needs one): torch's dropout reads the global
-        generator, which is set inside and put back. Soft labels of fewer columns than the model has outputs
-        give the others no weight.
+        generator, which is set inside and put back.
         """
         if not self.stochastic:
             return self._loss(parameters, buffers, batch)

@@ -55,50 +55,19 @@ def _computed_once() -> Iterator[None]:
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Runs attention by its plain formula and every block once; all switches are afterwards as they were.
+    """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
 
-<<<<<<< HEAD
     The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
     derivative and no forward one. Blocks that are computed twice to save memory (`torch.utils.checkpoint`) are computed
     once: what they do has no derivative that can be differentiated.
-=======
-    Blocks that are worked out again in the backward pass, to save memory, cannot be differentiated by functions. The
-    fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
-    derivative and no forward one.
->>>>>>> b29d9d4 (Networks in wrappings, in half precision and with checkpointed blocks are read as they are; saved adapters find their parameters; packed weights are refused with the way out)
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    twice = {name: getattr(torch.utils.checkpoint, name) for name in _ONCE}
     try:
-<<<<<<< HEAD
         with sdpa_kernel(SDPBackend.MATH), _computed_once():
-=======
-        for name, once in _ONCE.items():
-            setattr(torch.utils.checkpoint, name, once)
-        with sdpa_kernel(SDPBackend.MATH):
->>>>>>> b29d9d4 (Networks in wrappings, in half precision and with checkpointed blocks are read as they are; saved adapters find their parameters; packed weights are refused with the way out)
             yield
     finally:
-        for name, own in twice.items():
-            setattr(torch.utils.checkpoint, name, own)
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-class _Once:
-    """A block of `torch.utils.checkpoint` run as it is."""
-
-    @staticmethod
-    def apply(function: Callable[..., object], _preserve: bool, *given: object) -> object:
-        return function(*given)
-
-
-def _plainly(*_given: object, **_named: object) -> Iterator[None]:
-    yield
-
-
-# Inside torch, because the function that calls them may have been imported by name.
-_ONCE: Mapping[str, object] = {"CheckpointFunction": _Once, "_checkpoint_without_reentrant_generator": _plainly}
 
 
 def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:

@@ -115,30 +115,37 @@ class LossOfStep:
             raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
 
 
-def loss_of_step(
-    step: TrainingStep, module: nn.Module, layout: Layout, answers: list[Tensor], labels: Tensor, value: Tensor
-) -> Loss:
-    """The loss of a step as a function of the logits: plain cross-entropy, also where a network works it out itself,
-    or the step on given logits; `NoLossOfLogits` where it looks at inputs too, or calls the model more than once.
+PROBES = 3
+"""Made-up batches that a step is tried on."""
 
-    Args:
-        answers: logits of a made-up batch, of each call.
-        labels, value: its targets and its loss.
-    """
-    if len(answers) != 1:
+
+@dataclass(frozen=True, eq=False)
+class TriedBatch:
+    """A step on a made-up batch: logits of each call of the model, targets, loss."""
+
+    answers: list[Tensor]
+    labels: Tensor
+    value: Tensor
+
+
+def loss_of_step(step: TrainingStep, module: nn.Module, layout: Layout, seen: list[TriedBatch]) -> Loss:
+    """The loss of a step as a function of the logits: the step on given logits, or plain cross-entropy where a network
+    works that out itself; `NoLossOfLogits` where it looks at inputs too, or calls the model more than once."""
+    if any(len(one.answers) != 1 for one in seen):
         return NoLossOfLogits()
     ways: list[Loss] = [LossOfStep(step, module, layout)]
-    if layout.of_classes and layout.targets and answers[0].ndim == 2 and answers[0].shape[1] > 1:
-        ways.insert(0, cross_entropy)
-    for way in ways:
-        try:
-            with torch.no_grad():
-                made = way(answers[0], labels)
-        except FOREIGN:
-            continue
-        if torch.allclose(made.double(), value.double(), rtol=1e-5, atol=1e-7):
-            return way
-    return NoLossOfLogits()
+    if layout.of_classes and layout.targets and seen[0].answers[0].ndim == 2:
+        ways.append(cross_entropy)
+    return next((way for way in ways if all(_makes(way, one) for one in seen)), NoLossOfLogits())
+
+
+def _makes(loss: Loss, seen: TriedBatch) -> bool:
+    try:
+        with torch.no_grad():
+            made = loss(seen.answers[0], seen.labels)
+    except FOREIGN:
+        return False
+    return torch.allclose(made.double(), seen.value.double(), rtol=1e-5, atol=1e-7)
 
 
 class NoLossOfLogits:

@@ -60,7 +60,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"data": {"bach": 2}}, "data.bach", "did you mean 'batch'?"),
     ({"gate": {"identified": {"maximum": 1}}}, "gate.identified.maximum", "did you mean 'max'?"),
     ({"defenses": [{"noise": {"sigma": -1.0}}]}, "defenses[0].noise.sigma", "give a positive number"),
-    ({"defenses": [{"noise": {}}]}, "defenses[0].noise.scale", "exactly one of"),
+    ({"defenses": [{"noise": {}}]}, "defenses[0].noise.sigma", "exactly one of"),
     ({"defenses": [{"topk": None}]}, "defenses[0].topk", "needs keep"),
     ({"defenses": [[{"clip": {"norm": 1.0}}, {"nose": {}}]]}, "defenses[0][1]", "did you mean 'noise'?"),
     ({"defenses": [[]]}, "defenses[0]", "write none"),

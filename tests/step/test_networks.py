@@ -98,6 +98,17 @@ def test_tokens_are_counted_beside_half_precision() -> None:
     assert update.tensors["words.weight"].abs().sum(1).nonzero().flatten().tolist() == [3, 257, 599]
 
 
+def test_a_hook_that_asks_for_gradients_of_inputs_does_no_harm() -> None:
+    """As fine-tuning with checkpointed blocks registers it on the embedding."""
+    net = plain()
+    net[1].register_forward_hook(lambda _module, _given, out: out.requires_grad_(True))
+    task = lg.Task.of_step(
+        net, lambda m, b: F.cross_entropy(m(b["x"]), b["y"]), {"x": lg.Image((1, 6, 6)), "y": lg.Classes(4)}
+    )
+    values = {"x": torch.rand(1, 1, 6, 6), "y": torch.tensor([2])}
+    assert lg.attack(task, lg.clients.client_update(task, FedSGD(), values, Draws(0))).status is lg.Status.EXACT
+
+
 def test_packed_weights_are_refused_with_the_way_out() -> None:
     net = plain()
     net[1].weight = nn.Parameter(torch.zeros(80, 18, dtype=torch.uint8), requires_grad=False)

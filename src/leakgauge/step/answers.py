@@ -55,6 +55,8 @@ class _OneType(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func is Tensor.requires_grad_:  # fine-tuning hooks ask it of an embedding's output, where a function has it
+            return args[0]
         given = [*args, *(kwargs or {}).values()]
         floats = {a.dtype for a in given if isinstance(a, Tensor) and a.is_floating_point()}
         if len(floats) < 2 or self.kind not in floats or func is Tensor.to:

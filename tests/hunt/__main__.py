@@ -21,8 +21,11 @@ from hunt.reducer import reduced, script, signature, violated
 from hunt.relations import LOUD, Pair, pairs
 from hunt.scenarios import Scenario
 from leakgauge.intervals import bounded_upper
+from promises import Row, keep
 
 ROOT = Path(__file__).parents[2]
+AGAIN = 1_000_003
+"""What is added to a seed for a fresh draw. A wrong certificate needs none: one is enough."""
 
 
 def origin() -> str:
@@ -40,7 +43,7 @@ class Hunt:
 
     Attributes:
         causes: signature of a reduced failure → (its script, what was seen, how often, whether it is loud).
-        curve: (CPU seconds, scenarios, causes) whenever a cause is new.
+        curve: (CPU seconds, scenarios, loud causes, calm ones) whenever one is new.
         hit: of each scenario, whether any relation was confirmed to fail.
     """
 
@@ -49,7 +52,7 @@ class Hunt:
     on: frozenset[str] = frozenset()
     relations: dict[str, list[int]] = field(default_factory=dict)
     causes: dict[str, list[object]] = field(default_factory=dict)
-    curve: list[tuple[float, int, int]] = field(default_factory=list)
+    curve: list[tuple[float, int, int, int]] = field(default_factory=list)
     hit: list[float] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -65,11 +68,20 @@ class Hunt:
                 continue
             tally = self.relations.setdefault(pair.relation, [0, 0])
             tally[0] += 1
-            if violated(pair) and violated(pair.anew(pair.one.seed + 1_000_003)):
+            if violated(pair) and violated(pair.anew(pair.one.seed + AGAIN)):
                 tally[1] += 1
                 confirmed += 1
                 self._cause(pair, index)
+            confirmed += sum(self._proved(one, index) for one in (pair.one, pair.other))
         self.hit.append(float(confirmed > 0))
+
+    def _proved(self, scenario: Scenario, index: int) -> bool:
+        """Whether anything that was certified in it is none of the client's."""
+        pair = Pair("certificate", scenario, scenario, same=False)
+        if not violated(pair):
+            return False
+        self._cause(pair, index)
+        return True
 
     def audit(self, index: int) -> None:
         """The audits of one scenario, which say the same thing however it is written."""
@@ -96,7 +108,8 @@ class Hunt:
             self.causes[name][2] = int(str(self.causes[name][2])) + 1
             return
         self.causes[name] = [how, seen, 1, loud]
-        self.curve.append((round(time.process_time(), 1), index + 1, len(self.causes)))
+        alarms = sum(bool(cause[3]) for cause in self.causes.values())
+        self.curve.append((round(time.process_time(), 1), index + 1, alarms, len(self.causes) - alarms))
         print(f"{'LOUD ' * loud}{name}\n  {seen}\n", flush=True)  # noqa: T201 - the result
 
     def told(self) -> str:
@@ -108,8 +121,18 @@ class Hunt:
         lines.append(f"{len(self.hit)} scenarios, {checked} relations, {failed} confirmed, {len(self.causes)} causes")
         lines.append(f"scenarios with a violation: {int(sum(self.hit))}, upper 95 % bound {upper:.1f} in a hundred")
         lines += [f"switched off: {name} ({count})" for name, count in self.skipped.items() if count]
-        lines += [f"{seconds:8.0f} CPU s  {count:4d} scenarios  {n:3d} causes" for seconds, count, n in self.curve]
+        lines += [f"{t:8.0f} CPU s  {n:4d} scenarios  {a:2d} loud, {b:3d} calm causes" for t, n, a, b in self.curve]
         return "\n".join([*lines, f"{time.process_time():.0f} CPU s in all"])
+
+    def rows(self) -> list[Row]:
+        """For the table of promises."""
+        checked, failed = (sum(t[i] for t in self.relations.values()) for i in (0, 1))
+        loud = sum(bool(cause[3]) for cause in self.causes.values())
+        spent, drawn = f"{time.process_time() / 60:.0f} CPU min", f"{len(self.hit)} scenarios"
+        return [
+            Row("no read is certified that is wrong, and no report contradicts itself", drawn, loud, spent),
+            Row("what is read does not depend on how it is written", f"{checked} relations", failed),
+        ]
 
     def write(self, folder: Path) -> None:
         """Scripts, one a cause, and the numbers."""
@@ -146,6 +169,7 @@ def main() -> None:
             hunt.audit(index)
         hunt.write(given.out)
     print(hunt.told())  # noqa: T201 - the result
+    keep("hunt", "tests/hunt", hunt.rows())
 
 
 if __name__ == "__main__":

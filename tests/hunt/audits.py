@@ -41,8 +41,8 @@ class Outcome:
 
 @cache
 def audited(scenario: Scenario) -> Outcome:
-    """Two clients of a scenario, by `auto`, with a gate."""
-    count = 2 * scenario.examples + OTHERS
+    """Five clients of a scenario, by `auto`, with a gate: fewer conclude nothing."""
+    count = 5 * scenario.examples + OTHERS
     drawn, net = scenario.net.batch(count, scenario.seed), scenario.net
     parts = scenario.defense.defenses if isinstance(scenario.defense, Compose) else (scenario.defense,)
     source = lg.data.InMemory(inputs=drawn.inputs, labels=drawn.labels, high=net.spec.high)
@@ -52,7 +52,7 @@ def audited(scenario: Scenario) -> Outcome:
                 net.build(scenario.seed),
                 source,
                 batch=scenario.examples,
-                batches=2,
+                batches=5,
                 folder=Path(folder) / "audit",
                 clients=[scenario.client],
                 defenses=[list(parts)],

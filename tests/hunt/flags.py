@@ -46,7 +46,6 @@ FLAGS: dict[str, tuple[str, Callable[[Pair], bool]]] = {
         "the counts know kinds of module",
         lambda pair: pair.relation == "counts" and pair.other.net.first in KNOWN_WORDS.get("counts", set()),
     ),
-    "wide": ("labels are unknown where a linear path runs beside the network", lambda pair: pair.other.net.wide),
 }
 """Name → what is known, and the pairs that it concerns."""
 

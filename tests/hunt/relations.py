@@ -214,7 +214,6 @@ def pairs(scenario: Scenario, rng: Random, *, held_out: bool = False) -> Iterato
         )
     if s.examples > 1 and "cohort" not in repr(s.client):
         yield Pair("one of many", s, replace(s, examples=1), same=False)
-    yield Pair("certificate", s, s, same=False)
 
 
 def simpler(pair: Pair) -> Iterator[Pair]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from random import Random
 from typing import Any
 
@@ -56,6 +56,7 @@ STRENGTHS: dict[str, Callable[[Random], dict[str, Any]]] = {
             "proximal": r.choice((0.0, 0.1)),
         }
     ),
+    "scheduled": lambda r: r.choice(({"rates": (1.0, 0.5)}, {"cosine": 4})),
     "sgd": lambda r: {"lr": 0.1, "momentum": r.choice((0.0, 0.9))},
 }
 """Arguments of registered parts; those that are not named here are built without any."""
@@ -181,7 +182,10 @@ class Scenario:
         return "", self.defense.on_task(task), update, replace(known, **dict.fromkeys(self.lacks))  # type: ignore
 
     def result(self) -> Reconstruction | str:
-        """What the attack gives back, or why nobody runs it."""
+        """What the attack gives back, or why nobody runs it. The last ones are kept."""
+        return _result(self)
+
+    def _attacked(self) -> Reconstruction | str:
         refused, task, update, knows = self.observed()
         if refused:
             return refused
@@ -191,6 +195,11 @@ class Scenario:
     def read(self) -> Reading:
         """Beside the truth."""
         return _read(self)
+
+
+@lru_cache(maxsize=64)
+def _result(scenario: Scenario) -> Reconstruction | str:
+    return scenario._attacked()
 
 
 @cache

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same.spellings import ACTIVATIONS, FLATTENINGS, HEADS, LAYERS, PATCHES, TABLES, Patched, Spelled, Table, linear
+from same.further import HEADS, LAYERS
+from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
 CLASSES, WORDS, LENGTH = 5, 30, 6
 SIZE, WIDTH, UNITS = 16, 8, 64

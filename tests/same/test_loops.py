@@ -12,7 +12,7 @@ from torch import nn
 
 from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
 from leakgauge.clients.optimisers import OptimiserState
-from leakgauge.clients.protocol import GradientRule, Protocol
+from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
@@ -49,10 +49,12 @@ class OwnFedSGD(FedSGD):
 
 
 @dataclass(frozen=True)
-class Negative:
+class Negative(Protocol):
     """A protocol of one's own: what goes over the wire is a step of fixed length."""
 
-    kind: ClassVar[UpdateKind] = UpdateKind.DELTA
+    @property
+    def kind(self) -> UpdateKind:
+        return UpdateKind.DELTA
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         found, buffers = FedSGD().local_training(task, batch, draws, gradient)
@@ -60,6 +62,9 @@ class Negative:
 
     def steps(self, examples: int) -> int:
         return 1
+
+    def linear(self, examples: int) -> GradientSum:
+        return GradientSum((-LR,), (examples,))
 
 
 def local(**settings: object) -> LocalTraining:

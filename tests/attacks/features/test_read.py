@@ -97,6 +97,17 @@ def test_dead_filters_do_not_count():
     assert isinstance(read, str)
 
 
+def test_nearly_equal_examples_are_not_certified():
+    """The gradient of a shift agrees with every mixture, and a few pixels would decide between them."""
+    draw = torch.Generator().manual_seed(36)
+    torch.manual_seed(36)
+    module = Block(72)
+    inputs, labels = made(2, size=6, seed=36)
+    inputs[1] = inputs[0] + 1e-3 * torch.randn(inputs[0].shape, generator=draw)
+    for read in read_all(observed(module, inputs, labels), 2, torch.Generator().manual_seed(0)).reads:
+        assert not read.certified or len(read.maps) < 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_certified_is_true(seed):

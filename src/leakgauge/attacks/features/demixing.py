@@ -34,12 +34,13 @@ class Unmixed:
 
     Attributes:
         maps: non-negative but for noise.
-        zeros: share of each map's pixels that are zero.
+        held: share of the pixels that some map lights which each map's hyperplane holds; 1 of a single map. Where it is
+            small, as of two nearly equal maps, a few pixels decide which of their mixtures was found.
         floor: largest negative entry of each, as a share of its largest: what noise leaves of a zero.
     """
 
     maps: Float[Tensor, "k n"]
-    zeros: Float[Tensor, " k"]
+    held: Float[Tensor, " k"]
     floor: Float[Tensor, " k"]
 
 
@@ -63,7 +64,7 @@ def unmixed(
     count = len(span)
     basis = torch.linalg.qr(span.T)[0].T.contiguous()
     if count == 1:
-        return _described(_upright(basis), noise)
+        return _described(_upright(basis), noise, basis.new_ones(1))
     size = basis.norm(dim=0)
     points = basis[:, size > 1e-3 * size.max()]
     if points.shape[1] > PLACES:
@@ -85,8 +86,9 @@ def unmixed(
         if len(found) == count:
             break
     if not found:
-        return _described(span[:0], noise)
-    return _described(_upright(torch.stack([v for _, v in found]) @ basis), noise)
+        return _described(span[:0], noise, span.new_zeros(0))
+    held = basis.new_tensor([share for share, _ in found])
+    return _described(_upright(torch.stack([v for _, v in found]) @ basis), noise, held)
 
 
 def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
@@ -173,9 +175,8 @@ def _upright(maps: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
     return torch.where(total < 0, -maps, maps)
 
 
-def _described(maps: Float[Tensor, "k n"], noise: float) -> Unmixed:
+def _described(maps: Float[Tensor, "k n"], noise: float, held: Float[Tensor, " k"]) -> Unmixed:
     top = maps.amax(1) if len(maps) else maps.new_zeros(0)
     below = (-maps).amax(1).clamp_min(0) if len(maps) else top
     floor = torch.maximum(below / top, torch.full_like(top, max(noise, 1e-12)))
-    zeros = (maps < 3 * (floor * top)[:, None]).double().mean(1)
-    return Unmixed(maps, zeros, floor)
+    return Unmixed(maps, held, floor)

@@ -54,6 +54,7 @@ class HiddenRead:
         mean_residual: of the mean row, where that set the relative scale.
         scaled: whether the scale is known.
         sparse: whether zeros of a ReLU were seen.
+        told: whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing.
     """
 
     hidden: Node
@@ -66,13 +67,17 @@ class HiddenRead:
     mean_residual: float | None
     scaled: bool
     sparse: bool
+    told: bool
 
     @property
     def certified(self) -> bool:
-        """Whether a shift's gradient, which no step of the read has used, agrees."""
+        """Whether a shift's gradient, which no step of the read has used, agrees, and zeros tell the maps apart."""
         limit = min(max(CERTAIN, 30 * self.error), 2e-3)
-        return self.scaled and self.residual is not None and self.residual < limit
+        return self.told and self.scaled and self.residual is not None and self.residual < limit
 
+
+TOLD = 0.05
+"""Least share of the pixels that hold a map's zeros, where several are told apart."""
 
 CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
@@ -210,6 +215,7 @@ def _unmixed_read(
         None if mean is None else mean.residual,
         found is not None,
         sparse,
+        count == 1 or (sparse and float(made.held.min()) >= TOLD),
     )
 
 

@@ -5,8 +5,11 @@ import torch
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.recipes import Features
+from leakgauge.batch import Batch
+from leakgauge.clients import FedAvg, client_update
 from leakgauge.compute import Budget
-from leakgauge.observation import Status
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation, Status
 
 
 def attacked(count, mode="eval", width=72, budget=Budget(), seed=0):
@@ -38,6 +41,17 @@ def test_features_stay_where_no_example_comes_out():
     assert found.status is not Status.EXACT
     assert found.features
     assert all(len(one.maps) == 2 for one in found.features if one.certified)
+
+
+def test_the_difference_of_weights_of_one_step_is_read_with_their_rounding():
+    torch.manual_seed(1)
+    inputs, labels = made(2)
+    task, client = observed(Block(72), inputs, labels).task, FedAvg(epochs=1, batch_size=2, lr=0.1)
+    update = client_update(task, client, Batch(inputs, labels), Draws(0))
+    observation = Observation(task, update, Knowledge(example_count=2, local_training=client))
+    found = Features().reconstruct(observation, torch.Generator().manual_seed(0))
+    assert found.status is Status.EXACT, found.message
+    assert float(torch.cdist(inputs.flatten(1), found.inputs.flatten(1)).amin(1).max()) < 1e-2
 
 
 def test_a_narrow_network_says_which_condition_fails():

@@ -14,7 +14,7 @@ from leakgauge.attacks.features.reach import Reach, reaches
 from leakgauge.attacks.features.read import HiddenRead, Noisy, read_hidden
 from leakgauge.defenses import view_of
 from leakgauge.observation import Observation
-from leakgauge.tensors import Wire
+from leakgauge.tensors import Tensors, Wire
 from leakgauge.update import UpdateKind
 
 ARITHMETIC = 20.0
@@ -47,10 +47,13 @@ class HiddenTensors:
     why: Mapping[str, str]
 
 
-def read_all(observation: Observation, count: int, generator: torch.Generator) -> HiddenTensors:
+def read_all(
+    observation: Observation, count: int, generator: torch.Generator, gradient: Tensors | None = None
+) -> HiddenTensors:
     """Tries every tensor that a layer reads.
 
     Args:
+        gradient: which the update is a multiple of; `None` where it is one, or where none is known.
         count: examples that the update holds at most.
 
     Raises:
@@ -60,10 +63,13 @@ def read_all(observation: Observation, count: int, generator: torch.Generator) -
     network = Network.of(task, count)
     layers = [layer for layer in network.layers() if layer.weight in observation.update.tensors]
     reach = reaches(network, layers, task.data, generator)
-    sent = {layer.weight: observation.values(layer.weight) for layer in layers}
-    errors = entry_errors(observation, sent)
+    values = observation.update.tensors if gradient is None else gradient
+    raw = {layer.weight: observation.values(layer.weight) for layer in layers}
+    sent = {name: values[name].detach().double() for name in raw}
+    longer = {name: float(sent[name].norm() / t.norm().clamp_min(1e-300)) for name, t in raw.items()}
+    errors = {name: longer[name] * error for name, error in entry_errors(observation, raw).items()}
     gradients = {layer.weight: Noisy(layer.matrix(sent[layer.weight]), errors[layer.weight]) for layer in layers}
-    shifts = {k: observation.values(k) for k, t in observation.update.tensors.items() if t.ndim == 1}
+    shifts = {k: t.detach().double() for k, t in values.items() if t.ndim == 1}
     reads, why = [], {}
     groups: dict[Node, list[Layer]] = {}
     for layer in layers:

@@ -22,7 +22,6 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Cost, KnownFeatures, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
-from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 EXPLAINED = 1e-5
 """Squared relative residual below which an inversion has found what it was after; a wrong basin leaves 1e-3 or more."""
@@ -68,12 +67,8 @@ class Features:
         if observation.task.stochastic or observation.task.data.is_text:
             return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
         gradient = single_gradient(observation)
-        alone = observation
-        if gradient is not None:
-            sent = gradient_as_sent(observation, gradient)
-            alone = replace(observation, update=Update(sent, UpdateHeader(UpdateKind.GRADIENT, count)))
         try:
-            hidden = read_all(alone, count, generator)
+            hidden = read_all(observation, count, generator, gradient)
         except Untraceable as error:
             return Reconstruction.not_applicable(f"the forward pass is no graph: {error}")
         features = tuple(
@@ -150,13 +145,6 @@ def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
 
     first = descended(min(starts, key=lambda read: read.error))
     return first if starts[0].hidden in first.state.values else descended(starts[0])
-
-
-def gradient_as_sent(observation: Observation, gradient: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A gradient as the wire had it, where it was one: its type says how exact it is."""
-    if observation.update.header.kind is UpdateKind.GRADIENT:
-        return dict(observation.update.tensors)
-    return {k: t.to(observation.update.tensors[k].dtype) for k, t in gradient.items()}
 
 
 def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:

@@ -101,7 +101,8 @@ def test_a_linear_first_layer_gives_the_target_in_closed_form(protocol, least: f
     found = read(crafted("flat"), b, protocol=protocol, knows_training=knows_training)
     assert found.labels.tolist() == [TARGET]
     assert psnr(found, b.inputs[2:3]) > least
-    assert found.cost.gradient_evaluations == 0 or found.status is not Status.EXACT
+    if found.status is Status.EXACT:  # no search: one simulation a label that is tried
+        assert found.cost.gradient_evaluations <= b.labels.max() + 1
 
 
 def test_float32_and_clipping_do_not_blur_it() -> None:

@@ -16,6 +16,7 @@ from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.cut_short import CutShort
 from leakgauge.study.judging.flags import (
     ControlNotRecovered,
+    InputsOfLayer,
     MethodRaised,
     NoBetterThanPrior,
     NoGradient,
@@ -23,7 +24,7 @@ from leakgauge.study.judging.flags import (
     Uninformed,
     WeakerWins,
 )
-from leakgauge.study.judging.records import Attempted, Role, Trial
+from leakgauge.study.judging.records import Attempted, LayerRead, Role, Trial
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
@@ -117,6 +118,13 @@ def raising(rng: np.random.Generator) -> list[Trial]:
     return [*POWER, *(replace(t, tried=ends[i not in broken :]) for i, t in enumerate(made))]
 
 
+def features_alone(rng: np.random.Generator) -> list[Trial]:
+    """What a layer was given was read and proved on one client, and no picture came back on any."""
+    layer, client = LayerRead("layer4.0.conv1.weight", 1, 1e-6), int(rng.integers(8))
+    made = [trial(i, 10.0, defense="d") for i in range(8)]
+    return [*POWER, *(replace(t, layers=(layer,)) if i == client else t for i, t in enumerate(made))]
+
+
 FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
     broken_strongest: {WeakerWins},
     naive_wins: {WeakerWins},
@@ -127,6 +135,7 @@ FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
     torn: {RestartsDisagree},
     lucky_restart: {RestartsDisagree},
     raising: {MethodRaised},
+    features_alone: {InputsOfLayer},
 }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from leakgauge.attacks.recipes.information import image_information
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status, Tried
+from leakgauge.observation import Attack, Cost, KnownFeatures, Observation, Reconstruction, Status, Tried
 from leakgauge.task import DataSpec
 
 T = TypeVar("T")
@@ -105,6 +105,11 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
         blind=str(found.blind),
         restarts=tuple(float(v) for v in found.restarts),
         tried=tuple(Tried(str(t.name), Status(t.status), str(t.why), bool(t.raised)) for t in found.tried),
+        features=tuple(
+            replace(one, layer=str(one.layer), error=float(one.error))
+            for one in found.features
+            if isinstance(one, KnownFeatures) and _finite(one.error)
+        ),
     )
 
 

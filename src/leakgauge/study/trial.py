@@ -26,7 +26,7 @@ from leakgauge.study.contents import withheld_name
 from leakgauge.study.dealt import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.evaluate_texts import evaluate_texts
-from leakgauge.study.judging.records import Attempted, Trial
+from leakgauge.study.judging.records import Attempted, LayerRead, Trial
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.study.words import in_words
@@ -140,6 +140,9 @@ def run_trial(
         seconds=round(reconstruction.cost.seconds, 3),
         tokens=found.tokens,
         tried=tuple(Attempted(one.name, one.status.value, one.why, one.raised) for one in reconstruction.tried),
+        layers=tuple(
+            LayerRead(one.layer, len(one.maps), float(one.error)) for one in reconstruction.features if one.certified
+        ),
     )
     pictures = (
         ()

@@ -1,4 +1,4 @@
-"""HiddenTensors tensors that layers give away, and the examples behind them."""
+"""Hidden tensors that layers give away, and the examples behind them."""
 
 from __future__ import annotations
 

@@ -128,6 +128,22 @@ class MethodRaised:
         return f"{self.method} ended by an error in {self.trials} of {self.of} trials ({self.why})"
 
 
+@dataclass(frozen=True)
+class InputsOfLayer:
+    """What a layer was given was read and proved, and no picture came of it here: another attacker may make one."""
+
+    layer: str
+    examples: int
+    clients: int
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"what {self.layer} was given was read exactly for {self.examples} examples of {self.clients} clients: "
+            "features that tell whose data it was, though no picture came of them here"
+        )
+
+
 Flag = (
     Uninformed
     | BrokenElsewhere
@@ -138,6 +154,7 @@ Flag = (
     | NoBetterThanPrior
     | RestartsDisagree
     | MethodRaised
+    | InputsOfLayer
 )
 
 
@@ -156,6 +173,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
         *_prior(control if control is not None else group, found),
         *_disagree(group, control),
         *_raised(group, found),
+        *_layers(group, found),
     )
 
 
@@ -222,6 +240,21 @@ def _raised(group: TrialGroup, found: Finding) -> list[Flag]:
         times.update(broken.keys())
         first = broken | first
     return [MethodRaised(name, first[name], n, len(group.trials)) for name, n in times.items()]
+
+
+def _layers(group: TrialGroup, found: Finding) -> list[Flag]:
+    """The layer that was read for most examples, those of a client counted once."""
+    if found.level is Level.EXPOSED:
+        return []
+    most: dict[str, dict[int, int]] = {}
+    for trial in group.trials:
+        for one in trial.layers:
+            clients = most.setdefault(one.layer, {})
+            clients[trial.client] = max(clients.get(trial.client, 0), one.examples)
+    if not most:
+        return []
+    layer, clients = max(most.items(), key=lambda item: sum(item[1].values()))
+    return [InputsOfLayer(layer, sum(clients.values()), len(clients))]
 
 
 def _control(found: Finding, group: TrialGroup) -> list[Flag]:

@@ -128,6 +128,19 @@ class Attempted:
 
 
 @dataclass(frozen=True)
+class LayerRead:
+    """A layer whose input the attack read from the update and proved, for how many examples.
+
+    Attributes:
+        error: estimated relative error of what was read.
+    """
+
+    layer: str
+    examples: int
+    error: float
+
+
+@dataclass(frozen=True)
 class Trial:
     """One attack on one client's update.
 
@@ -137,6 +150,7 @@ class Trial:
         explained: of a captured update.
         tokens: of texts, what was read of them.
         tried: the methods of an attack of several, in order.
+        layers: whose input was read and proved, whether or not a picture came of it.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
     """
@@ -161,6 +175,7 @@ class Trial:
     explained: Explanation | None = None
     tokens: TokenScores | None = None
     tried: tuple[Attempted, ...] = ()
+    layers: tuple[LayerRead, ...] = ()
 
     @property
     def client(self) -> int:
@@ -241,6 +256,7 @@ class Trial:
             explained=None if found.get("explained") is None else Explanation.from_json(found["explained"]),
             tokens=None if found.get("tokens") is None else TokenScores(**found["tokens"]),
             tried=tuple(Attempted(**one) for one in found.get("tried", ())),
+            layers=tuple(LayerRead(**one) for one in found.get("layers", ())),
         )
 
 

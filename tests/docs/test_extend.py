@@ -10,7 +10,9 @@ import torch
 import yaml
 
 from docs.pages import blocks
+from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
+from leakgauge.draws import Draws
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, METRICS, OBJECTIVES
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
@@ -50,6 +52,11 @@ def test_the_blocks_run_in_order_and_the_objective_falls(written: Path) -> None:
     assert float(names["PSNR"]()(found.inputs, names["truth"].inputs)) > 20
     assert 0.9 < float(names["Correlation"]()(found.inputs, names["truth"].inputs)) <= 1
     assert OBJECTIVES["relative-l2"].build is names["RelativeL2"]
+    assert names["LocalTraining"](optimiser=names["optimiser"]).linear(4).decay == pytest.approx(-1e-3)
+    task, batch, client = names["task"], names["truth"], names["FedProx"](local_steps=1)
+    gradient = client_update(task, FedSGD(), batch, Draws(0)).tensors
+    for name, sent in client_update(task, client, batch, Draws(0)).tensors.items():
+        torch.testing.assert_close(sent, client.linear(1).factor * gradient[name])
 
 
 @pytest.mark.parametrize("block", blocks(PAGE, "yaml"), ids=str)

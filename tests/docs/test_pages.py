@@ -15,12 +15,15 @@ import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
+import leakgauge
 from docs.pages import ROOT, blocks
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Folder
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
+from leakgauge.observation import Status
+from leakgauge.step import losses, parts, targets
 from leakgauge.study.grammar import PlanConfig
 from leakgauge.study.trial import run_trial
 from leakgauge.study.written import resolve_plan
@@ -109,6 +112,28 @@ def test_the_readme_example_runs_and_recovers_the_photo(workplace: Path, capsys:
     exec(compile(block.text, str(block), "exec"), names)
     assert capsys.readouterr().out
     assert float(PSNR()(names["found"].inputs, names["batch"].inputs)) > 28
+
+
+def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks("docs/steps.md", "python"):
+        assert block.mark == "run"
+        exec(compile(block.text, str(block), "exec"), names)
+    assert capsys.readouterr().out
+    assert names["found"].status is Status.EXACT
+    for name, part in names["patient"].items():
+        torch.testing.assert_close(names["found"].parts[name], part, rtol=1e-3, atol=1e-3)
+    true = torch.bincount(names["mask"].flatten()) / names["mask"].numel()
+    torch.testing.assert_close(names["told"].shares["mask"].float(), true, rtol=0, atol=0.05)
+    torch.testing.assert_close(names["read"].parts["scan"].float(), names["scan"]["scan"], rtol=0, atol=0.05)
+    assert names["from_file"].parts["kind"].tolist() == names["scan"]["kind"].tolist()
+
+
+def test_the_page_on_steps_names_every_part_and_loss() -> None:
+    named = set(re.findall(r"`(\w+)", (ROOT / "docs/steps.md").read_text(encoding="utf-8")))
+    kinds = {name for room in (parts, targets) for name in vars(room) if name in leakgauge.__all__}
+    own = {name for name, f in vars(losses).items() if getattr(f, "__module__", "") == losses.__name__}
+    assert kinds | {name for name in own if name[0] != "_"} <= named
 
 
 def test_every_key_of_a_plan_is_explained() -> None:

@@ -280,7 +280,6 @@ def reproduce(item: str | None, quick: bool, kept: bool, json_file: Path | None,
     "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="At a time."
 )
 @click.option("--ray", metavar="ADDRESS", help="Attack on this Ray cluster instead: host:6379, or auto.")
-@click.option("--sarif", type=click.Path(path_type=Path), help="Also write it as SARIF, for code scanning.")
 @click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
 def frontier(plan: Path | None, output: Path, example: bool, **options: Any) -> None:
     """What each defence leaves to an attacker, beside what it costs: accuracy, bytes, time and privacy budget.

@@ -183,6 +183,23 @@ def test_no_certificate_is_wrong(defense, wire: torch.dtype, seed: int) -> None:
         assert found.status is not Status.EXACT or bool(found.certified.all())
 
 
+@pytest.mark.parametrize("defense", [NoDefense(), Clip(norm=0.01), noise(tensor_std=1.5e-4)], ids=str)
+@pytest.mark.parametrize(("activation", "classes", "seed"), [(nn.ReLU, 2, 0), (nn.ReLU, 2, 1), (nn.Tanh, 3, 0)])
+def test_a_mixture_at_a_length_that_its_rows_name_is_no_example(activation, classes: int, seed: int, defense) -> None:
+    """Examples of one label drove all units in one proportion; their mean at four times the length was certified."""
+    data = DataSpec((3, 2, 2), classes)
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 20), activation(), nn.Linear(20, classes))
+    if activation is nn.ReLU:
+        model[1].bias.data += 3  # so that all examples switch all units on
+    g = torch.Generator().manual_seed(seed)
+    b = Batch(torch.rand(4, *data.shape, generator=g), torch.full((4,), classes - 1))
+    found = peeled(Task.of(model, data), b, defense=defense)
+    if found.inputs is not None:
+        assert bool((psnr(found, b)[found.certified] > 40).all()), found.message
+    assert found.silent == 0  # each drives all units
+
+
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])
 def test_the_last_ones_come_off_sparse_directions(dtype: torch.dtype) -> None:
     # Centred inputs, so that no unit is one example's.

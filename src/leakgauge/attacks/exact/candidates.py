@@ -193,8 +193,8 @@ NEAR = 10 ** (-45 / 20)
 """Largest error of a proved example, in shares of the largest input: 45 dB."""
 
 
-def certify(state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:
-    """Which examples are proved.
+def shown(state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:
+    """Which examples the rows show, if the update's length is what it is taken to be.
 
     A row that is wholly explained repeats d + 1 numbers. Its own row makes an example, and one number of it tests the
     label: a test of relative width w passes a wrong candidate with a probability of about w. Each further row that the
@@ -213,3 +213,16 @@ def certify(state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tens
     chance = found.relative * tests
     whole = bool((state.explained | state.open).all())
     return near & (((rows >= 2) & ((chance <= 1) | whole)) | ((rows == 1) & (chance <= CHANCE)))
+
+
+def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:
+    """Which examples are proved: those that are `shown`, at a length that is known.
+
+    At the length that was sent, m examples in one proportion fail the test: their rows are m times as large as their
+    mixture's. A length that the rows themselves name is m times too long then, the mixture explains them, and no number
+    of rows or digits tells it from one example. But at a wrong length nothing is shown that is not a mixture of two or
+    more, and what one holds no other does. So a named length is proved where more examples are shown than half of the
+    batch.
+    """
+    proved = shown(state, found, tests)
+    return proved & (sums.told | (2 * proved.sum() > sums.examples))

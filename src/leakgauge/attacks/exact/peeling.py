@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from leakgauge.attacks.exact.candidates import candidates, certify, factors
+from leakgauge.attacks.exact.candidates import candidates, certify, factors, shown
 from leakgauge.attacks.exact.finisher import Finish, finish
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, refit, residual
 from leakgauge.attacks.exact.sums import Sums, Tail, scale_of, sums_of
@@ -72,11 +72,12 @@ def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> 
         if not go_on(index, state, tests // len(sums.labels)):
             stopped = True
             break
-    return Peeled(found, certify(state, found, tests), state, tests // len(sums.labels), stopped)
+    return Peeled(found, certify(sums, state, found, tests), state, tests // len(sums.labels), stopped)
 
 
 def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled]:
-    """As `peel`; where nothing is read at the stated length, at those that the rows agree on."""
+    """As `peel`; where nothing is read at the stated length, at those that the rows agree on: at the first that is
+    proved, or else at the one at which they show most."""
     first = peel(tail, sums, go_on)
     if len(first.found) or first.stopped:
         return sums, first
@@ -86,14 +87,19 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
     def go_on_from(index: int, state: Remainder, tried: int) -> bool:
         return go_on(index, state, spent + tried)
 
+    best, most = (sums, first), 0
     for factor in named:
-        other = replace(sums, scale=factor * sums.scale)
+        other = replace(sums, scale=factor * sums.scale, told=False)
         found = peel(tail, other, go_on_from)
         spent += found.tried
-        found = replace(found, tried=spent, certified=certify(found.state, found.found, spent * len(sums.labels)))
+        count = spent * len(sums.labels)
+        found = replace(found, certified=certify(other, found.state, found.found, count))
+        seen = int(shown(found.state, found.found, count).sum())
+        if seen > most or found.stopped:
+            best, most = (other, found), seen
         if bool(found.certified.any()) or found.stopped:
-            return other, found
-    return sums, replace(first, tried=spent)
+            break
+    return best[0], replace(best[1], tried=spent)
 
 
 def finished(
@@ -114,7 +120,7 @@ def finished(
     if search.found is None:
         return replace(peeled, search=search)
     found, state = refit(tail, sums, peeled.found.joined(search.found))
-    certified = certify(state, found, max(1, peeled.tried * len(sums.labels)))
+    certified = certify(sums, state, found, max(1, peeled.tried * len(sums.labels)))
     if int(certified.sum()) <= int(peeled.certified.sum()):
         return replace(peeled, search=replace(search, found=None))  # they explain less than they should
     return replace(peeled, found=found, state=state, certified=certified, search=search)
@@ -138,9 +144,9 @@ class Peeling:
     (`leakgauge.attacks.exact.residual`), accepted examples are fitted jointly after every round, and a certificate
     needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.candidates`).
 
-    Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length
-    (`leakgauge.attacks.exact.candidates`). By how much a known clipping of examples shortened each one's gradient, the
-    example tells (`leakgauge.attacks.exact.shortened`).
+    Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length, and more
+    than half of the batch must be read to prove it (`leakgauge.attacks.exact.candidates.certify`). By how much a known
+    clipping of examples shortened each one's gradient, the example tells (`leakgauge.attacks.exact.shortened`).
 
     Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
     leave no row to one example; so do more examples than the units can tell apart.
@@ -214,7 +220,7 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
     proved, examples, data = int(result.certified.sum()), sums.examples, observation.task.data
     explained = bool(result.state.explained.all())
     rest = examples - len(result.found)
-    silent = rest if explained and rest > 0 and not sums.noisy else 0
+    silent = rest if explained and rest > 0 and not sums.noisy and (sums.told or proved) else 0
     message = f"{proved} of {examples} examples certified"
     if len(result.found) > proved:
         message += f", {len(result.found) - proved} read without proof"

@@ -30,6 +30,7 @@ class Sums:
         labels: those that an example may have.
         examples: in the batch, B.
         clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
+        told: s is what the client is known to do, not what the rows name.
     """
 
     weight: Float[Tensor, "units d"]
@@ -43,6 +44,7 @@ class Sums:
     labels: Int[Tensor, " classes"]
     examples: int
     clip: Defense | None = None
+    told: bool = True
 
     @property
     def reach(self) -> float:

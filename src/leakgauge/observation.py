@@ -24,7 +24,7 @@ from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, Wire
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.normal import normal_form
+from leakgauge.view.normal import Obstacle, look_at, looked
 
 
 class Status(Enum):
@@ -63,6 +63,7 @@ class Step:
     gradient_evaluations: int
 
 
+VIEW = "the view in plain layers"  # name in `tried` of what looks for a network's layers before any method reads them
 OnStep = Callable[[Step], bool]
 """Called as a run goes on; an answer of True stops it with its best so far."""
 
@@ -76,12 +77,14 @@ class Tried:
         status: how it ended.
         why: one clause: what it found, what it lacked, or why it stopped.
         raised: it ended by an error, so that nothing is known of what it would have found.
+        opaque: it did not understand the network, so that what other methods do not find says nothing.
     """
 
     name: str
     status: Status
     why: str = ""
     raised: bool = False
+    opaque: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +174,10 @@ class Reconstruction:
             named |= task.layout.raw_targets(labels)
         return replace(self, parts=named)
 
+    def with_view(self, observation: Observation) -> Reconstruction:
+        """With what the view did not understand in `tried`."""
+        return replace(self, tried=tuple(dict.fromkeys((*self.tried, *observation.not_understood))))
+
     @staticmethod
     def not_applicable(message: str) -> Reconstruction:
         """No answer, because the observation lacks what `message` names."""
@@ -215,7 +222,7 @@ class ReadingAttack(ABC):
         """The read with the time it took."""
         del budget, compute, on_step
         began = time.perf_counter()
-        found = self.read(observation, generator)
+        found = self.read(observation, generator).with_view(observation)
         return replace(found, cost=Cost(found.cost.gradient_evaluations, time.perf_counter() - began))
 
 
@@ -329,20 +336,33 @@ class Observation:
         """The same in the plainest words: the network in the linear layers, convolutions and tables that it comes to,
         however it is spelt, and the update in theirs (`leakgauge.view.normal`). Every reader of layers reads this.
 
-        Inputs and labels mean the same in both. What the view cannot carry over (a defence that goes by names or
-        places, several steps of a layer that is computed from others) leaves the observation as it is.
+        Inputs and labels mean the same in both. What it cannot carry over (a defence that goes by names or places,
+        several steps of a layer that is computed from others) leaves the observation as it is.
         """
-        form = normal_form(self.task)
-        if form is None or not _carries_over(self, exact=form.exact):
-            return self
-        update, knowledge = self.update, self.knowledge
+        return self._viewed[0]
+
+    @property
+    def not_understood(self) -> tuple[Tried, ...]:
+        """What keeps the view from showing all of the network. It costs nothing: empty where nobody asked for it."""
+        look = looked(self.task)
+        found = () if look is None else (*look.obstacles, *self._viewed[1])
+        ended = Status.NOT_APPLICABLE, Status.FAILED
+        return tuple(Tried(VIEW, ended[one.opaque], one.sentence, opaque=one.opaque) for one in found)
+
+    @cached_property
+    def _viewed(self) -> tuple[Observation, tuple[Obstacle, ...]]:
+        form, update, knowledge = look_at(self.task).form, self.update, self.knowledge
+        if form is None:
+            return self, ()
+        if not _carries_over(self, exact=form.exact):
+            return self, (Obstacle("what client or defence did is not the same of plain layers", opaque=False),)
         tensors = form.tensors(update.tensors)
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
-            return self
+            return self, (Obstacle("the update is not finite in plain layers"),)
         found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)
         found.__dict__["view"] = found
         found.__dict__["origin"] = self
-        return found
+        return found, ()
 
     @cached_property
     def origin(self) -> Observation:
@@ -350,10 +370,7 @@ class Observation:
         return self
 
     def values(self, name: str) -> Tensor:
-        """One tensor of the update in float64, for reads in closed form.
-
-        Their squares vanish or overflow in half precision, whatever the update says in it.
-        """
+        """One tensor of the update in float64, for closed forms: squares vanish or overflow in half precision."""
         return self.update.tensors[name].detach().double()
 
     @property

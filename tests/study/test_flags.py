@@ -20,6 +20,7 @@ from leakgauge.study.judging.flags import (
     MethodRaised,
     NoBetterThanPrior,
     NoGradient,
+    NotUnderstood,
     RestartsDisagree,
     Uninformed,
     WeakerWins,
@@ -125,6 +126,13 @@ def features_alone(rng: np.random.Generator) -> list[Trial]:
     return [*POWER, *(replace(t, layers=(layer,)) if i == client else t for i, t in enumerate(made))]
 
 
+def opaque(rng: np.random.Generator) -> list[Trial]:
+    """What a parameter is used for is not understood."""
+    why = f"parameter `w{int(rng.integers(9))}` is used in a way that is not understood"
+    tried = (Attempted("the view in plain layers", "failed", why, raised=False, opaque=True),)
+    return [*POWER, *(replace(trial(i, 10.0, defense="d"), tried=tried) for i in range(8))]
+
+
 FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
     broken_strongest: {WeakerWins},
     naive_wins: {WeakerWins},
@@ -136,6 +144,7 @@ FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
     lucky_restart: {RestartsDisagree},
     raising: {MethodRaised},
     features_alone: {InputsOfLayer},
+    opaque: {NotUnderstood},
 }
 
 
@@ -192,7 +201,8 @@ def test_two_attacks_of_luck_do_not_convict_each_other() -> None:
 def test_what_was_tried_survives_the_record_and_an_error_is_told() -> None:
     broken = next(t for t in raising(np.random.default_rng(0)) if any(one.raised for one in t.tried))
     told = broken.to_json()
-    assert told["tried"][0] == {"name": "patches", "status": "failed", "why": "KeyError: 'logits'", "raised": True}
+    kept = {"name": "patches", "status": "failed", "why": "KeyError: 'logits'", "raised": True, "opaque": False}
+    assert told["tried"][0] == kept
     assert Trial.from_json(told).tried == broken.tried
     told.pop("tried")
     assert Trial.from_json(told).tried == ()  # of an earlier version

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from leakgauge.observation import Observation
 from leakgauge.risk.spectrum import rounded_levels, spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
@@ -26,6 +27,8 @@ class LintSeverity(Enum):
 
 SENT, UNSENT = "batchnorm-statistics", "statistics-assumed-local"
 """Rules on running statistics: those that are known to travel, and those of which nothing is said."""
+OPAQUE = "network-not-understood"
+"""Rule on a network that the reads of the lint see only in part."""
 MOVED = 0.5
 """Share of an embedding's rows above which weight decay or the like moved them, rather than what occurs."""
 
@@ -66,6 +69,16 @@ def lint_update(
     yield from () if rounded else _ranks(update, where, thinned)
     if task is None or not task.data.is_text:  # of texts the read of tokens says more
         yield from _embeddings(update, where, task)
+
+
+def lint_view(observation: Observation, where: str) -> Iterator[LintFinding]:
+    """What the view of the network did not understand, where a read has asked for it."""
+    for one in observation.not_understood:
+        if one.opaque:
+            hint = "write that part in linear layers, convolutions, tables and functions without parameters"
+            yield LintFinding(
+                OPAQUE, LintSeverity.MEDIUM, where, f"{one.why}: a read that finds nothing says little", hint
+            )
 
 
 def _header(update: Update, where: str) -> Iterator[LintFinding]:

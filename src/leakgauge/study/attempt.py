@@ -33,8 +33,9 @@ def attempt(
     """
     try:
         with undisturbed():
-            found = attack.reconstruct(observation.plain, generator, budget=budget, compute=compute)
-        return checked(found, observation.task.data)
+            plain = observation.plain
+            found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
+            return checked(found, observation.task.data).with_view(plain)
     except InputError as error:
         return Reconstruction(None, None, Status.FAILED, str(error))
     except FOREIGN as error:
@@ -104,7 +105,9 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
         certified=None if found.certified is None else found.certified.detach().cpu().bool(),
         blind=str(found.blind),
         restarts=tuple(float(v) for v in found.restarts),
-        tried=tuple(Tried(str(t.name), Status(t.status), str(t.why), bool(t.raised)) for t in found.tried),
+        tried=tuple(
+            Tried(str(t.name), Status(t.status), str(t.why), bool(t.raised), bool(t.opaque)) for t in found.tried
+        ),
         features=tuple(
             replace(one, layer=str(one.layer), error=float(one.error))
             for one in found.features

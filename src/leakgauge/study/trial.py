@@ -139,7 +139,9 @@ def run_trial(
         gradient_evaluations=reconstruction.cost.gradient_evaluations,
         seconds=round(reconstruction.cost.seconds, 3),
         tokens=found.tokens,
-        tried=tuple(Attempted(one.name, one.status.value, one.why, one.raised) for one in reconstruction.tried),
+        tried=tuple(
+            Attempted(one.name, one.status.value, one.why, one.raised, one.opaque) for one in reconstruction.tried
+        ),
         layers=tuple(
             LayerRead(one.layer, len(one.maps), float(one.error)) for one in reconstruction.features if one.certified
         ),

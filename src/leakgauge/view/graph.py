@@ -36,7 +36,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.affine import affine_bases, model_input, representatives
 from leakgauge.view.axes import Atom, cut
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished, remade
-from leakgauge.view.trace import TracedGradient, probe, trace
+from leakgauge.view.trace import TracedGradient, operation, probe, trace
 
 __all__ = ["Graph", "Group", "OuterSum", "traced"]
 
@@ -113,7 +113,8 @@ class Graph:
     """Products of all parameters of a task.
 
     Attributes:
-        unexplained: parameters whose gradient has another source than `products`, with what computes it.
+        unexplained: parameters whose gradient has another source than `products`, with what computes it; written in
+            place where the graph does not follow it too.
     """
 
     task: Task
@@ -263,7 +264,10 @@ def _graph(task: Task) -> Graph:
     finder = OuterProducts(colours)
     products: dict[fx.Node, list[str]] = {}
     unexplained: list[tuple[str, str]] = []
+    unseen = _writes_unseen(made, colours)
     for name, gradient in made.gradients.items():
+        if gradient is not None and gradient not in colours.behind and unseen:
+            unexplained.append((name, gradient.name))
         pending, seen = [] if gradient is None else [gradient], set[fx.Node]()
         while pending:
             node = pending.pop()
@@ -284,3 +288,10 @@ def _graph(task: Task) -> Graph:
         if finder.of(n)
     ]
     return Graph(task, made, colours, tuple(found), tuple(unexplained))
+
+
+def _writes_unseen(made: TracedGradient, colours: Colours) -> bool:
+    """Whether something behind the loss is written into a tensor that the graph takes for a constant. Only zeros for a
+    derivative, as of a rounding, are constants otherwise."""
+    writes = (n for n in made.code.graph.nodes if operation(n) == "copy_")
+    return any(n.args[0] not in colours.behind and n.args[1] in colours.behind for n in writes)

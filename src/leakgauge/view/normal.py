@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.func import grad
 
 from leakgauge.batch import Batch, DataSpec
-from leakgauge.errors import FOREIGN
+from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.effective import Effective, effective_layer
@@ -23,10 +23,12 @@ from leakgauge.view.graph import Graph, traced
 from leakgauge.view.plain import PlainNetwork, plain_network
 from leakgauge.view.trace import operation, probe, trace
 
-__all__ = ["NormalForm", "normal_form"]
+__all__ = ["Look", "NormalForm", "Obstacle", "look_at", "looked", "normal_form"]
 
 DRAWN = 3
 """Further traces of a model that draws at random."""
+NAMED = 3
+"""Parameters that a sentence names."""
 CLOSE = 1e-3
 """Gradients of both forms agree to so much of their largest entry."""
 
@@ -53,17 +55,78 @@ class NormalForm:
         return {k: found[k] for k in self.task.parameters}
 
 
-_FORMS: weakref.WeakKeyDictionary[Task, NormalForm | None] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True)
+class Obstacle:
+    """Why readers of layers see less of a network than there may be.
+
+    Attributes:
+        opaque: the network is not understood, so that what they do not find says nothing.
+    """
+
+    sentence: str
+    opaque: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What came of looking for a task's normal form.
+
+    Attributes:
+        form: `None` where the task is in plain layers already, or no such form is found.
+    """
+
+    form: NormalForm | None = None
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+_LOOKS: weakref.WeakKeyDictionary[Task, Look] = weakref.WeakKeyDictionary()
 
 
 def normal_form(task: Task) -> NormalForm | None:
-    """The normal form, made once; `None` where the task is in plain layers already, or no such form is found."""
-    if task not in _FORMS:
-        try:
-            _FORMS[task] = None if task.penalties or _is_plain_chain(task) else _made(task)
-        except FOREIGN:
-            _FORMS[task] = None
-    return _FORMS[task]
+    """The normal form; `None` where the task is in plain layers already, or no such form is found."""
+    return look_at(task).form
+
+
+def looked(task: Task) -> Look | None:
+    """What came of looking, where somebody has: it costs nothing."""
+    return _LOOKS.get(task)
+
+
+def look_at(task: Task) -> Look:
+    """Looks for the normal form, once."""
+    if task not in _LOOKS:
+        _LOOKS[task] = _look(task)
+    return _LOOKS[task]
+
+
+def _look(task: Task) -> Look:
+    if _is_plain_chain(task):
+        return Look()
+    if task.penalties:
+        return Look(
+            None, (Obstacle("layers are read as they are spelt: a penalty is added to the loss", opaque=False),)
+        )
+    try:
+        graph = traced(task)
+    except FOREIGN as error:
+        return Look(None, (Obstacle(f"the network's gradient could not be followed ({said(error)})"),))
+    found = _not_understood(graph)
+    try:
+        made = _made(task, graph)
+    except FOREIGN as error:
+        made = Obstacle(f"the network could not be rebuilt in plain layers ({said(error)})")
+    return Look(None, (*found, made)) if isinstance(made, Obstacle) else Look(made, found)
+
+
+def _not_understood(graph: Graph) -> tuple[Obstacle, ...]:
+    """One sentence on all parameters of which the graph does not explain the use."""
+    names = [f"`{name}`" for name in dict.fromkeys(name for name, _ in graph.unexplained)]
+    if not names:
+        return ()
+    if len(names) == 1:
+        return (Obstacle(f"parameter {names[0]} is used in a way that is not understood"),)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (Obstacle(f"parameters {', '.join(names[:NAMED])}{more} are used in a way that is not understood"),)
 
 
 def _is_plain_chain(task: Task) -> bool:
@@ -81,18 +144,19 @@ def _over_all(module: nn.Module | None, task: Task) -> bool:
     return isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == tuple(task.data.shape[1:])
 
 
-def _made(task: Task) -> NormalForm | None:
-    graph = traced(task)
-    if graph.trace.outputs is None or (task.stochastic and not _steady(graph)):
-        return None
+def _made(task: Task, graph: Graph) -> NormalForm | Obstacle | None:
+    if graph.trace.outputs is None:
+        return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
     layers = _layers(graph)
     if all(_is_plain(graph, layer) for layer in layers) and _is_spelt_plainly(graph):
         return None
+    if task.stochastic and not _steady(graph):
+        return Obstacle("the network could not be rebuilt in plain layers: it calls others each time that it draws")
     data, layers = _formatted(graph, layers)
     network = plain_network(graph, layers, data)
     form = Task.of(network.module, data, mode=task.mode, loss=task.loss, name=task.name)
     found = NormalForm(form, network, all(_is_exact(layer) for layer in layers))
-    return found if _same(task, found) else None
+    return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
 
 def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, tuple[Effective, ...]]:

@@ -37,7 +37,7 @@ from leakgauge.attacks.recipes.portfolio import Portfolio, joined, others, remai
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import VIEW, Observation, OnStep, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
@@ -191,7 +191,7 @@ class Auto:
             rest = others(self._search(portfolio, observation, ExactReads(), generator), proved)
         else:
             rest = portfolio.run("auto, of the rest", self, left, generator, note=False)
-            portfolio.tried += [replace(one, name=f"{one.name}, of the rest") for one in rest.tried]
+            portfolio.tried += [replace(one, name=f"{one.name}, of the rest") for one in rest.tried if one.name != VIEW]
         return joined(proved, rest, count)
 
     def _search(

@@ -32,6 +32,7 @@ class Portfolio:
         tried: in order.
         spent: gradient evaluations so far.
         ended: the status that ended the whole run, once one has.
+        seen: the observation of the first method.
     """
 
     budget: Budget
@@ -40,6 +41,7 @@ class Portfolio:
     tried: list[Tried] = field(default_factory=list)
     spent: int = 0
     ended: Status | None = None
+    seen: Observation | None = None
     _began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -64,6 +66,7 @@ class Portfolio:
         note: bool = True,
     ) -> Reconstruction:
         """Runs one method on a share of what is left of the budget, less a reserve, and notes how it ended."""
+        self.seen = self.seen or observation
         allowed, seconds = self.room, self.budget.seconds
         if allowed is not None:
             allowed = max(int(share * allowed) - reserve, 0)
@@ -105,7 +108,8 @@ class Portfolio:
     def answer(self, found: Reconstruction) -> Reconstruction:
         """The answer of the whole run."""
         cost = Cost(self.spent, time.perf_counter() - self._began)
-        return replace(found, cost=cost, tried=tuple(self.tried))
+        found = replace(found, cost=cost, tried=tuple(self.tried))
+        return found if self.seen is None else found.with_view(self.seen)
 
     def _from(self, spent: int) -> OnStep | None:
         asked = self.on_step

@@ -144,6 +144,19 @@ class InputsOfLayer:
         )
 
 
+@dataclass(frozen=True)
+class NotUnderstood:
+    """The network was not understood: what no attack read of it may be there all the same."""
+
+    why: str
+    trials: int
+    of: int
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.why}, in {self.trials} of {self.of} trials: finding nothing says little"
+
+
 Flag = (
     Uninformed
     | BrokenElsewhere
@@ -155,6 +168,7 @@ Flag = (
     | RestartsDisagree
     | MethodRaised
     | InputsOfLayer
+    | NotUnderstood
 )
 
 
@@ -174,6 +188,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
         *_disagree(group, control),
         *_raised(group, found),
         *_layers(group, found),
+        *_opaque(group, found),
     )
 
 
@@ -255,6 +270,13 @@ def _layers(group: TrialGroup, found: Finding) -> list[Flag]:
         return []
     layer, clients = max(most.items(), key=lambda item: sum(item[1].values()))
     return [InputsOfLayer(layer, sum(clients.values()), len(clients))]
+
+
+def _opaque(group: TrialGroup, found: Finding) -> list[Flag]:
+    if found.level is Level.EXPOSED:
+        return []
+    times = Counter(why for t in group.trials for why in dict.fromkeys(one.why for one in t.tried if one.opaque))
+    return [NotUnderstood(why, n, len(group.trials)) for why, n in times.items()]
 
 
 def _control(found: Finding, group: TrialGroup) -> list[Flag]:

@@ -119,12 +119,13 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Attempted:
-    """One method of an attack of several: how it ended, and whether by an error."""
+    """One method of an attack of several: how it ended, if by an error, if the network was opaque to it."""
 
     name: str
     status: str
     why: str
     raised: bool
+    opaque: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class Trial:
             scores=scores,
             controls=replace(controls, mean_image=(), other_client=other),
             trace=_ends(self.trace),
-            tried=tuple(one for one in self.tried if one.raised),
+            tried=tuple(one for one in self.tried if one.raised or one.opaque),
         )
 
     def to_json(self) -> dict[str, Any]:

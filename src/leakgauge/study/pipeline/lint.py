@@ -25,7 +25,7 @@ from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import NoGuarantee, Unit
 from leakgauge.privacy.one_update import Spent, in_words, spent_in_one_update
 from leakgauge.risk.hidden_inputs import hidden_inputs
-from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_update
+from leakgauge.risk.lint import OPAQUE, SENT, UNSENT, LintFinding, LintSeverity, lint_update, lint_view
 from leakgauge.study.dealt import Key
 from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
@@ -62,12 +62,16 @@ def lint_once(plan: Plan, folder: Path, *, anew: bool) -> tuple[list[LintFinding
 def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     """One client of each model, protocol and defence is simulated with the plan's first batch, and read."""
     seen: set[tuple[int, int, int, int]] = set()
+    opaque: set[LintFinding] = set()
     for key in plan.trials():
         setting = key.model, key.client, key.defense, key.batch if plan.rounds else 0
         if key.control or setting in seen:
             continue
         seen.add(setting)
-        yield from _setting(plan, key)
+        for finding in _setting(plan, key):
+            if finding.rule != OPAQUE or finding not in opaque:
+                yield finding
+            opaque.add(finding)
     for index, model in enumerate(plan.models):
         first = next((k for k in plan.trials() if k.model == index and not k.control), None)
         if first is not None:
@@ -126,6 +130,13 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     thinned = any(isinstance(step, EntryMask) for step in steps)
     kept = replace(update, buffers=None)
     yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
+    yield from _exact_reads(observation, draws, where)
+    yield from lint_view(observation, plan.models[key.model].label)
+
+
+def _exact_reads(observation: Observation, draws: Draws, where: str) -> Iterator[LintFinding]:
+    """The first read that certifies an example, after all that raised or came to no end."""
+    batch = observation.examples or 0
     for name, read in READS.items():
         try:
             found = read.reconstruct(observation, draws.generator(name), budget=Budget(seconds=READ_SECONDS))
@@ -136,11 +147,11 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             yield _not_read(where, f"{name} had not ended after {READ_SECONDS:g} s")
         proved = 0 if found.certified is None else int(found.certified.sum())
         if proved or (found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None)):
-            count = len(batch) if found.inputs is None else min(proved or len(found.inputs), len(batch))
-            what = f"{count} of {len(batch)} examples exactly"
+            count = batch if found.inputs is None else min(proved or len(found.inputs), batch)
+            what = f"{count} of {batch} examples exactly"
             if found.inputs is None:
                 whole = found.tokens is not None and found.tokens.whole
-                what = f"the tokens of all {len(batch)} examples exactly" if whole else "tokens of the examples"
+                what = f"the tokens of all {batch} examples exactly" if whole else "tokens of the examples"
             yield LintFinding(
                 "exact-read",
                 LintSeverity.HIGH,

@@ -45,7 +45,7 @@ class StepSearch:
         require(isinstance(self.client, LocalTraining), "client", f"is {type(self.client).__name__}", "give fedavg")
 
     @property
-    def candidates(self) -> tuple[FedAvg, ...]:
+    def candidates(self) -> tuple[LocalTraining, ...]:
         """Every number of epochs with every learning rate."""
         rates = self.rates or (self.client.optimiser.lr,)
         return tuple(
@@ -68,7 +68,7 @@ class StepSearch:
         if knowledge.local_training is not None or observation.update.header.kind is not UpdateKind.DELTA:
             return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         seed = int(torch.randint(2**31, (), generator=generator))
-        tries: list[tuple[FedAvg, Reconstruction]] = []
+        tries: list[tuple[LocalTraining, Reconstruction]] = []
         spent, seconds = 0, 0.0
         for candidate, share in self._shares(observation, budget):
             allowed = share(spent, seconds)
@@ -89,20 +89,22 @@ class StepSearch:
                 break
         return self._answer(tries, Cost(spent, seconds))
 
-    def _shares(self, observation: Observation, budget: Budget) -> Iterator[tuple[FedAvg, _Share]]:
+    def _shares(self, observation: Observation, budget: Budget) -> Iterator[tuple[LocalTraining, _Share]]:
         examples = observation.examples or 1
         prices = [candidate.steps(examples) for candidate in self.candidates]
         for index, candidate in enumerate(self.candidates):
             yield candidate, _Share(budget, prices[index], sum(prices[index:]))
 
-    def _answer(self, tries: list[tuple[FedAvg, Reconstruction]], cost: Cost) -> Reconstruction:
+    def _answer(self, tries: list[tuple[LocalTraining, Reconstruction]], cost: Cost) -> Reconstruction:
         if not tries:
             return Reconstruction(None, None, Status.OUT_OF_BUDGET, "the budget allowed no candidate", cost=cost)
         answered = [(candidate, found) for candidate, found in tries if found.inputs is not None]
         if not answered:
             return replace(tries[0][1], cost=cost)
         chosen, best = min(answered, key=lambda pair: _distance(pair[1]))
-        message = f"{chosen.epochs} local epochs at lr {chosen.lr:g}, of {len(answered)} candidates the nearest"
+        message = (
+            f"{chosen.epochs} local epochs at lr {chosen.optimiser.lr:g}, of {len(answered)} candidates the nearest"
+        )
         return replace(best, message=f"{message}; {best.message}".removesuffix("; "), cost=cost)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from leakgauge.errors import require
 
@@ -93,5 +94,12 @@ class Batch:
 
     @staticmethod
     def join(batches: list[Batch]) -> Batch:
-        """All examples of several clients, one client after the other."""
-        return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches]))
+        """All examples of several clients, one client after the other.
+
+        Soft labels have as many columns as the widest: the classes beyond have no weight in the others.
+        """
+        labels = [b.labels for b in batches]
+        if any(own.is_floating_point() and own.ndim == 2 for own in labels):
+            width = max(own.shape[1] for own in labels)
+            labels = [F.pad(own, (0, width - own.shape[1])) for own in labels]
+        return Batch(torch.cat([b.inputs for b in batches]), torch.cat(labels))

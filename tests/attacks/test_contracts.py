@@ -190,7 +190,8 @@ def test_reaches_what_it_should_and_beats_another_clients_update(case: Case) -> 
     mismatched = attack(case, observe(case, Batch(other.inputs, truth.labels)))
     assert found.status.has_result
     assert psnr(found, truth) >= case.min_psnr
-    assert mismatched.inputs is None or psnr(found, truth) > psnr(mismatched, truth) + 1
+    fewer = mismatched.inputs is None or len(mismatched.inputs) < case.n
+    assert fewer or psnr(found, truth) > psnr(mismatched, truth) + 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

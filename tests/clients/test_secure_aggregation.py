@@ -9,7 +9,20 @@ from cases import batch, task
 from leakgauge.attacks.adaptive.noise import known_scale
 from leakgauge.attacks.matching import Adam, Matching, Simulator
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
-from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, FedCDP, NoDefense, Soteria, TopK, fed_cdp, noise
+from leakgauge.clients.client import trained_on
+from leakgauge.defenses import (
+    Clip,
+    ClipExamples,
+    Compose,
+    Defense,
+    FedCDP,
+    MixUp,
+    NoDefense,
+    Soteria,
+    TopK,
+    fed_cdp,
+    noise,
+)
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
@@ -137,3 +150,11 @@ def test_noise_that_follows_each_clients_update_is_not_averaged_out_twice(defens
     assert 0.85 < stated / float(spread) < 1.15 * root
     if cohort == 1 and not isinstance(defense, FedCDP):
         assert stated == pytest.approx(float(spread), rel=0.15)
+
+
+def test_what_a_cohort_trained_on_is_told_where_its_clients_hold_different_classes() -> None:
+    b = Batch(torch.cat([batch(2).inputs, batch(2).inputs]), torch.tensor([0, 1, 2, 3]))
+    mixed = trained_on(COHORT, b, Draws(0), MixUp())
+    assert mixed.labels.shape == (4, 4)
+    assert mixed.labels.sum(1).tolist() == pytest.approx([1.0] * 4)
+    assert mixed.labels[0].tolist() == [1, 0, 0, 0]  # alone, and so mixed with nobody

@@ -55,7 +55,7 @@ def test_it_finds_what_an_attacker_who_knows_finds_and_a_wrong_guess_does_not() 
 
 def test_rates_are_candidates_too() -> None:
     search = StepSearch(attack=INNER, client=FedAvg(lr=9.0), epochs=(2, 4), rates=(0.01, 0.03))
-    assert [(c.epochs, c.lr) for c in search.candidates] == [(2, 0.01), (2, 0.03), (4, 0.01), (4, 0.03)]
+    assert [(c.epochs, c.optimiser.lr) for c in search.candidates] == [(2, 0.01), (2, 0.03), (4, 0.01), (4, 0.03)]
     assert run(search, observe(FedAvg(epochs=4, lr=0.03))).message.startswith("4 local epochs at lr 0.03")
 
 

@@ -63,7 +63,7 @@ def test_objects_mean_what_their_names_mean() -> None:
     ]
     for registry, spec, value in named:
         assert resolve(registry, spec, "part").value == resolve(registry, value, "part").value == value
-    assert label_of(CLIENTS, FedAvg(lr=0.05, epochs=2)) == "fedavg(epochs=2, lr=0.05)"
+    assert label_of(CLIENTS, FedAvg(lr=0.05, epochs=2)) == "local-training(optimiser=sgd(lr=0.05), epochs=2)"
     assert resolve(DEFENSES, {"loud": noise(relative=3.0)}, "defenses[0]").label == "loud"
     assert resolve(ATTACKS, {"ig": inverting_gradients(steps=5)}, "attacks[0]").label == "ig"
 

@@ -82,7 +82,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
-    assert {p.name for p in finished.iterdir()} == {"audit.sqlite", "lint.json", "report.html", "report.json"}
+    assert {p.name for p in finished.iterdir()} == {
+        "audit.sqlite",
+        "lint.json",
+        "report.html",
+        "report.json",
+        "sheet.html",
+    }
     report = json.loads((finished / "report.json").read_text())
     assert report["schema_version"] == 2
     ids = [trial["id"] for trial in report["trials"]]

@@ -61,7 +61,7 @@ def copy_of(finished: Path, to: Path) -> Path:
 
 def test_all_that_an_audit_writes_is_its_owners_alone(finished: Path) -> None:
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (finished, *finished.iterdir())}
-    assert modes == {"out": 0o700, FILE: 0o600, "report.json": 0o600, "report.html": 0o600}
+    assert modes == {"out": 0o700, FILE: 0o600, "report.json": 0o600, "report.html": 0o600, "sheet.html": 0o600}
 
 
 def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:

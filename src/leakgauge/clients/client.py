@@ -73,7 +73,7 @@ def trained_on(protocol: Protocol, batch: Batch, draws: Draws, defense: Defense)
         trained_on(protocol.client, Batch(x, y), protocol.draws_of(draws, client), defense)
         for client, (x, y) in enumerate(split)
     ]
-    return Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
+    return Batch.join(parts)
 
 
 def refuse_combination(protocol: Protocol, defense: Defense) -> None:

@@ -156,12 +156,12 @@ def test_says_what_is_missing() -> None:
     task, batch = Task.of(mlp(0), VECTOR), vectors([1, 2, 3])
     delta = client_update(task, FedAvg(), batch, Draws(0))
     silent = client_update(task, FedSGD(), batch, Draws(0), send_example_count=False)
-    probabilities = observe(nn.Sequential(mlp(0), nn.LogSoftmax(1)), VECTOR, batch, FedSGD())
+    bent = observe(nn.Sequential(mlp(0), nn.Tanh()), VECTOR, batch, FedSGD())
     cases = {
         "learning rate": Observation(task, delta, Knowledge()),
         "example count": Observation(task, silent, Knowledge()),
         "sends a gradient": Observation(task, delta, Knowledge(local_training=FedSGD())),
-        "nn.Linear": probabilities,
+        "nn.Linear": bent,
         "cannot share": Observation(
             task, client_update(task, FedSGD(), batch, Draws(0)), Knowledge(local_training=SecureAggregation(cohort=2))
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.labels.signals import ErrorSignals
 from leakgauge.attacks.labels.targets import targets_of
+from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.step.parts import BatchPart
@@ -82,7 +84,7 @@ def doors(task: Task, generator: torch.Generator) -> list[Door]:
     if not len(numbers):
         return []
     other[numbers] = one[numbers]
-    # One at a time, though BatchNorm in train mode refuses one: nothing is affine behind it.
+    # One at a time: BatchNorm in train mode refuses one, and nothing is affine behind it.
     seen = [_reached(task, x[None], layers) for x in (one, two, (one + two) / 2, other)]
     found = []
     for layer in layers:
@@ -113,7 +115,7 @@ def _reached(task: Task, flat: Float[Tensor, "n size"], layers: list[LinearLayer
 
         handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), suppress(*FOREIGN):  # what was reached before it refused was reached
             task.passed(task.parameters, task.buffers, flat.view(-1, *task.data.shape))
     finally:
         for handle in handles:

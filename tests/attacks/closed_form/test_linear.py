@@ -270,6 +270,17 @@ def test_rounded_entries_certify_nothing(spec, known: bool) -> None:
     assert psnr(found, b) < 40
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_noise_beside_signs_certifies_nothing(scaled: bool) -> None:
+    """The known deviation of the noise stood for the error of the signs too: a white picture was certified."""
+    b, t = batch(1, torch.float32), task("flat", dtype=torch.float32)
+    defense = resolve_defense([{"sign": {"scaled": scaled}}, {"noise": {"sigma": 7e-6}}], "defense").value
+    update = client_update(t, FedSGD(), b, Draws(0), defense=defense)
+    knowledge = Knowledge(example_count=1, local_training=FedSGD(), defense=defense)
+    found = LinearRead().reconstruct(Observation(t, update, knowledge), torch.Generator())
+    assert found.status is Status.CONVERGED, psnr(found, b)
+
+
 def test_known_labels_say_how_many_examples_there_are() -> None:
     t, b = task("flat", dtype=torch.float32), batch(1, torch.float32)
     update = client_update(t, FedSGD(), b, Draws(0))

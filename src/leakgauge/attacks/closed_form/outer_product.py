@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.defenses import AttackerView, steps_of
+from leakgauge.defenses import parts_of, steps_of
 from leakgauge.defenses.steps import EntryMask, Scale
 from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
@@ -161,7 +161,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         error * units[0] / units[1] * max(data.std) / data.range,
         fits,
         seen,
-        _one_size(weight.sent, observation) or _rounds(view),
+        _one_size(weight.sent, observation) or _rounds(observation),
         ambiguous and observation.knowledge.defense is None,
         selects and weight.support is not None and spare >= CHECKS,
         ROUNDED_UP * (least + hidden) * units[0] / units[1],
@@ -189,6 +189,10 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
     return min(low for low, _ in ends) / (1 - 1e-6) >= max(high for _, high in ends)
 
 
-def _rounds(view: AttackerView) -> bool:
-    """Whether the known defence states a likelihood that is neither of added noise nor of steps of known size."""
-    return view.log_likelihood is not None and view.noise_scale is None and view.rounding is None
+def _rounds(observation: Observation) -> bool:
+    """Whether a part of the known defence states a likelihood that is neither of added noise nor of steps of known
+    size. Each is asked by itself: what another adds or rounds says nothing of its error."""
+    known = observation.knowledge
+    parts = () if known.defense is None else parts_of(known.defense)
+    views = (noise_of(replace(observation, knowledge=replace(known, defense=part))) for part in parts)
+    return any(v.log_likelihood is not None and v.noise_scale is None and v.rounding is None for v in views)

@@ -310,8 +310,9 @@ class Task:
 
     def logits(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
-    ) -> tuple[Float[Tensor, "n outputs"], Tensors]:
-        """Model outputs for raw examples, and the buffers after the call (the given ones stay)."""
+    ) -> tuple[Float[Tensor, "answers outputs"], Tensors]:
+        """Model outputs, one row an example unless a hook answers for others, and the buffers after the call (the given
+        ones stay)."""
         if self.trains is not None:
             answers, fresh = self.passed(parameters, buffers, inputs)
             problem = "is not called as a whole by the loss, so that it has no logits"

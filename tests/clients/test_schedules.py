@@ -49,7 +49,7 @@ def test_a_cosine_is_torchs(inner: Optimiser, kind: str, options: dict[str, floa
 def test_a_plan_says_it_and_a_wrong_one_is_told() -> None:
     said = {"local-training": {"optimiser": {"scheduled": {"optimiser": {"sgd": {"lr": 0.1}}, "rates": [1, 0.5]}}}}
     made = resolve(CLIENTS, said, "clients[0]").value.optimiser
-    assert made == RateSchedule(optimiser=SGD(lr=0.1), rates=(1, 0.5))
+    assert made == RateSchedule(optimiser=SGD(lr=0.1), rates=(1.0, 0.5))
     assert not isinstance(made, SGD)
     assert made.with_rate(0.2).optimiser.lr == 0.2
     with pytest.raises(InputError, match="exactly one of the two"):

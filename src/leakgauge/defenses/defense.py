@@ -208,7 +208,7 @@ def mixes_examples(defense: Defense | None) -> bool:
 
 def kept_factor(defense: Defense | None, tensor: Tensor) -> float:
     """What entries of a tensor that were not left out were multiplied by, as far as that is known."""
-    return math.prod(step.factor(tensor) for step in steps_of(defense) if isinstance(step, EntryMask))
+    return math.prod((step.factor(tensor) for step in steps_of(defense) if isinstance(step, EntryMask)), start=1.0)
 
 
 def child_generator(generator: torch.Generator) -> torch.Generator:

@@ -47,6 +47,7 @@ def on_logits(loss: Loss, logits: Float[Tensor, "n outputs"], labels: Tensor) ->
         return loss(logits, labels)
 
 
+@runtime_checkable
 class TrainingStep(Protocol):
     """``(model, parts of a batch by name) → scalar``: what a training loop does with a batch before it calls
     ``backward``."""

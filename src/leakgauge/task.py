@@ -311,8 +311,7 @@ class Task:
     def logits(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
     ) -> tuple[Float[Tensor, "answers outputs"], Tensors]:
-        """Model outputs, one row an example unless a hook answers for others, and the buffers after the call (the given
-        ones stay)."""
+        """Model outputs, a row an example unless a hook answers for others, and the buffers after (the given stay)."""
         if self.trains is not None:
             answers, fresh = self.passed(parameters, buffers, inputs)
             problem = "is not called as a whole by the loss, so that it has no logits"

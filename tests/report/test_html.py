@@ -427,9 +427,10 @@ def test_keyboard_reaches_skip_link_toggle_and_sort(page: Any) -> None:
     actions(page).send_keys(keys.SPACE).perform()
     dark = page.execute_script(colour)
     assert dark != before
-    assert page.execute_script("return document.activeElement.getAttribute('aria-pressed')") == "true"
+    assert page.execute_script("return document.activeElement.textContent") == "Light mode"
     actions(page).send_keys(keys.SPACE).perform()
     assert page.execute_script(colour) == before
+    assert page.execute_script("return document.activeElement.textContent") == "Dark mode"
     page.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     )

@@ -80,7 +80,8 @@ class LocalTraining(Protocol):
             return None
         held = [an_epoch[i : i + self.accumulate] for i in range(0, len(an_epoch), self.accumulate)] * self.epochs
         weights = tuple(weight * len(part) / self.accumulate for weight, part in zip(told[0], held, strict=True))
-        return GradientSum(weights, tuple(sum(part) for part in held), told[1], self.clip is not None)
+        bound = None if self.clip is None else abs(told[0][0]) * self.clip
+        return GradientSum(weights, tuple(sum(part) for part in held), told[1], bound)
 
     @property
     def loop(self) -> LocalTraining:

@@ -38,13 +38,18 @@ class GradientSum:
         weights: of each step's gradient; below zero for a delta.
         sizes: examples of each step.
         decay: what weight decay adds, in shares of the broadcast parameters.
-        shortened: the gradient was multiplied by an unknown factor of at most one besides (clipped).
+        bound: greatest norm that a clip of the step leaves of the sum, decay apart; `None` without a clip.
     """
 
     weights: tuple[float, ...]
     sizes: tuple[int, ...]
     decay: float = 0.0
-    shortened: bool = False
+    bound: float | None = None
+
+    @property
+    def shortened(self) -> bool:
+        """Whether the gradient may have been multiplied by an unknown factor of at most one besides (clipped)."""
+        return self.bound is not None
 
     @property
     def total(self) -> float:

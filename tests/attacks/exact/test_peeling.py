@@ -8,7 +8,7 @@ from torch import nn
 
 from leakgauge.attacks.exact import Peeling, shortened
 from leakgauge.batch import Batch, DataSpec
-from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
+from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
@@ -198,6 +198,36 @@ def test_a_mixture_at_a_length_that_its_rows_name_is_no_example(activation, clas
     if found.inputs is not None:
         assert bool((psnr(found, b)[found.certified] > 40).all()), found.message
     assert found.silent == 0  # each drives all units
+
+
+@pytest.mark.parametrize("by_client", [True, False], ids=["the client's", "a defence's"])
+def test_a_clip_to_the_length_of_a_mixture_makes_it_no_example(by_client: bool) -> None:
+    """Examples of one label that drive all units in one proportion send their mixture's gradient, only longer."""
+    data, n = DataSpec((3, 2, 2), 2), 4
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 2)).double()
+    model[1].bias.data += 3  # so that all examples switch all units on
+    t, b = Task.of(model, data), Batch(torch.rand(n, *data.shape).double(), torch.ones(n, dtype=torch.long))
+    sent = client_update(t, FedSGD(), b, Draws(0)).tensors
+    mixture = Batch((sent["1.weight"][:1] / sent["1.bias"][0]).view(1, *data.shape), b.labels[:1])
+    alone = client_update(t, FedSGD(), mixture, Draws(0)).tensors
+    length, bound = (float(torch.cat([g.flatten() for g in u.values()]).norm()) for u in (sent, alone))
+    bound /= n
+    if by_client:
+        bound *= 1 + 1e-6 / length  # which `torch.nn.utils.clip_grad_norm_` adds to the length
+    client = LocalTraining(optimiser=SGD(lr=1.0), clip=bound if by_client else None)
+    found = peeled(t, b, protocol=client, defense=None if by_client else Clip(norm=bound))
+    assert found.inputs is not None
+    assert bool((psnr(found, b)[found.certified] > 40).all()), found.message
+
+
+@pytest.mark.parametrize("clip", [0.5, 2.0], ids=["it acts", "it does not"])
+def test_a_clip_takes_no_certificate_of_a_batch_that_is_read(clip: float) -> None:
+    b, t = examples(6), task()
+    whole = client_update(t, FedSGD(), b, Draws(0)).tensors
+    bound = clip * float(torch.cat([g.flatten() for g in whole.values()]).norm())
+    found = peeled(t, b, protocol=LocalTraining(optimiser=SGD(lr=1.0), clip=bound))
+    assert found.status is Status.EXACT
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32])

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from leakgauge.defenses import Defense
+from leakgauge.defenses import Defense, steps_of
+from leakgauge.defenses.steps import DefenseStage, EntryGrid, Noise, Scale
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire
 from leakgauge.tracing import LinearLayer
 from leakgauge.view.entries import SentTensor, noise_of, sent_decay
+
+SURE = 6.0
+"""Standard deviations of noise that hardly any entry exceeds."""
+
+CLIPPED = 0.9
+"""Share of its bound that what a clip shortened has at least: loops divide by the length and a small constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +38,7 @@ class Sums:
         labels: those that an example may have.
         examples: in the batch, B.
         clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
-        told: s is what the client is known to do, not what the rows name.
+        told: s is what the client is known to do: it is not what the rows name, and no clip may have shortened it.
     """
 
     weight: Float[Tensor, "units d"]
@@ -90,7 +98,27 @@ def sums_of(
         labels.to(device),
         examples,
         known.defense.without_noise() if known.defense and known.defense.acts_on_examples and reads_input else None,
+        not may_be_shortened(observation.origin),
     )
+
+
+def may_be_shortened(observation: Observation) -> bool:
+    """Whether a clip may have shortened the update: there is one, and what was sent is not surely below its bound."""
+    told, client = observation.linear, observation.knowledge.local_training
+    steps = [s for s in steps_of(observation.knowledge.defense) if s.stage is DefenseStage.UPDATE]
+    bounds = [step.bound for step in steps if isinstance(step, Scale)]
+    if told is not None and told.bound is not None:
+        own = (p.detach().double().norm() for p in observation.task.parameters.values())
+        bounds.append(told.bound - abs(told.decay) * math.hypot(*(float(norm) for norm in own)))
+    if not bounds:
+        return False
+    if not all(isinstance(step, Scale | Noise | EntryGrid) for step in steps) or (client and client.aggregates):
+        return True
+    view, norms = noise_of(observation), []
+    for name in observation.update.tensors:
+        entry = SentTensor.of(observation, name, view=view, decay=0.0)[...]
+        norms.append(float((entry.value.abs() + entry.hard + SURE * entry.sigma).norm()))
+    return math.hypot(*norms) >= CLIPPED * min(bounds)
 
 
 def scale_of(observation: Observation, examples: int) -> float | str:

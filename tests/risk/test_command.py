@@ -22,23 +22,10 @@ def test_says_the_count_and_the_rank(tmp_path: Path) -> None:
     assert code == 0
     found = json.loads(file.read_text())
     assert found["rank"]["low"] == found["rank"]["high"] == found["corrected"]["highest_rank"] == 123
-    assert found["corrected"]["needs"] == 4
     assert found["equations"] == 163
     assert [layer["unknowns"] for layer in found["layers"]] == [160, 12]
     assert "leaves 37 of 160 directions open" in text
     assert found["follows"].split(".")[0] in text
-
-
-def test_an_estimate_under_noise_is_bracketed(tmp_path: Path) -> None:
-    """In float32, as models are: the noise is measured in float64."""
-    file = tmp_path / "c.json"
-    words = ("{mlp: {hidden: [12], activation: sigmoid}}", "--batch", "1", "--shape", "1,4,4")
-    code, text = run(*words, "--noise", "0.01", "--json", str(file))
-    assert code == 0
-    found = json.loads(file.read_text())["under_noise"]
-    assert found["psnr"][0] <= found["psnr"][1]
-    assert "a grey picture 12.0" in text or "too wide" in text
-    assert run(*words, "--noise", "0")[0] == 2
 
 
 def test_full_rank_silent_units_and_open_brackets() -> None:
@@ -57,11 +44,9 @@ def test_full_rank_silent_units_and_open_brackets() -> None:
 def test_other_models_real_data_and_soft_labels() -> None:
     code, text = run("lenet", "--shape", "3x8x8", "--classes", "5", "--batch", "1", "--soft-labels")
     assert code == 0
-    assert "one hidden layer must have" not in text
     assert "rank 196 of 196" in text
     code, text = run("{one-convolution: {filters: 8}}", "--data", "{source: samples, size: 8}", "--batch", "2")
     assert code == 0
-    assert "one hidden layer must have" in text
     assert "rank 384 of 384" in text
 
 

@@ -130,7 +130,6 @@ def estimate(plan: Path, seconds: float, workers: int, json_file: Path | None) -
 @click.option("--soft-labels", is_flag=True, help="Labels are unknown and may be soft.")
 @click.option("--mode", type=click.Choice(("eval", "train")), default="eval", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and examples.")
-@click.option("--noise", type=float, help="Noise in shares of the update's norm: how well could it be estimated?")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the result to FILE.")
 def count(model: str, **options: Any) -> None:
     """Counts what one update of MODEL says about a batch: unknowns against equations, and the numerical rank.

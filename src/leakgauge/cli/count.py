@@ -20,8 +20,6 @@ from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS, typed
 from leakgauge.resolve import read_option, split
-from leakgauge.risk.bracket import Bracket, error_bracket, relative_noise
-from leakgauge.risk.counting import needed_rows
 from leakgauge.risk.hidden_inputs import HiddenInput, hidden_inputs, summary
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
@@ -44,7 +42,6 @@ def count_command(
     soft_labels: bool = False,
     mode: str = "eval",
     seed: int = 0,
-    noise: float | None = None,
     json_file: Path | None = None,
     console: Console | None = None,
 ) -> None:
@@ -55,18 +52,14 @@ def count_command(
     """
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise InputError("--json", f"no folder '{json_file.parent}'", "make it first")
-    require(not (noise and soft_labels), "--noise", "takes labels as known", "leave --soft-labels out")
     generator = torch.Generator().manual_seed(seed)
     task, examples, more = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
     counted = count_layers(task, batch, soft_labels=soft_labels)
     rank = update_rank(task, examples, generator, soft_labels=soft_labels, bound=counted.bound)
     told = replay(task, examples, generator)
     advice = measures(task, examples, more(), generator.clone_state()) if isinstance(told, Replay) and told.read else ()
-    bracket = None
-    if noise is not None:
-        bracket = error_bracket(task, examples, relative_noise(task, examples, noise, generator), generator)
     inside = hidden_inputs(task)
-    result = Count(task.name, batch, soft_labels, counted, rank, told, advice, noise, bracket, inside)
+    result = Count(task.name, batch, soft_labels, counted, rank, told, advice, inside)
     show(console or Console(), result)
     if json_file is not None:
         write_whole(json_file, json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
@@ -82,7 +75,6 @@ class Count:
         counted, rank: equations against unknowns, and the numerical rank at the given examples.
         replay: of the peeling; why it does not apply where it does not.
         measures: what would close that channel.
-        noise, bracket: share of the update's norm, and the error of the best estimate under it; `None` where not asked.
         hidden: layers and the batch up to which they give their inputs away.
     """
 
@@ -93,31 +85,18 @@ class Count:
     rank: Rank
     replay: Replay | str
     measures: tuple[Measure, ...]
-    noise: float | None
-    bracket: Bracket | None
     hidden: tuple[HiddenInput, ...] = ()
-
-    @property
-    def needs(self) -> int | None:
-        """Hidden units or filters that the corrected count asks for; `None` of other networks."""
-        net = self.counted.one_hidden
-        return None if net is None else needed_rows(net, self.batch, soft_labels=self.soft_labels)
 
     def to_json(self) -> dict[str, object]:
         """As the JSON file has it."""
-        net, rank, under = self.counted.one_hidden, self.rank, None
+        rank = self.rank
         tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in self.measures]
         exact = asdict(self.replay) | {"measures": tried} if isinstance(self.replay, Replay) else {"why": self.replay}
-        if self.bracket is not None and self.noise is not None:
-            says = {"psnr": self.bracket.psnr, "says": self.bracket.says(self.noise)}
-            under = {"noise": self.noise} | asdict(self.bracket) | says
         return {
             "model": self.model,
             "batch": self.batch,
             "labels": LABELS[self.soft_labels],
             "corrected": {
-                "has": None if net is None else net.rows,
-                "needs": self.needs,
                 "enough": self.counted.bound == self.counted.unknowns,
                 "highest_rank": self.counted.bound,
                 "unknowns": self.counted.unknowns,
@@ -128,7 +107,6 @@ class Count:
             "unknowns": self.counted.unknowns,
             "exact_reads": {"applies": isinstance(self.replay, Replay)} | exact,
             "hidden_inputs": [asdict(one) for one in self.hidden],
-            "under_noise": under,
             "follows": follows(self.counted, rank, self.batch),
         }
 
@@ -170,24 +148,19 @@ def show(console: Console, result: Count) -> None:
     total = sum(layer.independent for layer in counted.layers)
     table.add_row("all", "", str(counted.equations), str(total), f"{counted.unknowns} in the batch", style="bold")
     console.print(table)
-    noisy = [] if result.bracket is None or result.noise is None else result.bracket.says(result.noise)
-    for line in (*_counts(result), *_exact_lines(result), *summary(result.hidden, batch), *noisy):
+    for line in (*_counts(result), *_exact_lines(result), *summary(result.hidden, batch)):
         console.print(Text(line))
     console.print(Text(follows(counted, result.rank, batch), style="bold"))
 
 
 def _counts(result: Count) -> list[str]:
-    net, rank = result.counted.one_hidden, result.rank
+    rank = result.rank
     ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
     faint = "" if rank.conditioning is None else f", faintest {rank.conditioning:.1e} of the strongest"
-    ranks = [
+    return [
         f"highest rank by counting: {result.counted.bound} of {result.counted.unknowns}",
         f"numerical rank: {ends} of {rank.unknowns} ({rank.how}{faint})",
     ]
-    if net is None:
-        return ranks
-    what = "filters" if net.positions > 1 else "units"
-    return [f"count: one hidden layer must have {result.needs} {what} or more, has {net.rows}", *ranks]
 
 
 def _exact_lines(result: Count) -> list[str]:

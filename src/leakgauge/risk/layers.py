@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.risk.counting import OneHidden, highest_rank, low_rank, unknown_labels
+from leakgauge.risk.counting import highest_rank, low_rank, unknown_labels
 from leakgauge.task import Task, cross_entropy
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -40,14 +40,12 @@ class ModelCount:
         gate: whether the input reaches the loss through the first layer alone.
         unknowns: numbers in the examples, and B·(n₂ − 1) for soft labels.
         bound: a rank that the update's Jacobian cannot exceed.
-        one_hidden: the model as a network of one hidden layer, `None` where it is another.
     """
 
     layers: tuple[LayerCount, ...]
     gate: bool
     unknowns: int
     bound: int
-    one_hidden: OneHidden | None
 
     @property
     def equations(self) -> int:
@@ -110,10 +108,7 @@ def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelC
             bias=first.module.bias is not None,
         )
         bound = min(bound, sharper)
-    one_hidden = _one_hidden(calls) if gate and not missing else None
-    return ModelCount(
-        layers=tuple(layers), gate=gate, unknowns=batch * inputs + free, bound=bound, one_hidden=one_hidden
-    )
+    return ModelCount(layers=tuple(layers), gate=gate, unknowns=batch * inputs + free, bound=bound)
 
 
 def _trace(task: Task) -> tuple[list[_Call], Tensor, bool]:
@@ -169,22 +164,3 @@ def _plain(call: _Call) -> bool:
     if isinstance(module, _CONVOLUTIONS):
         return call.times == 1 and module.groups == 1
     return call.times == 1 and isinstance(module, nn.Linear)
-
-
-def _one_hidden(calls: list[_Call]) -> OneHidden | None:
-    if len(calls) != 2 or not all(_plain(c) and getattr(c.module, "bias", None) is not None for c in calls):
-        return None
-    first, last = calls
-    weight, head = first.module.weight, last.module.weight
-    assert isinstance(weight, Tensor)
-    assert isinstance(head, Tensor)
-    # Pooling or the like between the two would make another network of it.
-    if not isinstance(last.module, nn.Linear) or last.inputs != first.output[0].numel() or last.rows != 1:
-        return None
-    return OneHidden(
-        inputs=first.inputs,
-        rows=weight.shape[0],
-        columns=weight[0].numel(),
-        positions=first.rows,
-        classes=head.shape[0],
-    )

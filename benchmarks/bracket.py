@@ -1,4 +1,7 @@
-"""How well a batch can be estimated from a noisy update, without an attack: a bracket around a linearised bound."""
+"""How well a batch can be estimated from a noisy update: a bracket around a linearised bound.
+
+`python benchmarks/bracket.py` brackets photo 0 of the samples on a LeNet, for two sizes of noise.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
 from leakgauge.clients import FedSGD, Protocol, raw_update
+from leakgauge.data import Samples, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
+from leakgauge.models import lenet
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, forward_mode
 
@@ -232,3 +237,18 @@ def _quadrature(alphas: list[float], betas: list[float]) -> float:
     values = torch.zeros(b.shape[1], dtype=torch.float64)
     values[: len(sizes)] = sizes.square()
     return float((weights / (1 + values)).sum())
+
+
+def main() -> None:
+    """Prints the bracket for noise of .01 and .1 of the update's norm."""
+    source = Samples(size=16)
+    torch.manual_seed(0)
+    task, batch = Task.of(lenet(size=16), spec(source)), source.read([0])
+    for share in (0.01, 0.1):
+        generator = torch.Generator().manual_seed(0)
+        found = error_bracket(task, batch, relative_noise(task, batch, share, generator), generator)
+        print(*found.says(share), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -106,10 +106,10 @@ def now(device: str) -> float:
 
 
 def measured(row: Row, device: str, steps: int, *, quick: bool) -> Iterator[dict[str, Any]]:
-    """Step by step, then recorded, twice in turn."""
+    """Twice."""
     batch = row.few if quick else row.batch
     seen, _ = observed(row, batch)
-    for capture in (None, 2, None, 2):
+    for _ in range(2):
         clock = Clock(device, warm=4)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -118,7 +118,7 @@ def measured(row: Row, device: str, steps: int, *, quick: bool) -> Iterator[dict
             seen,
             torch.Generator().manual_seed(0),
             budget=budget,
-            compute=Compute(device=device, capture=capture),
+            compute=Compute(device=device),
             on_step=clock,
         )
         yield {
@@ -126,7 +126,6 @@ def measured(row: Row, device: str, steps: int, *, quick: bool) -> Iterator[dict
             "size": row.size,
             "batch": batch,
             "restarts": row.restarts,
-            "step": "eager" if capture is None else "recorded",
             "evaluations_a_second": round(row.restarts * clock.steps / max(clock.ended - clock.began, 1e-9), 2),
             "peak_mib": torch.cuda.max_memory_allocated() // 2**20 if device == "cuda" else None,
             "objective": found.objective,
@@ -134,14 +133,14 @@ def measured(row: Row, device: str, steps: int, *, quick: bool) -> Iterator[dict
         }
 
 
-def to_20_db(device: str, capture: int | None) -> dict[str, Any]:
+def to_20_db(device: str) -> dict[str, Any]:
     """`auto` on LeNet, and the seconds until its answer is at 20 dB, found by halving the evaluations it may spend."""
     seen, photos = observed(ROWS[0], 1)
 
     def run(evaluations: int) -> Reconstruction:
         until = Budget(gradient_evaluations=600)
         stop: Callable[[Step], bool] = lambda step: step.gradient_evaluations >= evaluations  # noqa: E731
-        compute = Compute(device=device, capture=capture)
+        compute = Compute(device=device)
         return Auto().reconstruct(seen, torch.Generator().manual_seed(0), budget=until, compute=compute, on_step=stop)
 
     for evaluations in (50, 100, 200, 400, 600):
@@ -150,8 +149,7 @@ def to_20_db(device: str, capture: int | None) -> dict[str, Any]:
         spent = now(device) - began
         if found.inputs is not None and float(PSNR()(found.inputs.float(), photos.inputs)) >= 20:
             break
-    step = "eager" if capture is None else "recorded"
-    return {"network": "lenet, auto to 20 dB", "step": step, "seconds": round(spent, 3), "evaluations": evaluations}
+    return {"network": "lenet, auto to 20 dB", "seconds": round(spent, 3), "evaluations": evaluations}
 
 
 def main() -> None:
@@ -186,8 +184,7 @@ def main() -> None:
         except RuntimeError as error:  # out of memory and what else a device says
             write({"network": row.name, "size": row.size, "restarts": row.restarts, "error": str(error)[:200]})
     if not given.quick:
-        for capture in (None, 30):
-            write(to_20_db(given.device, capture))
+        write(to_20_db(given.device))
 
 
 if __name__ == "__main__":

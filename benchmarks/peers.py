@@ -188,9 +188,7 @@ def _ours(case: Case, seen: Observation, truth: Batch) -> Callable[[], tuple[Wat
             attack = auto.choice(seen.task, generator, evaluations=case.evaluations, examples=case.batch)
             minimiser = Watched(attack.minimiser, lambda _: 0.0, 0.0, noted=lambda z: watch.look(z, highest=False))
             attack = replace(attack, minimiser=minimiser)
-        # What is timed is a step of a long run, so it is recorded before the clock starts.
-        compute = Compute(capture=1) if case.kind == "steps" else Compute()
-        found = attack.reconstruct(seen, generator, budget=budget, compute=compute, on_step=on_step)
+        found = attack.reconstruct(seen, generator, budget=budget, on_step=on_step)
         watch.count = found.cost.gradient_evaluations
         assert found.inputs is not None
         return watch, seen.task.data.normalise(found.inputs)

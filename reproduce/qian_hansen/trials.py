@@ -103,7 +103,7 @@ def score(
         seen,
         Draws(seed).generator("attack"),
         budget=Budget(gradient_evaluations=budget),
-        compute=Compute(device=device, capture=None if watch else Compute.capture),
+        compute=Compute(device=device),
     )
     batch = told
     seconds = time.perf_counter() - started

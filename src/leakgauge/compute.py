@@ -38,9 +38,6 @@ class Compute:
         dtype: working precision of attacks that do not ask for another.
         threads: intra-op threads that `apply` sets.
         chunk: restarts evaluated in one vmap; `None` for all of them.
-        capture: steps of a search after which the next one is recorded and then repeated without Python and autograd
-            (`leakgauge.attacks.matching.captured`), the same numbers in less time. Recording takes as long as some
-            hundreds of steps of a small network save; `None` never records.
         memory: most bytes that a step of a search may take beside what is there. Restarts are evaluated in chunks that
             fit; where not even one does, the attack fails and names the bytes. `None`: nine tenths of what the device
             has free when the search begins.
@@ -50,7 +47,6 @@ class Compute:
     dtype: torch.dtype = torch.float32
     threads: int = 1
     chunk: int | None = None
-    capture: int | None = 300
     memory: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,8 +60,6 @@ class Compute:
         require(self.threads > 0, "threads", f"is {self.threads}", "give a positive number")
         require(self.chunk is None or self.chunk > 0, "chunk", f"is {self.chunk}", "give a positive number")
         require(self.memory is None or self.memory > 0, "memory", f"is {self.memory}", "give a number of bytes")
-        right = self.capture is None or self.capture >= 0
-        require(right, "capture", f"is {self.capture}", "give a number of steps, or none")
 
     def apply(self) -> None:
         """Sets threads, passive waiting and flush-to-zero for this process. Called by entry points only."""

@@ -32,10 +32,7 @@ from leakgauge.attacks.recipes import (
     qian_hansen,
     rog,
 )
-from leakgauge.attacks.recipes.adam_ratios import AdamRatios
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
-from leakgauge.clients.local_training import LocalTraining
-from leakgauge.clients.optimisers import Adam as ClientAdam
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, NoDefense, TopK
 from leakgauge.draws import Draws
@@ -73,7 +70,6 @@ def painter() -> nn.Module:
 
 SMOOTH = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=250))
 SHUFFLED = FedAvg(epochs=1, batch_size=1, lr=0.1, shuffle=True)
-TWICE = LocalTraining(optimiser=ClientAdam(lr=0.001), epochs=2)
 CASES = (
     Case("closed-form", LinearRead(), "flat", min_psnr=100),
     Case("closed-form", LinearRead(), "flat", protocol=FedAvg(epochs=3, lr=0.1), min_psnr=100),
@@ -100,7 +96,6 @@ CASES = (
     Case("adapted", Adapted(attack=SMOOTH), defense=NoDefense(), min_psnr=25),
     Case("server-read", ServerRead()),
     Case("order-search", OrderSearch(attack=SMOOTH, heat=5), n=2, protocol=SHUFFLED, min_psnr=12),
-    Case("adam-ratios", AdamRatios(iterations=150), protocol=TWICE, min_psnr=12),
     Case("rog", rog(steps=40, factor=2)),
 )
 ELSEWHERE = {

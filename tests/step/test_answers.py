@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.clients import FedSGD, client_update
-from leakgauge.compute import Budget, Compute
+from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation, ReadingAttack, Reconstruction, Status
@@ -210,7 +211,7 @@ class Raising(ReadingAttack):
 
 def test_a_method_that_raises_is_noted_and_ends_no_other() -> None:
     observation, _ = observe(Answering(WAYS["tensor"]), 2)
-    portfolio = Portfolio(Budget(), Compute(), None)
+    portfolio = Portfolio(Effort(torch.Generator()))
     found = portfolio.run("broken", Raising(), observation, torch.Generator(), note=False)
     assert found.status is Status.FAILED
     assert portfolio.asked("question", lambda: [][1], "otherwise") == "otherwise"

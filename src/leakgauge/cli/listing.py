@@ -63,7 +63,7 @@ REGISTRIES: dict[str, Registry] = {
 INSPECTS = "these are the rules of `leakgauge inspect`; `leakgauge lint PLAN` explains what it finds itself"
 
 PARTS_OF_AUTO = frozenset(
-    {"adam-ratios", "adapted", "closed-form-batch", "order-search", "patches", "rank-one", "row-space", "span-read"}
+    {"adapted", "closed-form-batch", "order-search", "patches", "rank-one", "row-space", "span-read"}
 )
 """Attacks that `auto` is made of, shown with --all."""
 

@@ -80,7 +80,7 @@ def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]
     for part in parts:
         found, name = counter_to(part), type(part).__name__
         if isinstance(found, Counter):
-            missing = found.missing(part, seen) if isinstance(seen, Observation) else ""
+            missing = found.lacks(part, seen) if isinstance(seen, Observation) else ""
             known.append(CounterUsed(name, found.name, True, missing, found.because))
         else:
             known.append(CounterUsed(name, None, False, "", found.reason))

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.labels.tried import tried_labels
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.exact_reads import read_exactly
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
-from leakgauge.compute import Budget, Compute
+from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import (
     DPSGD,
@@ -97,7 +98,7 @@ def test_the_only_example_is_searched_for_from_a_read_that_explains_much_more_th
     photos = Samples()
     torch.manual_seed(0)
     t = Task.of(mlp(hidden=(64,), shape=photos.shape, activation="relu"), spec(photos))
-    portfolio = Portfolio(Budget(), Compute(), None)
+    portfolio = Portfolio(Effort(torch.Generator()))
     observation = seen(t, photos.read([0]), noise(relative=relative))
     read = read_exactly(portfolio, observation, torch.Generator().manual_seed(0))
     assert read.proved is None

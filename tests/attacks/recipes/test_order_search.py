@@ -70,24 +70,6 @@ def test_labels_that_came_by_count_have_no_order_either() -> None:
     assert found.labels.tolist() == b.labels.tolist()
 
 
-def test_each_example_starts_from_what_the_last_layer_says_of_its_step() -> None:
-    """Where the order is known as well; the update is explained better than from a start at random."""
-    begun, plain = [], []
-    for draws, given in enumerate((False, True)):
-        observation, visited = seen(CLIENT, draws=draws)
-        if given:
-            ordered = replace(CLIENT, shuffle=False)
-            known = replace(observation.knowledge, local_training=ordered, labels=torch.tensor(visited))
-            observation = replace(observation, knowledge=known)
-        found = run(OrderSearch(attack=INNER), observation, 160)
-        assert found.labels is not None
-        assert found.labels.tolist() == visited
-        assert found.cost.gradient_evaluations <= 160
-        begun.append(found.objective)
-        plain.append(run(OrderSearch(attack=INNER, alone=0), observation, 160).objective)
-    assert sum(begun) < sum(plain)
-
-
 @dataclass(frozen=True)
 class Counting:
     """Notes what it was given; its objective says nothing."""

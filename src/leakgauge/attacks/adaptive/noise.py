@@ -32,9 +32,6 @@ from leakgauge.defenses import (
     DPSGD,
     AttackerView,
     ClientDP,
-    Clip,
-    ClipExamples,
-    ClipLayers,
     Compose,
     Defense,
     FedCDP,
@@ -107,7 +104,7 @@ Larger pictures are smoother; an attacker's own (`Knowledge.public_data`) are me
 
 STRENGTH = 0.3
 """Of the prior, in shares of the literal one. Differences of neighbours are counted twice (along x and y) and are not
-independent. At relative noise .3 and 1, 0.3 gave more than 1 on each of two images."""
+independent."""
 
 LEAD = 10.0
 """The variation falls from this many times its last weight, or from the attack's own first weight."""
@@ -119,10 +116,8 @@ class Whitened(Objective):
     half their squared distance in units of the observed one's square where the length counts (not `scale_free`).
 
     Near the truth −log of the Gaussian likelihood at the simulated update's best length, ½(1 − cos²), in the units of
-    the cosine, so that weights of priors mean the same. Tensors with less noise count for more. With the length left
-    to the search, one client of three ended at 17.6 dB under noise of .1, below the naive attack's 24.5; so it has
-    25.1 (`auto`, untrained LeNet, 200 evaluations). Where the base compares lengths they count here as well: see
-    `Likelihood`.
+    the cosine, so that weights of priors mean the same. Tensors with less noise count for more. Where the base
+    compares lengths they count here as well: see `Likelihood`.
     """
 
     scale: Tensors
@@ -163,10 +158,6 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     One label is read from weight and bias of the classifier together (`UnderNoise`).
 
     The clipping of dp-sgd and fed-cdp is in every simulation; their noise is not.
-
-    Measured on an untrained LeNet with `auto`'s own parts, 300 evaluations, one example, two test images of CIFAR-10
-    each: under noise as large as the update 10.9 and 13.2 dB naive, 14.9 and 20.0 adapted; under dp-sgd with norm 1
-    and multiplier .01, 9.3 and 12.2 naive, 13.8 and 19.4 adapted. The mean colour gives 9.8 and 16.4.
     """
     del defense
     # Who knows the draws simulates the noise itself: none is left to allow for.
@@ -184,19 +175,6 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
         return attack
     objective = Whitened(scale, scale_free=ignores_length(attack.objective, observation))
     return replace(attack, objective=objective, prior=heavier)
-
-
-@counters(
-    Clip,
-    ClipExamples,
-    ClipLayers,
-    name="simulated-clipping",
-    because="clipping is differentiable and part of every simulation; a cosine does not notice that of a whole update",
-)
-def against_clipping(attack: Matching, defense: Defense, observation: Observation) -> Matching:
-    """The attack as it is."""
-    del defense, observation
-    return attack
 
 
 def _positive(scale: Tensors) -> Tensors:

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.adaptive.mixup import (
     FeatureSpan,
-    levenberg_marquardt,
+    fitted,
     single_gradient,
 )
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
@@ -41,8 +41,7 @@ class BottleneckDraw(Hidden):
         buffer: its name in the model.
         size: width of the bottleneck.
         first: where it starts; the mean of its prior, zero, unless given.
-        weight: of its prior, ½·mean ε². None by default: one draw is fixed by the decoder's gradient, and the prior
-            did not help (27.5 dB with 1e-3, 27.8 dB without, one image).
+        weight: of its prior, ½·mean ε². None by default: one draw is fixed by the decoder's gradient.
     """
 
     buffer: str
@@ -105,7 +104,7 @@ def read_codes(
     """b of each of several examples, from the gradient of the classifier that reads the bottleneck.
 
     ∂L/∂W = (1/n) Σᵢ (softmax(W hᵢ + c) − yᵢ) hᵢᵀ, so its n leading right singular vectors span what enters the
-    classifier, hᵢ = decoder(bᵢ). Their n² coordinates are solved for (Levenberg–Marquardt, from normal draws of b); the
+    classifier, hᵢ = decoder(bᵢ). Their n² coordinates are solved for by least squares (from normal draws of b); the
     decoder's least squares then give bᵢ. A classifier without bias has c = 0 and one equation an output less.
     Examples of equal labels come in any order.
 
@@ -127,7 +126,7 @@ def read_codes(
 
     for _ in range(tries):
         codes = torch.randn((n, decoder[0].shape[1]), generator=generator, dtype=torch.float64)
-        found, cost = levenberg_marquardt(misfit, (F.linear(codes, *decoder) @ span.basis.T).flatten(), 60)
+        found, cost = fitted(misfit, (F.linear(codes, *decoder) @ span.basis.T).flatten(), 60)
         if cost < UNEXPLAINED:
             solved: Tensor = torch.linalg.lstsq(decoder[0], (found.view(n, n) @ span.basis - decoder[1]).T).solution.T
             return solved
@@ -196,12 +195,6 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
     the global cosine then hardly sees. Other objectives than the cosine are left as they are. ε is one
     variable an example, so it is shared by the steps of a FedAvg client, and left to a draw of the attacker's own
     where steps see parts of the batch.
-
-    Measured on an untrained LeNet, bounded L-BFGS, 300 evaluations, one CIFAR-10 image (the mean image: 12.5 dB):
-    undefended 34.8 dB, naive 9.8, this 28.5. ε alone, from zero and with the global cosine, 19.6; each tensor alike
-    alone 14.0. Two images, as many evaluations: undefended 26.4 and 27.7, this 18.9 and 17.6, not converged; from zero
-    17.4 and 15.0. Where ε cannot be a variable (two images in batches of one, shuffled), matching the mean of 2 or 4
-    simulations with draws of the attacker's own (`Matching.draws`) recovers no more than one draw does: 9 to 12 dB.
     """
     if isinstance(attack.objective, Cosine):
         attack = replace(attack, objective=CosinePerTensor())

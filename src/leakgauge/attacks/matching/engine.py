@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
 from leakgauge.attacks.matching.balanced import Balanced, Pull
 from leakgauge.attacks.matching.canvases import Given, Pixels
@@ -34,9 +35,9 @@ from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
 from leakgauge.attacks.matching.room import fitted
 from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.compute import Budget, Compute
+from leakgauge.compute import Compute
 from leakgauge.errors import require
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
@@ -47,7 +48,7 @@ ORDINARY = 1e-12, 1e12
 
 @ATTACKS.register("matching", needs="example_count, and what its parts need")
 @dataclass(frozen=True, kw_only=True)
-class Matching:
+class Matching(SearchingAttack):
     """An attack by matching updates.
 
     Attributes:
@@ -90,23 +91,15 @@ class Matching:
             return self
         return replace(self, canvas=replace(self.canvas, first=Given(inputs)), restarts=1)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Searches within the budget, and returns the best found whenever it ends."""
         if self.counters and observation.knowledge.defense is not None:
             from leakgauge.attacks.adaptive.counter import built_in  # counters are made of the engine's parts
 
             adapted, unanswered = built_in(self, observation)
-            found = adapted.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+            found = effort.of(adapted, observation)
             return replace(found, message="; ".join(filter(None, (found.message, unanswered))))
-        meter = Meter(budget, on_step)
+        meter, compute, generator = Meter(effort.budget, effort.on_step), effort.compute, effort.generator
         labels, confidence, missing = self._labels(observation, generator)
         if missing:
             return Reconstruction.not_applicable(missing)
@@ -172,9 +165,7 @@ class Matching:
             pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
         schedule = prior.schedule if isinstance(prior, Scheduled) else None
         cost = simulator.cost(examples)
-        # A model that draws seeds torch's generator in each call, which a record would not.
-        capture = None if simulator.task.stochastic else compute.capture
-        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, capture, schedule=schedule, pull=pull)
+        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, pull=pull)
 
     def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None) -> Loss:
         """Total and data term of one restart."""

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from leakgauge.attacks.matching.balanced import Pull
-from leakgauge.attacks.matching.captured import Step as CapturedStep
-from leakgauge.attacks.matching.captured import captured
 from leakgauge.attacks.matching.parts import Bounds, Schedule
 from leakgauge.compute import Budget
 from leakgauge.observation import OnStep, Status, Step
@@ -91,7 +89,6 @@ class Problem:
         bounds: of the variables that have some.
         cost: gradient evaluations that one evaluation of one restart takes.
         chunk: restarts evaluated together; `None` for all.
-        capture: evaluations after which the step is recorded, see `Compute.capture`.
         ceiling: what the meter may show at the end of this problem, its share of a budget.
         schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
         pull: a prior beside the loss, which then holds none.
@@ -104,14 +101,11 @@ class Problem:
     meter: Meter
     cost: int = 1
     chunk: int | None = None
-    capture: int | None = None
     ceiling: int | None = None
     schedule: Schedule | None = None
     pull: Pull | None = None
     factor: float = field(init=False, default=1.0)
     _misfit: float = field(init=False, default=float("inf"), repr=False)
-    _evaluated: int = field(init=False, default=0, repr=False)
-    _captured: CapturedStep | None = field(init=False, default=None, repr=False)
 
     def _weighted(self, variables: Tensors, factor: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the prior's factor in force."""
@@ -138,12 +132,7 @@ class Problem:
         """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
         restarts = int(next(iter(point.values())).shape[0])
         self.meter.spent += self.cost * restarts
-        factor = self._in_force(point)
-        if self._evaluated == self.capture and restarts == self.restarts:
-            self._captured = captured(self._step, {k: v.detach() for k, v in point.items()}, factor)
-        self._evaluated += 1
-        step = self._captured if self._captured is not None and restarts == self.restarts else self._step
-        total, data, gradient = step(point, factor)
+        total, data, gradient = self.step(point)
         at = ObjectiveValues(total, data, gradient, self.factor)
         if self.schedule is not None:
             finite = at.data[torch.isfinite(at.data)]  # one lost restart must not decide for the others
@@ -151,15 +140,10 @@ class Problem:
         return at
 
     def step(self, point: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """Totals, data terms and gradients at ``(restarts, …)`` variables, not counted and never recorded."""
-        return self._step(point, self._in_force(point))
-
-    def _in_force(self, point: Tensors) -> Tensor:
+        """Totals, data terms and gradients at ``(restarts, …)`` variables, not counted; of one restart by autograd,
+        which has less overhead than vmap."""
         like = next(iter(point.values()))
-        return torch.as_tensor(self.factor, dtype=like.dtype, device=like.device)
-
-    def _step(self, point: Tensors, factor: Tensor) -> tuple[Tensor, Tensor, Tensors]:
-        """Totals, data terms and gradients; one restart by autograd, which has less overhead than vmap."""
+        factor = torch.as_tensor(self.factor, dtype=like.dtype, device=like.device)
         if int(next(iter(point.values())).shape[0]) == 1:
             leaves = {k: v[0].detach().requires_grad_() for k, v in point.items()}
             total, data = self._weighted(leaves, factor)

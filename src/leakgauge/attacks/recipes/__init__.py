@@ -1,6 +1,5 @@
 """Papers as assemblies of parts."""
 
-from leakgauge.attacks.recipes.adam_ratios import AdamRatios
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.ci_net import ci_net, gias
@@ -10,12 +9,10 @@ from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
 from leakgauge.attacks.recipes.order_search import OrderSearch
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
 from leakgauge.attacks.recipes.rog import ROGS, rog
-from leakgauge.attacks.recipes.row_space import RowSpace
-from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.attacks.recipes.row_space import RowSpace, SpanRead
 
 __all__ = [
     "ROGS",
-    "AdamRatios",
     "AnyLossRead",
     "Auto",
     "Features",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form import TokenRead
 from leakgauge.attacks.closed_form.outer_product import read_one
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching import (
     Adam,
     Balanced,
@@ -29,15 +30,14 @@ from leakgauge.attacks.matching import (
     falling,
     proportional,
 )
-from leakgauge.attacks.recipes.adam_ratios import AdamRatios, refuses
 from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import EXPLAINED, Features
-from leakgauge.attacks.recipes.order_search import OrderSearch, several_steps
+from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, others, remaining
 from leakgauge.clients import FedSGD
-from leakgauge.compute import Budget, Compute
+from leakgauge.compute import Budget
 from leakgauge.errors import require
-from leakgauge.observation import VIEW, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import VIEW, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
@@ -65,19 +65,19 @@ keeps it in force where the slope of the data term, of which a `Balanced` prior 
 
 @ATTACKS.register("auto", needs="example_count")
 @dataclass(frozen=True, kw_only=True)
-class Auto:
+class Auto(SearchingAttack):
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
     First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are
     taken out of the update, and what is left is attacked in the same way. Then hidden tensors are read and inverted
-    (`Features`), with `INSIDE` of the budget; what they show stays a finding of its own. Then, on smooth networks that
-    took two steps of Adam, `AdamRatios`, with twice the evaluations. Else a matching attack that suits network and
-    budget, from what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64
-    from a uniform start, with a smoothed total variation that falls over the run (`falling_variation`). Others: signed
-    Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth of the pull (`Balanced`)
-    and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was read in closed form with lr 0.03 and a
-    total variation of at most 1e-3, see `read_start`. Cosine distance, labels counted from the last layer. Of texts
-    the tokens are read (`TokenRead`), no more. How it compares with the recipes is in docs/minimisers.md.
+    (`Features`), with `INSIDE` of the budget; what they show stays a finding of its own. Else a matching attack that
+    suits network and budget, from what was read where that is near. Smooth networks (`is_smooth` measures it): bounded
+    L-BFGS in float64 from a uniform start, with a smoothed total variation that falls over the run
+    (`falling_variation`). Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that
+    keeps a fifth of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was
+    read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels
+    counted from the last layer. Of texts the tokens are read (`TokenRead`), no more. How it compares with the recipes
+    is in docs/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 
@@ -147,17 +147,9 @@ class Auto:
             return max(evaluations, 1)
         return (asked or otherwise) * factor
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """What proves itself, and the search for the rest; `tried` says what was tried and why it stopped."""
-        portfolio = Portfolio(budget, compute, on_step)
+        portfolio, generator = Portfolio(effort), effort.generator
         if observation.task.data.is_text:
             return portfolio.answer(portfolio.run("tokens", TokenRead(), observation, generator))
         read = unmixed(read_exactly(portfolio, observation, generator), observation)
@@ -201,7 +193,7 @@ class Auto:
         first, doubt = None, 1.0
         if read.start is not None and read.start.inputs is not None:
             # So near, 1 − cosine has no digits left in float32, and the prior alone would lead away.
-            portfolio.compute = replace(portfolio.compute, dtype=torch.float64)
+            portfolio.effort = replace(portfolio.effort, compute=replace(portfolio.effort.compute, dtype=torch.float64))
             if read.doubt is None:
                 inputs = read.start.inputs
                 plain = Given(inputs), 1.0
@@ -210,14 +202,8 @@ class Auto:
                 first, doubt = Given(read.start.inputs), read.doubt
                 # Its examples are in an order of their own.
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
-        ratios = first is None and not refuses(observation)
-        if ratios and portfolio.asked("smooth", lambda: is_smooth(observation.task, generator), False):
-            steps = (self.smooth_steps or SMOOTH) * min(observation.examples or 1, GROWTH)
-            found = portfolio.run("adam-ratios", AdamRatios(iterations=steps), observation, generator)
-            if found.status is not Status.FAILED:
-                return found
         search = Search(self, first, doubt)
-        if first is None and several_steps(observation) is not None:
+        if first is None and unordered(observation):
             found = portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
             if found.status is not Status.FAILED:
                 return found
@@ -246,7 +232,7 @@ def _found(known: Reconstruction) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class Search(SearchingAttack):
     """The matching attack of an `Auto` for the observation and the budget that it is given.
 
     Attributes:
@@ -264,19 +250,11 @@ class Search:
         """The same search from these raw examples."""
         return replace(self, earlier=inputs)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Chooses, then searches."""
-        attack = self.auto.assembly(observation, generator, budget, self.first, self.doubt)
+        attack = self.auto.assembly(observation, effort.generator, effort.budget, self.first, self.doubt)
         attack = attack if self.earlier is None else attack.resumed(self.earlier)
-        found = attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        found = effort.of(attack, observation)
         if found.status is not Status.OUT_OF_STEPS:
             return found
         name = "smooth_steps" if isinstance(attack.minimiser, BoundedLBFGS) else "rough_steps"

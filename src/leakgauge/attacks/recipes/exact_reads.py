@@ -15,7 +15,7 @@ from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.portfolio import Portfolio
-from leakgauge.attacks.recipes.span_read import SpanRead
+from leakgauge.attacks.recipes.row_space import SpanRead
 from leakgauge.clients import FedSGD
 from leakgauge.defenses import AttackerView, mixes_examples, only_scales, view_of
 from leakgauge.observation import Attack, Observation, Reconstruction, Status

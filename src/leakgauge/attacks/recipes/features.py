@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
@@ -18,8 +19,7 @@ from leakgauge.attacks.features.read import HiddenRead
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, KnownFeatures, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 
@@ -29,7 +29,7 @@ EXPLAINED = 1e-5
 
 @ATTACKS.register("features", needs="example_count; a layer with more filters than places × examples")
 @dataclass(frozen=True, kw_only=True)
-class Features:
+class Features(SearchingAttack):
     """Reads layers' inputs exactly, goes down from the one that is nearest to the examples, and inverts it.
 
     A layer with at least as many live filters as output places × examples shows its input: its patches lie in the row
@@ -46,22 +46,14 @@ class Features:
     inversion: FeatureInversion = field(default_factory=FeatureInversion)
     starts: int = 3
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Reads, goes down, inverts, and checks by simulation."""
-        del compute
         count = observation.examples
+        budget = effort.budget
         most = budget.gradient_evaluations
         if most is not None and count is not None:  # the check by simulation has its own
             budget = replace(budget, gradient_evaluations=max(most - count - 1, 1))
-        meter = Meter(budget, on_step)
+        meter, generator = Meter(budget, effort.on_step), effort.generator
         if count is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if observation.task.stochastic or observation.task.data.is_text:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.compute import Budget, Compute
 from leakgauge.defenses.defense import child_generator
-from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction
+from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 
@@ -102,7 +102,7 @@ def _gap(a: Tensors, b: Tensors) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IfInformative:
+class IfInformative(SearchingAttack):
     """Another attack, run only where its arithmetic can see the images in the update; else the answer says why not.
 
     An update that is blind in float32 but not in the precision of `Compute` is attacked, and the finding is kept as
@@ -114,27 +114,21 @@ class IfInformative:
 
     attack: Attack
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Asks first, then attacks with what is left of the budget."""
-        knowledge, limit = observation.knowledge, budget.gradient_evaluations
+        knowledge, limit = observation.knowledge, effort.budget.gradient_evaluations
         examples = observation.examples
         steps = 1 if knowledge.local_training is None else knowledge.local_training.steps(examples or 1)
         if examples is None or (limit is not None and limit <= 2 * steps):
-            return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
-        asked = image_information(observation, examples, child_generator(generator))
-        if asked.lost(compute.dtype):
+            return effort.of(self.attack, observation)
+        asked = image_information(observation, examples, child_generator(effort.generator))
+        if asked.lost(effort.compute.dtype):
             none = Reconstruction.not_applicable(asked.sentence)
             return replace(none, cost=Cost(asked.cost), blind=asked.sentence)
-        left = replace(budget, gradient_evaluations=None if limit is None else limit - asked.cost)
-        found = self.attack.reconstruct(observation, generator, budget=left, compute=compute, on_step=on_step)
+        left = effort.left(asked.cost)
+        if isinstance(left, Status):
+            return Reconstruction(None, None, left, cost=effort.cost(asked.cost), blind=asked.sentence)
+        found = left.of(self.attack, observation)
         spent = Cost(found.cost.gradient_evaluations + asked.cost, found.cost.seconds)
         trace = tuple((n + asked.cost, value) for n, value in found.trace)
         return replace(found, blind=asked.sentence, cost=spent, trace=trace)

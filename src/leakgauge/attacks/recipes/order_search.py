@@ -1,9 +1,8 @@
-"""An attack for clients of several local steps: which label came at which step, and a start for each example."""
+"""An attack for clients of several local steps: which label came at which step."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -12,19 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
-from leakgauge.attacks.recipes.step_by_step import StepByStep
 from leakgauge.clients.protocol import Protocol as Client
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import require
-from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
+from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
-from leakgauge.tracing import is_smooth
 
 SHORTEST = 5
 """Steps below which a heat says nothing."""
@@ -43,14 +40,13 @@ class Resumable(Protocol):
 
 @ATTACKS.register("order-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
-class OrderSearch:
+class OrderSearch(SearchingAttack):
     """Finds the order of the labels over the local steps, then gives the rest of the budget to `attack`.
 
     A client that shuffles visits its examples in an order that the server does not know. Examples have no names, so
     the first epoch may be taken in sequence; which *label* comes at which step is then unknown, and a wrong order costs
     more than a search for it. Where the last layer's own steps can be read (`read_head_steps`) they say the order
-    without a gradient evaluation, and on smooth networks a start for each example (`StepByStep`), which helps as well
-    where the order is known.
+    without a gradient evaluation.
 
     Else every order is simulated on made-up examples: at local learning rates where the order matters, the last
     layer's part of the update shows it whatever the examples are. The nearest `kept` start alike and race: after every
@@ -67,8 +63,6 @@ class OrderSearch:
         kept: orders that race.
         near: largest ratio of data terms with which an order stays.
         most: orders that are tried; of more so many are drawn. Five examples have 120.
-        alone: most evaluations of the search for one example's start, and at most half of what it has of the budget.
-            0 leaves starts out.
     """
 
     attack: Attack
@@ -77,65 +71,45 @@ class OrderSearch:
     kept: int = 4
     near: float = 2.0
     most: int = 121
-    alone: int = 100
 
     def __post_init__(self) -> None:
         for name in ("heat", "heats", "kept", "most"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
         require(self.near > 1, "near", f"is {self.near}", "give more than 1")
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The answer with the best order; its message says how many were tried."""
-        began = time.perf_counter()
-        client, count = several_steps(observation), observation.examples
+        client, count, generator = several_steps(observation), observation.examples, effort.generator
         labels = observation.knowledge.labels
         if client is not None and labels is None:
             guess = CountsFromLastLayer().infer(observation, generator.clone_state())
             labels = None if isinstance(guess, Unknown) else guess.labels
         if client is None or count is None or labels is None:
-            return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+            return effort.of(self.attack, observation)
         told = observation.linear
         size, price = count if told is None else told.sizes[0], client.steps(count)
         known = replace(
             observation.knowledge, local_training=client.with_loop(lambda loop: replace(loop, shuffle=False))
         )
-        shuffles = unordered(observation)
-        orders = list(orders_of(labels.tolist(), size, self.most, generator)) if shuffles else [tuple(labels.tolist())]
+        if not unordered(observation):
+            return effort.of(self.attack, observation)
+        orders = list(orders_of(labels.tolist(), size, self.most, generator))
         every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
-        room = None if budget.gradient_evaluations is None else budget.gradient_evaluations // 8
+        limit = effort.budget.gradient_evaluations
         own = generator.clone_state()
-        head = read_head_steps(observation, orders, own, room=room if shuffles else 0) if every else None
+        head = read_head_steps(observation, orders, own, room=None if limit is None else limit // 8) if every else None
         read = Unknown("too many orders") if head is None else head.steps
-        if not shuffles and isinstance(read, Unknown):
-            return self.attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
         seed = int(torch.randint(2**31, (), generator=generator))
-        limit, spent = budget.gradient_evaluations, 0 if head is None else head.evaluations
+        spent = 0 if head is None else head.evaluations
 
         def seen(order: tuple[int, ...]) -> Observation:
             return replace(observation, knowledge=replace(known, labels=torch.tensor(order, dtype=labels.dtype)))
 
         def attempt(runner: _Runner, evaluations: int | None) -> Reconstruction:
-            seconds = None if budget.seconds is None else budget.seconds - (time.perf_counter() - began)
-            if seconds is not None and seconds <= 0:
-                return Reconstruction(None, None, Status.TIME_LIMIT, "no time was left")
-            start = spent
-            return runner.attack.reconstruct(
-                seen(runner.order),
-                torch.Generator().manual_seed(seed),
-                budget=Budget(gradient_evaluations=evaluations, seconds=seconds),
-                compute=compute,
-                on_step=None
-                if on_step is None
-                else lambda s: on_step(Step(s.index, s.objective, start + s.gradient_evaluations)),
-            )
+            left = replace(effort, generator=torch.Generator().manual_seed(seed)).left(spent, evaluations)
+            if isinstance(left, Status):
+                return Reconstruction(None, None, left, "the budget allowed no evaluation")
+            return left.of(runner.attack, seen(runner.order))
 
         tried = len(orders)
         if isinstance(read, HeadSteps):
@@ -145,26 +119,10 @@ class OrderSearch:
             affordable = min(len(orders), affordable)
             spent += affordable * MADE_UP * price
             orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
-        attack = self.attack
         if isinstance(read, HeadSteps):
             # Orders that it cannot tell apart differ by examples that left nothing in the update.
             orders = orders[:1]
-            room = self.alone if limit is None else min(self.alone, (limit - spent) // (2 * price * size))
-            if room >= SHORTEST and isinstance(attack, Resumable) and is_smooth(observation.task, generator):
-                first = StepByStep(read, room).start(
-                    observation,
-                    read.orders.index(orders[0]),
-                    generator,
-                    seconds=None if budget.seconds is None else budget.seconds - (time.perf_counter() - began),
-                    compute=compute,
-                    on_step=on_step,
-                )
-                spent += first.evaluations
-                if first.ended is not None:
-                    cost = Cost(spent, time.perf_counter() - began)
-                    return Reconstruction(first.inputs, torch.tensor(orders[0]), first.ended, cost=cost)
-                attack = attack.resumed(first.inputs)
-        field = [_Runner(order, attack) for order in orders[: self.kept]]
+        field = [_Runner(order, self.attack) for order in orders[: self.kept]]
         steps = self.heat
         for _ in range(self.heats):
             if len(field) < 2:
@@ -178,23 +136,19 @@ class OrderSearch:
                 found = attempt(runner, steps * price)
                 spent += found.cost.gradient_evaluations
                 if found.status in (Status.STOPPED, Status.TIME_LIMIT):
-                    return replace(found, cost=Cost(spent, time.perf_counter() - began))
+                    return replace(found, cost=effort.cost(spent))
                 runner.keep(found)
             field.sort(key=lambda runner: runner.distance)
             field = [r for r in field if r.distance <= self.near * field[0].distance]
             steps *= 2
-        left = None if limit is None else limit - spent
-        if left is not None and left < 1:
-            return Reconstruction(None, None, Status.OUT_OF_BUDGET, "the budget allowed no evaluation")
-        found = attempt(field[0], left)
+        found = attempt(field[0], None)
         trace = tuple((spent + n, value) for n, value in found.trace)
         said = f"of {tried} orders of the labels the nearest" if tried > 1 else ""
         if isinstance(read, HeadSteps):
             fit = len(read.orders)
             said = f"the last layer's steps leave {fit} of {tried} orders of the labels" if tried > 1 else ""
         message = "; ".join(filter(None, (said, found.message)))
-        cost = Cost(spent + found.cost.gradient_evaluations, time.perf_counter() - began)
-        return replace(found, message=message, cost=cost, trace=trace)
+        return replace(found, message=message, cost=effort.cost(spent + found.cost.gradient_evaluations), trace=trace)
 
 
 @dataclass(eq=False)

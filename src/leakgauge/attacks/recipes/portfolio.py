@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -10,10 +9,10 @@ from typing import TypeVar
 import torch
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
-from leakgauge.compute import Budget, Compute
+from leakgauge.attacks.effort import Effort
 from leakgauge.defenses import parts_of
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step, Tried
+from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
 from leakgauge.task import Batch, Mode
 from leakgauge.tensors import map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
@@ -29,25 +28,23 @@ class Portfolio:
     """One run of several methods.
 
     Attributes:
+        effort: of the whole run.
         tried: in order.
         spent: gradient evaluations so far.
         ended: the status that ended the whole run, once one has.
         seen: the observation of the first method.
     """
 
-    budget: Budget
-    compute: Compute
-    on_step: OnStep | None
+    effort: Effort
     tried: list[Tried] = field(default_factory=list)
     spent: int = 0
     ended: Status | None = None
     seen: Observation | None = None
-    _began: float = field(default_factory=time.perf_counter)
 
     @property
     def room(self) -> int | None:
         """Gradient evaluations left; `None` is unlimited."""
-        limit = self.budget.gradient_evaluations
+        limit = self.effort.budget.gradient_evaluations
         return None if limit is None else max(limit - self.spent, 0)
 
     def affords(self, evaluations: int) -> bool:
@@ -67,21 +64,13 @@ class Portfolio:
     ) -> Reconstruction:
         """Runs one method on a share of what is left of the budget, less a reserve, and notes how it ended."""
         self.seen = self.seen or observation
-        allowed, seconds = self.room, self.budget.seconds
-        if allowed is not None:
-            allowed = max(int(share * allowed) - reserve, 0)
-        if seconds is not None:
-            seconds = share * (seconds - (time.perf_counter() - self._began))
         raised = False
-        if allowed == 0 or (seconds is not None and seconds <= 0):
-            status = Status.OUT_OF_BUDGET if allowed == 0 else Status.TIME_LIMIT
-            found = Reconstruction(None, None, status, "the budget allowed no evaluation")
+        left = replace(self.effort, generator=generator).left(self.spent, share=share, reserve=reserve)
+        if isinstance(left, Status):
+            found = Reconstruction(None, None, left, "the budget allowed no evaluation")
         else:
-            given = Budget(gradient_evaluations=allowed, seconds=seconds)
             try:
-                found = attack.reconstruct(
-                    observation, generator, budget=given, compute=self.compute, on_step=self._from(self.spent)
-                )
+                found = left.of(attack, observation)
             except FOREIGN as error:  # the model is anybody's, and no other method ends with this one
                 found, raised = Reconstruction(None, None, Status.FAILED, said(error)), True
         found = replace(found, trace=tuple((self.spent + n, value) for n, value in found.trace))
@@ -107,15 +96,8 @@ class Portfolio:
 
     def answer(self, found: Reconstruction) -> Reconstruction:
         """The answer of the whole run."""
-        cost = Cost(self.spent, time.perf_counter() - self._began)
-        found = replace(found, cost=cost, tried=tuple(self.tried))
+        found = replace(found, cost=self.effort.cost(self.spent), tried=tuple(self.tried))
         return found if self.seen is None else found.with_view(self.seen)
-
-    def _from(self, spent: int) -> OnStep | None:
-        asked = self.on_step
-        if asked is None:
-            return None
-        return lambda step: asked(Step(step.index, step.objective, spent + step.gradient_evaluations))
 
 
 def remaining(observation: Observation, proved: Batch) -> Observation | None:

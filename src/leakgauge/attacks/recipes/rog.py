@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.matching import Matching, Objective, SquaredL2
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
 from leakgauge.attacks.matching.parts import Polish
-from leakgauge.compute import Budget, Compute
 from leakgauge.errors import InputError, require
-from leakgauge.observation import Attack, Observation, OnStep, Reconstruction
+from leakgauge.observation import Attack, Observation, Reconstruction
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 
@@ -62,7 +62,7 @@ Distance = Callable[[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]], Float[
 
 @ATTACKS.register("rogs", needs="what its attack needs; labels; a class-conditional generator of such pictures")
 @dataclass(frozen=True, kw_only=True)
-class ROGS:
+class ROGS(SearchingAttack):
     """The generated picture closest to what `attack` recovered: sharp, plausible, and partly invented.
 
     Minimises ‖G(z, y) − x̂‖₂ + weight · distance(G(z, y), x̂) over the code z of each picture, Adam, from the best of
@@ -94,21 +94,12 @@ class ROGS:
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
         require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The attack's own answer where it has none. Raises `InputError` for a generator of another shape."""
-        attack = self.attack or rog()
-        found = attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        found = effort.of(self.attack or rog(), observation)
         if found.inputs is None or found.labels is None or not found.paired:
             return found
-        return replace(found, inputs=self.closest(found.inputs, found.labels, observation.task.data, generator))
+        return replace(found, inputs=self.closest(found.inputs, found.labels, observation.task.data, effort.generator))
 
     def closest(
         self,

@@ -1,15 +1,19 @@
-"""A search in the few directions that a linear input layer's gradient leaves."""
+"""A search in the few directions that a linear input layer's gradient leaves, and its certificate."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.closed_form import BatchRead
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
+    Cosine,
+    Given,
     JointSoftLabels,
     Matching,
     Minimiser,
@@ -18,16 +22,23 @@ from leakgauge.attacks.matching import (
     Uniform,
 )
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
-from leakgauge.compute import Budget, Compute
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import require
-from leakgauge.observation import Observation, OnStep, Reconstruction
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import DataSpec
+from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
-from leakgauge.tracing import input_layers
+from leakgauge.tracing import input_layers, is_smooth
 
 FAINT = 1e-6
 """Singular values below this share of the largest are rounding in float32."""
+
+CLEAN = 1e-4
+"""Singular values of the layer's gradient beyond the number of examples, in shares of the largest, above which noise
+or rounding has filled its row space."""
+
+ENOUGH = 60
+"""Evaluations an example after which a start has mostly ended; fewer are not worth a second start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +64,12 @@ class SpanCanvas(Canvas):
     "row-space", needs="a linear layer on the input as wide as the batch; example_count; a smooth network"
 )
 @dataclass(frozen=True, kw_only=True)
-class RowSpace:
+class RowSpace(SearchingAttack):
     """Matches gradients over combinations of the rows of ∂L/∂W.
 
     ∂L/∂W = Σ_k δ_k x_kᵀ, so with at least as many units as examples its rows span the examples: B·B numbers are
-    unknown in place of B·d. It turns Qian & Hansen's condition n₁ ≥ B into a search that ends: eight digits of 1 024
-    pixels from a sigmoid network of 8 units, labels unknown (two weight seeds, two restarts: L1 below 0.001 an image
-    at 8, 12 and 16 units, at 10 in one of the two; 24 at 7 units, 59 at 6). 3 000 evaluations of L-BFGS-B and 150
-    steps of a search on the pixels did not recover them. Tanh works too; ReLU did for four
-    digits with four units and not with eight (one seed). With fewer units than examples the span cannot hold the truth.
+    unknown in place of B·d. It turns Qian & Hansen's condition n₁ ≥ B into a search that ends: with fewer units than
+    examples the span cannot hold the truth. For smooth activations; on ReLU it often stalls.
 
     Source: ours; the span is the "rows" argument behind their Proposition 2.
 
@@ -81,18 +89,10 @@ class RowSpace:
     def __post_init__(self) -> None:
         require(self.restarts > 0, "restarts", f"is {self.restarts}", "give a positive number")
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The best found within the budget."""
         observation = observation.view
-        examples, layers = observation.examples, input_layers(observation.task, generator)
+        examples, layers = observation.examples, input_layers(observation.task, effort.generator)
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if not layers:
@@ -109,4 +109,84 @@ class RowSpace:
             labels=JointSoftLabels(),
             restarts=self.restarts,
         )
-        return attack.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        return effort.of(attack, observation)
+
+
+@ATTACKS.register(
+    "span-read",
+    needs="several examples; a linear layer on the input as wide as the batch; with kinks (ReLU), rows to start from",
+)
+@dataclass(frozen=True, kw_only=True)
+class SpanRead(SearchingAttack):
+    """`search` from one start after the other, until a simulated update proves what was found.
+
+    A network with kinks is searched once, with the cosine, from what `BatchRead` makes of its rows: rows that several
+    examples drive lie between them, so that it starts near, and in so few directions few kinks are met.
+
+    Attributes:
+        search: with one restart, its `restarts` are those tried here.
+    """
+
+    search: RowSpace = field(default_factory=lambda: RowSpace(restarts=2))
+
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
+        """`EXACT` when certified; else the best that was found, and how much of the update it leaves unexplained."""
+        observation, generator = observation.view, effort.generator
+        if why := self._refuses(observation, generator):
+            return Reconstruction.not_applicable(why)
+        count, attack = observation.examples, self.search
+        assert count is not None
+        if not is_smooth(observation.task, generator):
+            rows = BatchRead().reconstruct(observation, generator)
+            if rows.inputs is None or rows.labels is None or len(rows.inputs) != count:
+                return Reconstruction.not_applicable("the network has kinks, and no rows give this search a start")
+            attack = replace(attack, objective=Cosine(), first=Given(rows.inputs), restarts=1)
+            observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))
+        explainer = Explainer.of(observation, generator)
+        price = (2 + count) * explainer.simulator.cost(count)
+        best, least, spent = Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search"), 1.0, 0
+        for index in range(attack.restarts):
+            limit = effort.budget.gradient_evaluations
+            room = None
+            if limit is not None:
+                even = (limit - spent) // (attack.restarts - index)
+                room = min(limit - spent, max(even, ENOUGH * count)) - price
+                if room < 10 * price:
+                    break
+            left_effort = effort.left(spent, room)
+            if isinstance(left_effort, Status):
+                break
+            found = left_effort.of(replace(attack, restarts=1), observation)
+            spent += found.cost.gradient_evaluations
+            if found.inputs is None or found.labels is None:
+                best = found if best.inputs is None else best
+                break
+            batch, before = Batch(found.inputs, found.labels), explainer.spent
+            left = explainer.left(batch)
+            certified = explainer.certified(batch, generator)
+            spent += explainer.spent - before
+            if left < least or best.inputs is None:
+                best, least = replace(found, certified=certified), left
+            if bool(certified.all()):
+                best = replace(best, status=Status.EXACT)
+                break
+            if found.status in (Status.STOPPED, Status.TIME_LIMIT):
+                break
+        said = best.message if best.inputs is None else f"{least:.1e} of the update's length unexplained"
+        return replace(best, message=said, cost=effort.cost(spent))
+
+    def _refuses(self, observation: Observation, generator: torch.Generator) -> str:
+        count, layers = observation.examples, input_layers(observation.task, generator)
+        if count is None:
+            return "needs the number of examples (knows: example_count)"
+        if count == 1:
+            return "needs several examples"
+        if not layers:
+            return "no linear layer reads the input"
+        weight = observation.update.tensors[layers[0].weight].detach().cpu().double()
+        if min(weight.shape) < count:
+            return f"the layer has {min(weight.shape)} rows or columns for {count} examples"
+        values = torch.linalg.svdvals(weight / weight.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
+        if min(weight.shape) > count and float(values[count]) > CLEAN * float(values[0]):
+            return "noise, rounding or several local steps fill the row space of the layer's gradient"
+        return ""

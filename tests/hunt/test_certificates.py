@@ -1,0 +1,21 @@
+"""No exact reader certifies what is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from hunt.certificates import wrong
+
+
+def test_no_certificate_is_wrong_in_fifty_rounds() -> None:
+    _, certified, off = wrong(range(50))
+    assert not off, "\n".join(off)
+    assert certified >= 10, "the draws test nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(10))
+def test_no_certificate_is_wrong_in_ten_thousand_rounds(part: int) -> None:
+    _, _, off = wrong(range(1000 * part, 1000 * (part + 1)))
+    assert not off, "\n".join(off)

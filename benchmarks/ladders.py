@@ -86,11 +86,10 @@ class ReadRow:
 
 def reads_of(plan: FrontierPlan) -> list[ReadRow]:
     """Every read of the plan's undefended client that reads something."""
-    row = plan.undefended
+    row, audit = plan.undefended, plan.audits[plan.undefended.setting][0]
     task = plan.attacked_task()
-    index = list(range(plan.start, min(plan.start + row.batch, len(plan.source))))
-    batch = plan.source.read(index)
-    known = plan.knows
+    batch = plan.source.read(audit.batches[0])
+    known = audit.knows
     found: list[ReadRow] = []
 
     def observed(defense: Defense | None) -> Observation:
@@ -107,7 +106,7 @@ def reads_of(plan: FrontierPlan) -> list[ReadRow]:
         seen = observed(defense)
         if name == ORDER:
             return _ordered(seen, batch)
-        found = READS[name].reconstruct(seen, torch.Generator().manual_seed(0), budget=plan.budget)
+        found = READS[name].reconstruct(seen, torch.Generator().manual_seed(0), budget=audit.budget)
         return _texts(found, batch, task.data) if name == TOKENS else _near(found, batch, task.data)
 
     for name in (TOKENS, ORDER) if task.data.is_text else (*READS, ORDER):

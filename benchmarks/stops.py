@@ -22,7 +22,7 @@ from ladders import reads_of
 from torch import nn
 
 from leakgauge.data import Parquet, Source, open_source
-from leakgauge.frontiers.written import resolve_frontier
+from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.models import mlp
 
 TEXTS = Path(__file__).parent.parent / "examples" / "texts"

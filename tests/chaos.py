@@ -30,8 +30,8 @@ from leakgauge.compute import Compute
 from leakgauge.data import open_source
 from leakgauge.data.source import spec
 from leakgauge.errors import InputError
+from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import run_frontier
-from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.models import mlp
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports

@@ -25,8 +25,7 @@ from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed
-from leakgauge.frontiers.folder import FrontierFolder
-from leakgauge.frontiers.written import parse as parse_frontier
+from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
@@ -216,15 +215,6 @@ def _read_report(path: Path) -> None:
     compare(found, found)
 
 
-def _begun(path: Path) -> None:
-    path.write_text(json.dumps({"digest": "d", "created_at": "now", "config": {}, "contents": {"data": "1"}}))
-
-
-def _read_begun(path: Path) -> None:
-    with FrontierFolder.open(path.parent, digest="d", raw={}, contents={"data": "1"}):
-        pass
-
-
 def _dicom(path: Path) -> None:
     from data.test_dicom import scan
 
@@ -258,7 +248,6 @@ READERS = (
     Reader("log.jsonl", _text(LINES), lambda path: cohort_record(read_cohort(read_log(path)))),
     Reader("app.py", _text(APP), lambda path: list(lint_source(path))),
     Reader("frontier.yaml", _text(FRONTIER), lambda path: parse_frontier(read_yaml(path))),
-    Reader("frontier.json", _begun, _read_begun),
     Reader("report.json", _report, _read_report),
     Reader("lint.json", _lint_file, lambda path: read_lint(path.parent, "")),
     Reader("limits.json", _text(Limits.packaged().to_json()), Limits.read),

@@ -18,8 +18,8 @@ from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Source
 from leakgauge.files import write_whole
+from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
-from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.inspection import Limits, Received
 from leakgauge.inspection.received import agrees
 from leakgauge.inspection.result import Inspection

@@ -5,27 +5,41 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from leakgauge.frontiers.plan import Tolerance
+from leakgauge.frontiers.grammar import Tolerance
 from leakgauge.frontiers.recommend import recommendation
-from leakgauge.frontiers.report import Report, Simulated
 from leakgauge.frontiers.results import (
     Accuracy,
     ClientTime,
     CounterUsed,
+    Effort,
     Leakage,
     Privacy,
+    Report,
     RowCost,
-    RowFinding,
     RowResult,
+    Simulated,
 )
 from leakgauge.intervals import proportion_interval, proportion_upper
-from leakgauge.study.judging.results import Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary, TotalCost
+from leakgauge.study.judging.records import Data, Scenario
+from leakgauge.study.judging.results import (
+    Finding,
+    Identified,
+    LabelLeak,
+    Level,
+    NullPSNR,
+    Power,
+    PSNRSummary,
+    TotalCost,
+)
 
-TOLERANCE = Tolerance(0.02, 0.05)
+TOLERANCE = Tolerance()
 LABELS = LabelLeak(1.0, 1.0, 1.0, 1.0, 0.25, 0.75, 0.75, 0.75, 1.0, 20, 20, True, True)
 
 
-def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> RowFinding:
+SCENARIO = Scenario("mlp", "eval", "honest", (), "fedsgd", "none", False, (), Data("memory", 1, 0, (3, 8, 8), 4))
+
+
+def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> Finding:
     """What one attacker achieved."""
     ends = proportion_interval(identified, n)
     seen = Identified(
@@ -43,7 +57,11 @@ def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> RowFin
         whole=10,
         worst=1,
     )
-    return RowFinding(
+    return Finding(
+        scenario=SCENARIO,
+        attack="auto",
+        control=False,
+        certified=0,
         level=Level.EXPOSED,
         images=n,
         trials=n,
@@ -62,8 +80,6 @@ def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> RowFin
         flags=(),
         residual_risk=None,
         gain=None,
-        attack="auto",
-        ssim_worst=0.75,
     )
 
 
@@ -126,10 +142,9 @@ def report(rows: list[RowResult]) -> Report:
         leakgauge_version="0",
         config={"name": "by hand", "attack": "auto", "delta": 1e-5},
         environment={},
-        tolerance=TOLERANCE,
+        tolerance=TOLERANCE.model_dump(),
         utility=Simulated(measured, None if measured else "no data to train with"),
         rows=tuple(rows),
         recommendation=recommendation(rows, TOLERANCE),
-        not_tried=("A server that prepares the model.",),
-        sureness=("About 20 pictures a row.",),
+        tried=Effort("auto", 300, 20, 1, False, True, ("prune",)),
     )

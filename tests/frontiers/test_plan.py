@@ -11,15 +11,13 @@ from click.testing import CliRunner
 
 from docs.pages import blocks
 from leakgauge.cli import main
-from leakgauge.cli.frontier import example_text, quick
+from leakgauge.cli.frontier import example_text, overlaid, quick
 from leakgauge.clients import FedAvg, LocalTraining, SecureAggregation, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
 from leakgauge.frontiers import costs
 from leakgauge.frontiers.leakage import counters_of
-from leakgauge.frontiers.plan import row_label
-from leakgauge.frontiers.report import not_tried
-from leakgauge.frontiers.written import overlaid, resolve_frontier
+from leakgauge.frontiers.plan import resolve_frontier, row_label
 from leakgauge.task import Task
 from leakgauge.update import Update
 
@@ -230,10 +228,3 @@ def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest
     found = costs.cost_of(plan.attacked_task(), once, eight, NoDefense())
     assert found.seconds.relative == 4.5, "a tick for each epoch, and one for reading the clock"
     assert found.bytes == found.bytes_undefended
-
-
-@pytest.mark.parametrize(("mode", "said"), [("train", True), ("eval", False)])
-def test_a_frontier_says_that_statistics_are_not_covered(mode: str, said: bool) -> None:
-    """Noise on the update was recommended beside running statistics that most frameworks send as they are."""
-    told = not_tried(resolve_frontier(small(model="study.test_gate:Normed", mode=mode, data={"size": 16, "images": 4})))
-    assert any("running statistics of BatchNorm" in sentence for sentence in told) == said

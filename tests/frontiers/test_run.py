@@ -15,11 +15,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from leakgauge.cli import main
-from leakgauge.errors import InputError
 from leakgauge.files import Lock
-from leakgauge.frontiers.accuracy import accuracy_of, stage_of
-from leakgauge.frontiers.folder import FrontierFolder
-from leakgauge.frontiers.written import resolve_frontier
+from leakgauge.frontiers.accuracy import accuracy_of, participations, stage_of
+from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.study.judging.scores import plain
 
 
@@ -100,13 +98,12 @@ def test_the_report_holds_every_row_with_all_its_columns(report: dict[str, Any])
 
 def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str, Any]) -> None:
     pytest.importorskip("opacus")
-    from leakgauge.frontiers.accuracy import participations
     from leakgauge.privacy.guarantee import Guarantee, guarantee
 
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
     row = resolved.rows[2]
     spent = []
-    for rounds in participations(resolved, resolved.utility):
+    for rounds in participations(resolved):
         if rounds:
             found = guarantee(row.defense.value, sample_rate=1.0, steps=rounds * row.client.value.epochs, delta=1e-5)
             assert isinstance(found, Guarantee)
@@ -118,24 +115,20 @@ def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str
 
 
 def test_participations_are_those_of_the_training(plan: Path) -> None:
-    from leakgauge.frontiers.accuracy import participations
-
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    stage = stage_of(resolved)
+    stage = stage_of(resolved, plan.parent)
     row = resolved.rows[1]
-    done = resolved.training(stage.utility, row.client.value, row.defense.value).run(
-        stage.task, stage.train, stage.hands, stage.test
-    )
+    done = resolved.training(row).run(stage.task, stage.train, stage.hands, stage.test)
     counts = [sum(c in r.asked for r in done.rounds) for c in range(5)]
-    assert list(participations(resolved, resolved.utility)) == counts
+    assert list(participations(resolved)) == counts
     assert sum(counts) == 6
 
 
 def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any]) -> None:
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    stage = stage_of(resolved)
+    stage = stage_of(resolved, plan.parent)
     for row in resolved.rows[:3]:
-        simulation = resolved.training(stage.utility, row.client.value, row.defense.value)
+        simulation = resolved.training(row)
         done = simulation.run(stage.task, stage.train, stage.hands, stage.test)
         expected = plain(accuracy_of(row.training, done, stage.test.labels))
         stated = next(r for r in report["rows"] if r["family"] == row.family)["accuracy"]
@@ -157,7 +150,10 @@ def test_a_finished_run_does_no_work(plan: Path, out: Path) -> None:
 def test_a_run_that_lost_half_of_its_results_ends_with_the_same_report(plan: Path, out: Path, tmp_path: Path) -> None:
     half = tmp_path / "half"
     shutil.copytree(out, half)
-    sorted((half / "utility").glob("*.json"))[0].unlink()
+    with closing(sqlite3.connect(half / "measured" / "audit.sqlite")) as store, store:
+        assert store.execute("DELETE FROM trials WHERE id LIKE '%topk%'").rowcount == 2, (
+            "a training and its client time"
+        )
     (audit,) = (half / "leakage").glob("*/audit.sqlite")
     with closing(sqlite3.connect(audit)) as store, store:
         assert store.execute("DELETE FROM trials WHERE id LIKE '%adapted%topk%' OR id LIKE '%topk%adapted%'").rowcount
@@ -172,17 +168,15 @@ def test_a_folder_of_another_plan_is_refused(plan: Path, out: Path, tmp_path: Pa
     other.write_text(yaml.safe_dump(yaml.safe_load(plan.read_text()) | {"seeds": [3]}))
     result = _run(other, out)
     assert result.exit_code == 2
-    assert "belongs to another plan" in result.output
+    assert "of another seeds" in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_left_alone(plan: Path, tmp_path: Path) -> None:
     (tmp_path / "scan.png").touch()
-    with (
-        pytest.raises(InputError, match="holds no results, but scan"),
-        FrontierFolder.open(tmp_path, digest="d", raw={}, contents={}),
-    ):
-        pass
+    refused = _run(plan, tmp_path)
+    assert refused.exit_code == 2
+    assert "holds no results, but scan" in refused.output
     assert [path.name for path in tmp_path.iterdir()] == ["scan.png"]
 
 
@@ -205,24 +199,19 @@ def test_without_data_accuracy_is_not_measured_and_everything_else_is(plan: Path
     assert "Accuracy was not measured" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_other_data_under_the_same_name_are_refused_and_two_writers_are_one_line(
-    plan: Path, out: Path, tmp_path: Path
-) -> None:
+def test_other_data_under_the_same_name_are_refused_and_two_writers_are_one_line(plan: Path, tmp_path: Path) -> None:
     """Trainings on data that were replaced since stood beside new ones."""
-    shutil.copytree(out, tmp_path / "out")
-    shutil.copytree(plan.parent, tmp_path / "plan", ignore=shutil.ignore_patterns("out"))
-    text = plan.read_text().replace(str(plan.parent), str(tmp_path / "plan"))
-    record = json.loads((tmp_path / "out" / "frontier.json").read_text())
-    digest = resolve_frontier(yaml.safe_load(text)).digest
-    (tmp_path / "out" / "frontier.json").write_text(json.dumps(record | {"digest": digest}))
-    (tmp_path / "plan" / "plan.yaml").write_text(text)
-    _write_data(tmp_path / "plan" / "train.npz", 60, 7)
-    refused = _run(tmp_path / "plan" / "plan.yaml", tmp_path / "out")
-    assert refused.exit_code == 2
-    assert "other contents of utility.train" in refused.output
-    lock = Lock(out / ".frontier.lock")
+    raw, file = yaml.safe_load(plan.read_text()), tmp_path / "plan.yaml"
+    _write_data(tmp_path / "train.npz", 60, 0)
+    raw["utility"]["train"] = f"npz:{tmp_path / 'train.npz'}"
+    file.write_text(yaml.safe_dump(raw | {"defenses": {"top-k": [{"topk": {"keep": 0.1}}]}}))
+    assert _run(file, tmp_path / "out").exit_code == 0
+    lock = Lock(tmp_path / "out" / "measured" / ".audit.lock")
     assert lock.take()
-    busy = _run(plan, out)
+    busy = _run(file, tmp_path / "out")
     lock.release()
-    assert busy.exit_code == 2
-    assert "another frontier is writing into it" in busy.output
+    _write_data(tmp_path / "train.npz", 60, 7)
+    refused = _run(file, tmp_path / "out")
+    assert (busy.exit_code, refused.exit_code) == (2, 2)
+    assert "is writing into it" in busy.output
+    assert "other contents of utility.train" in refused.output

@@ -10,8 +10,8 @@ import pytest
 from scipy.special import logsumexp
 
 from leakgauge.frontiers.costs import Participation, exposures, privacy_of
+from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Privacy
-from leakgauge.frontiers.written import resolve_frontier
 from leakgauge.privacy import guarantee, success_bound
 from leakgauge.privacy.one_update import LocalUse
 
@@ -60,7 +60,7 @@ def test_each_example_is_in_one_step_of_every_epoch(shuffle: bool) -> None:
     assert found.epsilon == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
     halved = guarantee(replace(mechanism, noise_multiplier=1.0), sample_rate=1.0, steps=6, delta=1e-5)  # type: ignore[type-var]
     assert found.exchanged == pytest.approx(halved.epsilon, rel=1e-3)  # type: ignore[union-attr]
-    assert LocalUse.of(plan.client.value, 20) == LocalUse(steps=2, smallest=4, gradient=False)
+    assert LocalUse.of(plan.undefended.client.value, 20) == LocalUse(steps=2, smallest=4, gradient=False)
 
 
 def test_an_attack_on_shuffled_batches_beats_the_count_of_poisson_samples() -> None:

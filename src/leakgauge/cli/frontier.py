@@ -15,9 +15,9 @@ from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.errors import require
-from leakgauge.frontiers.report import Report
+from leakgauge.frontiers.plan import resolve_frontier
+from leakgauge.frontiers.results import Report
 from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
-from leakgauge.frontiers.written import overlaid, resolve_frontier
 from leakgauge.resolve import read_option
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.session import ProgressLines, executor_of
@@ -36,6 +36,15 @@ QUICK: Mapping[str, Any] = {
 def example_text() -> str:
     """The embedded plan, comments included."""
     return files("leakgauge.frontiers").joinpath("example.yaml").read_text(encoding="utf-8")
+
+
+def overlaid(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, object]:
+    """`raw` with some keys changed, mappings merged."""
+    merged = dict(raw)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = overlaid(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def quick(raw: Mapping[str, Any]) -> dict[str, object]:
@@ -103,9 +112,12 @@ def _summary(console: Console, report: Report) -> None:
     table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
     for column, width in list(zip(HEADS, widths, strict=True))[1:]:
         table.add_column(column, no_wrap=True, justify="right", min_width=width)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for cells in rows:
+        table.add_row(*map(Text, cells))
     console.print(table)
     console.print(Text(report.recommendation.headline))
     for sentence in report.recommendation.sentences:
         console.print(Text(f"- {sentence}"))
+    for row, notes in zip(report.rows, report.recommendation.notes, strict=True):
+        if notes:
+            console.print(Text(f"- {row.words}: {'; '.join(notes)}"))

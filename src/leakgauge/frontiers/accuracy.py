@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +13,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.compute import Compute
-from leakgauge.data import Source
 from leakgauge.data.source import spec
 from leakgauge.draws import Draws
-from leakgauge.files import private_folder
-from leakgauge.frontiers.folder import FrontierFolder, keep, kept
-from leakgauge.frontiers.plan import FrontierPlan, Utility
+from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.frontiers.results import Accuracy
 from leakgauge.intervals import proportion_interval
 from leakgauge.task import Task
@@ -25,52 +23,52 @@ from leakgauge.training.federated import Training
 from leakgauge.training.partition import Hands, StoredExamples, dirichlet_partition
 from leakgauge.workers import run_all
 
-OnTraining = Callable[[int, int, str], None]
-"""(finished, all, name of the last)."""
-
 
 @dataclass(frozen=True)
 class SharedTraining:
-    """What all trainings of a plan share."""
+    """What all trainings of a plan share, and where their checkpoints lie."""
 
     plan: FrontierPlan
-    utility: Utility
     task: Task
     train: StoredExamples
     hands: Hands
     test: StoredExamples
+    folder: Path
 
 
 _stage: SharedTraining | None = None
 
 
-def partition_of(u: Utility) -> Hands:
+def partition_of(plan: FrontierPlan) -> Hands:
     """Who holds what in the simulation."""
-    labels = u.train.labels[: u.examples] if u.examples else u.train.labels
-    return dirichlet_partition(labels, u.clients, u.alpha, Draws(u.seed).generator("partition"))
+    assert plan.utility is not None
+    u, labels = plan.config.utility, plan.utility.train.labels
+    return dirichlet_partition(
+        labels[: u.examples] if u.examples else labels, u.clients, u.alpha, Draws(u.seed).generator("partition")
+    )
 
 
-def stage_of(plan: FrontierPlan) -> SharedTraining:
+def stage_of(plan: FrontierPlan, folder: Path) -> SharedTraining:
     """Reads the data and builds the model."""
-    u = plan.utility
-    assert u is not None
+    u, data = plan.config.utility, plan.utility
+    assert data is not None
+    train, test = (
+        StoredExamples.read(source, spec(source), most)
+        for source, most in ((data.train, u.examples), (data.test, u.test_examples))
+    )
+    return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)
 
-    def read(source: Source, most: int | None) -> StoredExamples:
-        return StoredExamples.read(source, spec(source), most)
 
-    train, test = read(u.train, u.examples), read(u.test, u.test_examples)
-    return SharedTraining(plan, u, plan.trained_task(u), train, partition_of(u), test)
-
-
-def run_training(stage: SharedTraining, name: str, result: Path) -> str:
-    """One training, from its checkpoint if there is one; writes `result` and removes the checkpoint."""
+def run_training(stage: SharedTraining, name: str) -> tuple[str, Accuracy]:
+    """One training, from its checkpoint if there is one."""
     row = stage.plan.trainings()[name]
-    checkpoint = result.with_suffix(".checkpoint")
-    simulation = stage.plan.training(stage.utility, row.client.value, row.defense.value)
+    checkpoint, simulation = _checkpoint(stage.folder, name), stage.plan.training(row)
     done = simulation.run(stage.task, stage.train, stage.hands, stage.test, checkpoint=checkpoint)
-    keep(result, accuracy_of(name, done, stage.test.labels))
-    checkpoint.unlink(missing_ok=True)
-    return name
+    return name, accuracy_of(name, done, stage.test.labels)
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.checkpoint"
 
 
 def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accuracy:
@@ -95,57 +93,52 @@ def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accurac
     )
 
 
-def _begin(ground: tuple[bytes, Compute]) -> None:
+def _begin(ground: tuple[bytes, Compute, Path]) -> None:
     global _stage
-    plan, compute = ground
+    plan, compute, folder = ground
     compute.apply()
-    _stage = stage_of(cloudpickle.loads(plan))
+    _stage = stage_of(cloudpickle.loads(plan), folder)
 
 
-def _run(job: tuple[str, Path]) -> str:
+def _run(name: str) -> tuple[str, Accuracy]:
     assert _stage is not None
-    return run_training(_stage, *job)
+    return run_training(_stage, name)
 
 
 def run_trainings(
     plan: FrontierPlan,
-    folder: FrontierFolder,
+    names: Iterable[str],
+    folder: Path,
+    on_training: Callable[[str, Accuracy], None],
     *,
     workers: int,
     compute: Compute,
-    on_training: OnTraining | None = None,
 ) -> None:
-    """Runs the trainings that are not finished, each from its checkpoint.
+    """Runs trainings of these names, each from its checkpoint in `folder`; `on_training` is given the result.
 
     Raises:
         InputError: an input turned out bad or a worker died; what is finished is kept.
     """
-    files = {name: folder.training(name) for name in plan.trainings()}
-    left = [name for name, file in files.items() if kept(file, Accuracy) is None]
-    done = set(files) - set(left)
-    if on_training is not None and files:
-        on_training(len(done), len(files), "")
+
+    def keep(found: tuple[str, Accuracy]) -> None:
+        on_training(*found)
+        _checkpoint(folder, found[0]).unlink(missing_ok=True)
+
+    left = list(names)
     if not left:
         return
-    private_folder(folder.path / "utility")
-
-    def tell(name: str) -> None:
-        done.add(name)
-        if on_training is not None:
-            on_training(len(done), len(files), name)
-
     if workers == 1:
-        stage = stage_of(plan)
+        stage = stage_of(plan, folder)
         for name in left:
-            tell(run_training(stage, name, files[name]))
+            keep(run_training(stage, name))
         return
-    jobs, ground = [(name, files[name]) for name in left], (cloudpickle.dumps(plan), compute)
-    run_all(_run, jobs, tell, workers=workers, begin=_begin, ground=ground, kept="trainings")
+    ground = (cloudpickle.dumps(plan), compute, folder)
+    run_all(_run, left, keep, workers=workers, begin=_begin, ground=ground, kept="trainings")
 
 
-def participations(plan: FrontierPlan, u: Utility) -> tuple[int, ...]:
+def participations(plan: FrontierPlan) -> tuple[int, ...]:
     """How often each client of the simulation trains: the draw of clients does not depend on the training."""
-    simulation = plan.training(u, plan.client.value, plan.undefended.defense.value)
+    u, simulation = plan.config.utility, plan.training(plan.undefended)
     counts = torch.zeros(u.clients, dtype=torch.int64)
     for number in range(u.rounds):
         counts[list(simulation.asked(u.clients, number))] += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,6 @@ from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.frontiers.accuracy import participations, partition_of
-from leakgauge.frontiers.folder import FrontierFolder, keep, kept
 from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import TRAINING, UPDATE, ClientTime, Privacy, RowCost
 from leakgauge.privacy.accounting import check_delta
@@ -29,17 +27,6 @@ EXAMPLES = 32
 """Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
 
 REPEATS = 5
-
-
-def measure(plan: FrontierPlan, folder: FrontierFolder, *, on_row: Callable[[int, int], None] | None = None) -> None:
-    """Measures what is not yet measured, row by row; `on_row` is told how many are done, of how many."""
-    task = plan.attacked_task()
-    for done, row in enumerate(plan.rows):
-        if on_row is not None:
-            on_row(done + 1, len(plan.rows))
-        file = folder.costs(row.training)
-        if kept(file, RowCost) is None:
-            keep(file, cost_of(task, plan.client.value, row.client.value, row.defense.value))
 
 
 def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> RowCost:
@@ -86,7 +73,7 @@ def exposures(plan: FrontierPlan, row: FrontierRow) -> list[Participation]:
     """Those of the simulation's clients, each kind once; without one, the row's attacked client's single update."""
     if plan.utility is None:
         return [Participation(row.batch, 1)]
-    pairs = zip(partition_of(plan.utility), participations(plan, plan.utility), strict=True)
+    pairs = zip(partition_of(plan), participations(plan), strict=True)
     return [Participation(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
 
 
@@ -109,9 +96,9 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
     if without is not None:
         return Privacy(reason=without.reason)
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
-    other, guess = exchanged(worst), 1 / (1 + plan.gallery)
+    other, guess = exchanged(worst), 1 / (1 + plan.config.gallery)
     try:
-        check_delta(plan.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
+        check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
         return Privacy(reason=str(error))
     return Privacy(
@@ -139,8 +126,8 @@ def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -
         defense,
         sample_rate=1.0,
         steps=steps * met.rounds,
-        delta=plan.delta,
-        accountant=plan.accountant,
+        delta=plan.config.delta,
+        accountant=plan.config.accountant,
         examples=use.smallest,
         layers=layers,
         gradient=use.gradient,
@@ -151,7 +138,7 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
     """Examples or clients of the training; without one, of what is seen of the row."""
     if plan.utility is None:
         return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort
-    hands = partition_of(plan.utility)
+    hands = partition_of(plan)
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
 
 

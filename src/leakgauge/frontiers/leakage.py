@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -17,12 +17,12 @@ from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
 from leakgauge.executor import Executor
-from leakgauge.frontiers.folder import FrontierFolder
-from leakgauge.frontiers.plan import ADAPTED, NAIVE, FrontierPlan, FrontierRow
-from leakgauge.frontiers.results import CounterUsed, Leakage, RowFinding
+from leakgauge.frontiers.plan import FrontierPlan, FrontierRow
+from leakgauge.frontiers.results import CounterUsed, Leakage
 from leakgauge.observation import Observation, Reconstruction
+from leakgauge.study.document import read_trial
 from leakgauge.study.judging.groups import TrialGroup, groups_of
-from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.records import Role
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.run import OnTrial
 from leakgauge.study.run import run as run_audit
@@ -31,44 +31,33 @@ from leakgauge.task import Batch
 
 
 def run_leakage(
-    plan: FrontierPlan, folder: FrontierFolder, *, pool: Executor, compute: Compute, on_trial: OnTrial | None = None
-) -> None:
-    """Runs all audits that are not finished. Everything is stored trial by trial, without pictures."""
-    sizes = {setting: len(audit.trials()) for setting, (audit, _) in plan.audits.items()}
-    before = 0
+    plan: FrontierPlan, folder: Path, *, pool: Executor, compute: Compute, on_trial: OnTrial
+) -> list[Leakage]:
+    """Runs all audits that are not finished, each in a folder of its own, without pictures; an answer for each row."""
+    total, before = sum(len(audit.trials()) for audit, _ in plan.audits.values()), 0
+    groups: dict[str, list[TrialGroup]] = {}
     for setting, (audit, _) in plan.audits.items():
-        offset = before
 
-        def say(done: int, _: int, last: str, offset: int = offset) -> None:
-            if on_trial is not None:
-                on_trial(offset + done, sum(sizes.values()), last)
+        def say(done: int, _: int, last: str, offset: int = before) -> None:
+            on_trial(offset + done, total, last)
 
-        store = run_audit(audit, folder.audit(setting), executor=pool, compute=compute, counts_only=True, on_trial=say)
+        place = folder / hashlib.sha256(setting.encode()).hexdigest()[:16]
+        store = run_audit(audit, place, executor=pool, compute=compute, counts_only=True, on_trial=say)
+        groups[setting] = groups_of([read_trial(record).judged for record in store.each()])
         store.close()
-        before += sizes[setting]
+        before += len(audit.trials())
+    return [leakage_of(groups[row.setting], row) for row in plan.rows]
 
 
-def leakage_of(trials: Sequence[Trial], row: FrontierRow) -> Leakage:
+def leakage_of(groups: Sequence[TrialGroup], row: FrontierRow) -> Leakage:
     """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
 
     Args:
-        trials: of the audit of the row's setting.
+        groups: of the audit of the row's setting.
     """
-    groups = groups_of(trials)
     mine = [g for g in groups if not g.control and g.scenario.defense == row.defense.label]
-    found = {NAIVE if g.trials[0].role is Role.NAIVE else ADAPTED: _finding(g, groups) for g in mine}
-    naive = found.get(NAIVE)
-    return Leakage(naive, found.get(ADAPTED) if row.defended else naive)
-
-
-def _finding(group: TrialGroup, groups: list[TrialGroup]) -> RowFinding:
-    found = told(group, groups)
-    worst: dict[str, float | None] = {}
-    for key, of in (("ssim", max), ("lpips", min)):
-        values = group.values(key, best=of is max)
-        worst[f"{key}_worst"] = round(of(values), 4) if values else None
-    made: Mapping[str, Any] = {f.name: getattr(found, f.name, None) for f in fields(RowFinding)} | worst
-    return RowFinding(**made)
+    found = {g.trials[0].role is Role.NAIVE: told(g, groups) for g in mine}
+    return Leakage(found.get(True), found.get(not row.defended))
 
 
 def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]:

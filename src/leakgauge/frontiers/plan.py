@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.clients import Protocol, SecureAggregation
+from leakgauge.clients import SecureAggregation
+from leakgauge.clients.client import refuse_combination
 from leakgauge.compute import Budget
 from leakgauge.data.source import Source, spec
-from leakgauge.defenses import Defense, parts_of
+from leakgauge.defenses import parts_of
 from leakgauge.errors import InputError, require
-from leakgauge.metrics.metric import Metric
+from leakgauge.frontiers.grammar import FrontierConfig, RowConfig, parse, parse_row
 from leakgauge.observation import Known
-from leakgauge.resolve import Named, label
+from leakgauge.registry import ATTACKS, CLIENTS
+from leakgauge.resolve import Named, label, resolve, resolve_defense
 from leakgauge.study.contents import data_identity, digest_of, plan_in_words
 from leakgauge.study.dealt import Dealt, Key, Selection
 from leakgauge.study.described import Description
-from leakgauge.study.plan import TRIAL_SECONDS, Plan
+from leakgauge.study.model_spec import model_of
+from leakgauge.study.plan import Plan
+from leakgauge.study.written import known, perceptual_of, source_of
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
 
 UNDEFENDED = "undefended"
 """Family of the row without a defence."""
+
+NAIVE, ADAPTED = "naive", "adapted"
+"""The attacker who takes the update for an undefended one, and the one who knows the defence."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,15 @@ class FrontierRow:
         """Rows with the same one share an audit."""
         return f"{self.client.label} | {self.batch} | {self.cohort}"
 
+    @property
+    def sender(self) -> Named:
+        """What the server receives from: one client, or the aggregate of a cohort."""
+        if self.cohort == 1:
+            return self.client
+        name, shown = "secure-aggregation", {"cohort": self.cohort, "client": self.client.label}
+        value = SecureAggregation(cohort=self.cohort, client=self.client.value)
+        return Named(label(name, shown), value, (name,), self.field)
+
 
 def row_label(row: FrontierRow, usual: FrontierRow) -> str:
     """A row in words: what differs from the undefended one; unique in the plan."""
@@ -91,122 +107,57 @@ def row_label(row: FrontierRow, usual: FrontierRow) -> str:
     return " + ".join(parts) or "none"
 
 
-NAIVE, ADAPTED = "naive", "adapted"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Utility:
-    """The training in simulation that measures accuracy.
-
-    Attributes:
-        model: as `Plan.models` has it, fitted to the training data.
-        train, test: the data.
-        clients, alpha: the training data are dealt to so many by `dirichlet_partition`.
-        per_round, rounds, server_lr, evaluate_every: see `FederatedTraining`.
-        examples, test_examples: use only so many of the first; `None` for all.
-        seed: of partition, weights and draws.
-    """
+@dataclass(frozen=True, eq=False)
+class UtilityData:
+    """What the simulated trainings train and test on, and the plan's model fitted to it."""
 
     model: Named
     train: Source
     test: Source
-    clients: int = 100
-    alpha: float = 0.5
-    per_round: int = 10
-    rounds: int = 100
-    server_lr: float = 1.0
-    evaluate_every: int = 10
-    examples: int | None = None
-    test_examples: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("shape", "classes"):
-            ours, theirs = getattr(self.train, name), getattr(self.test, name)
-            require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
-        kept = min(self.examples or len(self.train), len(self.train))
-        few = f"are {self.clients} for {kept} training examples"
-        require(self.clients <= kept, "utility.clients", few, "give each at least one example")
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """What the recommendation calls good enough.
-
-    Attributes:
-        accuracy: loss against the undefended training, as a share (0.02 is two points).
-        identified: share of the pictures that the stronger attacker may identify.
-    """
-
-    accuracy: float = 0.02
-    identified: float = 0.05
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrontierPlan:
-    """What a frontier measures, in objects. Making one validates everything that can be known before anything runs.
-    `leakgauge.frontiers.written` makes one from a file's words.
+    """What a frontier measures. Making one validates everything that can be known before anything runs.
 
     Attributes:
+        config: the plan's numbers and choices.
         rows: the undefended one first.
-        model: as `Plan.models` has it.
+        model: as `leakgauge.study.plan.Plan` has it, fitted to the attacked examples.
         source: of the examples that are attacked.
-        images: how many of them are attacked in each row, in batches as the row has them, from `start` on.
-        client: what every client runs; a row may change it.
         attack: of both attackers.
-        utility: `None` where accuracy is not measured.
-        delta, accountant: of the rows that are differentially private.
-        identity, written, again: as in `Plan`.
-
-    Other attributes are those of the audits; `budget` is that of the undefended row.
+        utility: data of the trainings; `None` where accuracy is not measured.
+        written: the plan in the words of its file.
+        audits: setting → the audit that attacks its rows, and these.
 
     Raises:
         InputError: names the key and the hint.
     """
 
+    config: FrontierConfig
     rows: tuple[FrontierRow, ...]
     model: Named
     source: Source
-    client: Named
     attack: Named
-    name: str = "frontier"
-    images: int = 8
-    start: int = 0
-    mode: Mode = Mode.EVAL
-    knows: tuple[Known, ...] = (Known.EXAMPLE_COUNT, Known.LOCAL_TRAINING, Known.DEFENSE)
-    budget: Budget = Budget(300)
-    trial_seconds: float = TRIAL_SECONDS
-    seeds: tuple[int, ...] = (0,)
-    gallery: int = 100
-    perceptual: Metric | None = None
-    utility: Utility | None = None
-    delta: float = 1e-5
-    accountant: str = "rdp"
-    tolerance: Tolerance = Tolerance()
-    identity: str | None = None
-    written: Mapping[str, Any] | None = None
-    again: Callable[[], FrontierPlan] | None = None
+    utility: UtilityData | None
+    written: Mapping[str, Any]
     audits: dict[str, tuple[Plan, list[FrontierRow]]] = field(init=False, repr=False, default_factory=dict)
-    """Setting → the audit that attacks its rows."""
 
     def __post_init__(self) -> None:
         seen: dict[str, FrontierRow] = {}
-        for row in self.rows:
-            same = f"{row.setting} | {row.defense.label}"
-            twice = f"is the same as {seen[same].place}" if same in seen else ""
-            require(same not in seen, row.field, twice, "give each once")
-            seen[same] = row
         groups: dict[str, list[FrontierRow]] = {}
         for row in self.rows:
+            same = seen.setdefault(f"{row.setting} | {row.defense.label}", row)
+            require(same is row, row.field, f"is the same as {same.place}", "give each once")
             groups.setdefault(row.setting, []).append(row)
         self.audits.update({setting: (self._audit(setting, rows), rows) for setting, rows in groups.items()})
         self._check_training()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return super().__reduce_ex__(protocol) if self.again is None else (self.again, ())
+        return resolve_frontier, (self.written,)
 
-    @cached_property
-    def config(self) -> dict[str, object]:
+    @property
+    def settings(self) -> dict[str, object]:
         """The plan in words that a file can hold."""
         return dict(self._words.words)
 
@@ -217,14 +168,18 @@ class FrontierPlan:
     @cached_property
     def digest(self) -> str:
         """Identity of the plan; an output folder belongs to one."""
-        return digest_of(self._words, self.identity)
+        return digest_of(self._words, self.config.identity)
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.config.mode)
 
     @property
     def undefended(self) -> FrontierRow:
         return self.rows[0]
 
     def _audit(self, setting: str, rows: list[FrontierRow]) -> Plan:
-        first = rows[0]
+        first, config = rows[0], self.config
         total = first.batch * first.cohort
         plain = frozenset(i for i, row in enumerate(rows) if not row.defended)
         defended = frozenset(range(len(rows))) - plain
@@ -237,63 +192,69 @@ class FrontierPlan:
             Named(label(ADAPTED, shown), Adapted(attack=value), (ADAPTED,)),
         )
         return Plan(
-            name=f"{self.name}: {first.client.label}, {first.batch} x {first.cohort}",
-            data=Dealt(self.source, total, max(1, self.images // total), self.start),
+            name=f"{config.name}: {first.client.label}, {first.batch} x {first.cohort}",
+            data=Dealt(self.source, total, max(1, config.data.images // total), config.data.start),
             models=(self.model,),
             mode=self.mode,
-            clients=(sent_by(first),),
+            clients=(first.sender,),
             defenses=tuple(row.defense for row in rows),
             attacks=attackers if defended else attackers[:1],
-            knows=self.knows,
+            knows=known(config.knows),
             only=tuple(rules),
             budget=self._budget(first),
-            trial_seconds=self.trial_seconds,
-            seeds=self.seeds,
-            gallery=self.gallery,
-            perceptual=self.perceptual,
+            trial_seconds=config.budget.trial_seconds,
+            seeds=tuple(config.seeds),
+            gallery=config.gallery,
+            perceptual=perceptual_of(config.lpips, spec(self.source)),
             identity=self.digest,
-            again=None if self.again is None else _Part(self.again, setting),
+            again=partial(_audit_of, self.written, setting),
         )
 
     def _budget(self, row: FrontierRow) -> Budget:
         """Every row gets as many candidates: one costs a gradient for each local step of each client in it. Otherwise
         rows of more steps or clients would look like defences because the search was shorter."""
-        gradients = self.budget.gradient_evaluations
+        gradients = self.config.budget.gradient_evaluations
         if gradients is not None:
             gradients = max(gradients * row.steps // self.undefended.steps, row.steps)
-        return Budget(gradients, self.budget.seconds)
+        return Budget(gradients, self.config.budget.seconds)
 
-    def trained_task(self, utility: Utility) -> Task:
+    def trained_task(self, data: UtilityData) -> Task:
         """The plan's model with its first weights, fitted to the training data."""
-        model, data = utility.model, spec(utility.train)
-        return model.value.task(utility.seed, data, self.mode, model.label)  # type: ignore[no-any-return]
+        seed, model = self.config.utility.seed, data.model
+        return model.value.task(seed, spec(data.train), self.mode, model.label)  # type: ignore[no-any-return]
 
     def trainings(self) -> dict[str, FrontierRow]:
         """Each training once: its name, and a row of it."""
-        if self.utility is None:
-            return {}
         found: dict[str, FrontierRow] = {}
         for row in self.rows:
-            if row.train:
+            if row.train and self.utility is not None:
                 found.setdefault(row.training, row)
         return found
 
-    def training(self, utility: Utility, client: Protocol, defense: Defense) -> FederatedTraining:
+    def training(self, row: FrontierRow) -> FederatedTraining:
         """The simulation of a row."""
+        u = self.config.utility
         return FederatedTraining(
-            rounds=utility.rounds,
-            per_round=min(utility.per_round, utility.clients),
-            client=client,
-            defense=defense,
-            server_lr=utility.server_lr,
-            evaluate_every=utility.evaluate_every,
-            seed=utility.seed,
+            rounds=u.rounds,
+            per_round=min(u.per_round, u.clients),
+            client=row.client.value,
+            defense=row.defense.value,
+            server_lr=u.server_lr,
+            evaluate_every=u.evaluate_every,
+            seed=u.seed,
         )
 
     def _check_training(self) -> None:
         if self.utility is None:
             return
-        task = self.trained_task(self.utility)
+        u, data = self.config.utility, self.utility
+        for name in ("shape", "classes"):
+            ours, theirs = getattr(data.train, name), getattr(data.test, name)
+            require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
+        kept = min(u.examples or len(data.train), len(data.train))
+        few = f"are {u.clients} for {kept} training examples"
+        require(u.clients <= kept, "utility.clients", few, "give each at least one example")
+        task = self.trained_task(data)
         for row in self.trainings().values():
             try:
                 row.defense.value.on_task(task)
@@ -302,13 +263,12 @@ class FrontierPlan:
                 raise InputError(where, error.problem, error.hint) from error
 
     def contents(self) -> dict[str, str]:
-        """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
-        found: dict[str, str] = {}
-        for setting, (audit, _) in self.audits.items():
-            found |= {f"data of {setting}" if key == "data" else key: v for key, v in audit.contents().items()}
+        """What the trainings rest on beside the text, as it is now: see `leakgauge.study.contents`. Each audit compares
+        its own."""
+        found = self.audits[self.undefended.setting][0].contents()
         if self.utility is not None:
-            u = self.utility
-            found |= {"utility.train": data_identity(u.train, []), "utility.test": data_identity(u.test, [])}
+            pairs = (("utility.train", self.utility.train), ("utility.test", self.utility.test))
+            found |= {name: data_identity(source, []) for name, source in pairs}
         return found
 
     def attacked_task(self) -> Task:
@@ -317,21 +277,81 @@ class FrontierPlan:
         return plan.broadcast(Key(0, 0, 0, 0, 0, 0)).task
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Makes the audit of one setting in another process."""
-
-    again: Callable[[], FrontierPlan]
-    setting: str
-
-    def __call__(self) -> Plan:
-        return self.again().audits[self.setting][0]
+def _audit_of(written: Mapping[str, Any], setting: str) -> Plan:
+    """The audit of one setting, made in another process."""
+    return resolve_frontier(written).audits[setting][0]
 
 
-def sent_by(row: FrontierRow) -> Named:
-    """What the server receives from: a client of the row, or a cohort of them."""
-    if row.cohort == 1:
-        return row.client
-    name, shown = "secure-aggregation", {"cohort": row.cohort, "client": row.client.label}
-    value = SecureAggregation(cohort=row.cohort, client=row.client.value)
-    return Named(label(name, shown), value, (name,), row.field)
+def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
+    """The plan that the keys of a file describe; objects may stand where the file has names.
+
+    Raises:
+        InputError: names the key and the hint.
+    """
+    config = parse(dict(raw))
+    attack = resolve(ATTACKS, config.attack, "attack")
+    require(not isinstance(config.model, list), "model", "is a list", "give one; each has a frontier of its own")
+    hidden = "leaves out 'defense', which the adapted attacker has"
+    require(Known.DEFENSE in known(config.knows), "knows", hidden, "add defense")
+    rows, mode = _rows(config), Mode(config.mode)
+    train, test = (_trained(getattr(config.utility, name), f"utility.{name}") for name in ("train", "test"))
+    source = _attacked(config, test)
+    data = None
+    if train is not None and test is not None:
+        data = UtilityData(model_of(config.model, "model", spec(train), mode), train, test)
+    model = model_of(config.model, "model", spec(source), mode)
+    return FrontierPlan(config=config, rows=rows, model=model, source=source, attack=attack, utility=data, written=raw)
+
+
+def _rows(config: FrontierConfig) -> tuple[FrontierRow, ...]:
+    client = resolve(CLIENTS, config.client, "client")
+    rows = [_row(config, client, UNDEFENDED, 0, RowConfig())]
+    for family, strengths in config.defenses.items():
+        require(bool(strengths), f"defenses.{family}", "has no strength", "give at least one")
+        require(family != UNDEFENDED, f"defenses.{family}", "is always there", "leave it out")
+        for i, given in enumerate(strengths):
+            rows.append(_row(config, client, family, i, parse_row(given, f"defenses.{family}[{i}]")))
+    return tuple(rows)
+
+
+def _row(config: FrontierConfig, client: Named, family: str, strength: int, given: RowConfig) -> FrontierRow:
+    place = f"defenses.{family}[{strength}]"
+    if given.client is not None:
+        client = resolve(CLIENTS, given.client, f"{place}.client")
+    hint = "give what each client runs, and cohort: how many are aggregated"
+    require(not client.value.aggregates, f"{place}.client", "aggregates by itself", hint)
+    defense, batch = resolve_defense(given.defense, place), given.batch or config.data.batch
+    row = FrontierRow(family, strength, defense, client, batch, given.cohort, given.train)
+    try:
+        refuse_combination(row.sender.value, row.defense.value)
+    except InputError as error:
+        raise InputError(place, error.problem, error.hint) from error
+    return row
+
+
+def _trained(given: Any, field: str) -> Source | None:
+    """A source of the training's, as an audit plan has it under ``data``; `None` where there is none."""
+    if given is None:
+        return None
+    options = given if isinstance(given, dict) else {"source": given}
+    fits = isinstance(options.get("source"), str | Source)
+    require(fits, field, f"cannot read {given!r}", "write parquet:PATH or {source: …, size: 32}")
+    try:
+        return _source(options)
+    except InputError as error:
+        raise InputError(field, f"{error.field} {error.problem}", error.hint) from error
+
+
+def _source(options: Mapping[str, Any]) -> Source:
+    return source_of(options["source"], {key: value for key, value in options.items() if key != "source"})
+
+
+def _attacked(config: FrontierConfig, test: Source | None) -> Source:
+    """The plan's own source, else the test data as they are or with the options that the plan adds, else samples."""
+    own = config.data.options
+    if config.data.source is not None:
+        return source_of(config.data.source, own, ("batch", "images", "start"))
+    if test is not None and not own:
+        return test
+    given = config.utility.test if test is not None else "samples"
+    return _source((given if isinstance(given, dict) else {"source": given}) | own)

@@ -1,56 +1,30 @@
-"""A finished row of a frontier, typed: what it leaks, what it costs, and what it guarantees."""
+"""The report of a frontier, typed: what each row leaks, what it costs, and what it guarantees."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from leakgauge import __version__
+from leakgauge.files import write_whole
 from leakgauge.frontiers.plan import UNDEFENDED
 from leakgauge.privacy.guarantee import Unit
-from leakgauge.study.judging.results import (
-    Flag,
-    Identified,
-    LabelLeak,
-    Level,
-    NullPSNR,
-    Power,
-    PSNRGain,
-    PSNRSummary,
-    Residual,
-    TotalCost,
-)
+from leakgauge.study.judging.results import Finding, Identified, PSNRSummary
+from leakgauge.study.judging.scores import plain
+
+SCHEMA_VERSION = 4
+"""4: findings whole, as in an audit's report.json; numbers in place of sentences. 3: without `reads`. 2: findings of
+schema 2."""
 
 TRAINING, UPDATE = "the whole training", "one update"
 """What an ε counts."""
 EMPTY, CERTAIN = 50.0, 0.9
 """ε beyond which a guarantee exists on paper (odds may change by a factor of e^50), and the chance of a right guess
 that it may leave to be one."""
-
-
-@dataclass(frozen=True)
-class RowFinding:
-    """What one attacker achieved: fields of an audit's `Finding` that a row keeps, and the worst image."""
-
-    level: Level
-    images: int
-    trials: int
-    failed: int
-    psnr: PSNRSummary | None
-    null_psnr: NullPSNR | None
-    ssim_mean: float | None
-    lpips_mean: float | None
-    identified: Identified | None
-    recovered: int | None
-    label_f1: LabelLeak | None
-    power: Power
-    cost: TotalCost
-    sentence: str
-    clients: int
-    flags: tuple[Flag, ...]
-    residual_risk: Residual | None
-    gain: PSNRGain | None
-    attack: str = ""
-    ssim_worst: float | None = None
-    lpips_worst: float | None = None
+LITTLE = 0.05
+"""Share of pictures identified up to which a defence looks good."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +114,13 @@ class CounterUsed:
 class Leakage:
     """Under the attacker who takes the update for an undefended one, and under the one who knows the defence."""
 
-    naive: RowFinding | None
-    adapted: RowFinding | None
+    naive: Finding | None
+    adapted: Finding | None
+
+    @property
+    def each(self) -> tuple[Finding, ...]:
+        """Those that there are."""
+        return tuple(found for found in (self.naive, self.adapted) if found)
 
 
 @dataclass(frozen=True)
@@ -167,20 +146,14 @@ class RowResult:
         return self.family == UNDEFENDED
 
     @property
-    def judged(self) -> bool:
-        """Whether both attackers have a result."""
-        return all(f is not None and f.identified and f.psnr for f in (self.leakage.naive, self.leakage.adapted))
+    def both(self) -> tuple[tuple[Identified, PSNRSummary], ...]:
+        """Identification and quality under the naive and the adapted attacker; of each that has a result."""
+        return tuple((f.identified, f.psnr) for f in self.leakage.each if f.identified and f.psnr)
 
     @property
-    def both(self) -> tuple[tuple[Identified, PSNRSummary], tuple[Identified, PSNRSummary]]:
-        """Identification and quality under the naive and the adapted attacker; of a `judged` row."""
-        found = []
-        for f in (self.leakage.naive, self.leakage.adapted):
-            assert f is not None
-            assert f.identified is not None
-            assert f.psnr is not None
-            found.append((f.identified, f.psnr))
-        return found[0], found[1]
+    def judged(self) -> bool:
+        """Whether both attackers have a result."""
+        return len(self.both) == 2
 
     @property
     def identified(self) -> Identified:
@@ -192,29 +165,31 @@ class RowResult:
         return self.identified.count / self.identified.n
 
     @property
-    def null(self) -> float:
-        """Mean PSNR that needs no update, in dB."""
-        found = (self.leakage.naive, self.leakage.adapted)
-        return max((f.null_psnr.mean for f in found if f and f.null_psnr), default=float("-inf"))
-
-    @property
     def leak(self) -> tuple[float, float]:
         """Order of leakage: identification, then the better mean PSNR, where below the null all are equal."""
-        return self.rate, max(*(psnr.mean for _, psnr in self.both), self.null)
+        nulls = [f.null_psnr.mean for f in self.leakage.each if f.null_psnr]
+        return self.rate, max(*(psnr.mean for _, psnr in self.both), *nulls)
 
     @property
     def labels(self) -> tuple[float, float] | None:
         """(mean F1 of the better reader, what the best constant guess has), where labels leak beyond their interval."""
-        scores = [f.label_f1 for f in (self.leakage.naive, self.leakage.adapted) if f and f.label_f1]
+        scores = [f.label_f1 for f in self.leakage.each if f.label_f1]
         return max(((s.mean, s.baseline) for s in scores if s.leaks), default=None)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why its leakage cannot be relied on: an attack that broke on pictures, or a flag of the adapted one."""
-        found = [f for f in (self.leakage.naive, self.leakage.adapted) if f]
-        lost = max(found, key=lambda f: f.failed, default=None)
+        lost = max(self.leakage.each, key=lambda f: f.failed, default=None)
         said = [f"{lost.failed} of {lost.trials} trials gave no result"] if lost and lost.failed else []
         return (*said, *(flag.sentence for flag in (self.leakage.adapted.flags if self.leakage.adapted else ())))
+
+    @property
+    def flatters(self) -> bool:
+        """Whether a defence only looks good: what the naive attacker identifies is little and may be chance, what the
+        adapted one does is not."""
+        (naive, _), (adapted, _) = self.both
+        chance = max(naive.chance, adapted.chance)
+        return naive.low <= chance < adapted.low and naive.count <= max(chance, LITTLE) * naive.n
 
     @property
     def words(self) -> str:
@@ -223,3 +198,80 @@ class RowResult:
             return "no defence"
         plain = ["".join(c for c in text.lower() if c.isalnum()) for text in (self.family, self.label)]
         return self.label if plain[0] in plain[1] else f"{self.label} ({self.family})"
+
+    def dominates(self, other: RowResult) -> bool:
+        """At least as accurate and leaks no more, and better in one of the two. A guarantee is beaten by a better one
+        only: what these attacks did says nothing of the next."""
+        ours, theirs = self.accuracy.value, other.accuracy.value
+        if ours is None or theirs is None or not other.privacy.beaten_by(self.privacy):
+            return False
+        return ours >= theirs and self.leak <= other.leak and (ours, self.leak) != (theirs, other.leak)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What the rows say together: what is best, why or why not, and for each row what else to know of it."""
+
+    headline: str
+    sentences: tuple[str, ...]
+    notes: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The simulation behind the accuracies; `reason` says why there is none."""
+
+    measured: bool
+    reason: str | None = None
+    train: str | None = None
+    test: str | None = None
+    client: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    examples_of_a_client: tuple[int, ...] = ()
+    rounds_of_a_client: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What both attackers had, and what was not tried.
+
+    Attributes:
+        gradient_evaluations: of a trial of the undefended row; `None` for any number.
+        labels: whether the attackers knew them.
+        statistics: whether the model has running statistics, which no defence here covers.
+        absent: registered defences that are not in the plan.
+    """
+
+    attack: str
+    gradient_evaluations: int | None
+    images: int
+    seeds: int
+    labels: bool
+    statistics: bool
+    absent: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What report.json holds; byte-equal between runs once every ``seconds`` and ``created_at`` is deleted."""
+
+    schema_version: int = SCHEMA_VERSION
+    leakgauge_version: str = __version__
+    created_at: str
+    config: Mapping[str, object]
+    environment: Mapping[str, object]
+    tolerance: Mapping[str, float]
+    utility: Simulated
+    tried: Effort
+    rows: tuple[RowResult, ...]
+    recommendation: Recommendation
+
+    @property
+    def name(self) -> str:
+        """What the plan is called."""
+        return str(self.config.get("name", "frontier"))
+
+    def write(self, path: Path) -> Path:
+        """Whole or not at all."""
+        text = json.dumps(plain(self), indent=1, allow_nan=False, ensure_ascii=False, default=str)
+        return write_whole(path, text + "\n", "free space, then run the same command: what is finished is kept")

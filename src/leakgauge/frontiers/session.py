@@ -7,18 +7,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from leakgauge.compute import Compute
 from leakgauge.executor import Executor, LocalPool
-from leakgauge.files import write_whole
+from leakgauge.files import refuse_foreign, write_whole
 from leakgauge.frontiers.accuracy import run_trainings
-from leakgauge.frontiers.costs import measure
-from leakgauge.frontiers.folder import HINT, FrontierFolder
-from leakgauge.frontiers.leakage import run_leakage
+from leakgauge.frontiers.costs import cost_of, exposures, layers, privacy_of
+from leakgauge.frontiers.leakage import counters_of, run_leakage
 from leakgauge.frontiers.page import render
-from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.frontiers.report import Report, report_of
-from leakgauge.frontiers.results import RowFinding, RowResult
+from leakgauge.frontiers.plan import FrontierPlan, FrontierRow, row_label
+from leakgauge.frontiers.recommend import recommendation
+from leakgauge.frontiers.results import Accuracy, Effort, Leakage, Report, RowCost, RowResult, Simulated
+from leakgauge.observation import Known
+from leakgauge.registry import DEFENSES
 from leakgauge.study.audited import copied, frame, table
+from leakgauge.study.judging.results import Finding
+from leakgauge.study.run import environment
+from leakgauge.study.store import Store
+from leakgauge.study.tables import PlannedAudit
+from leakgauge.study.trial import TrialResult
+from leakgauge.task import Mode
 
 if TYPE_CHECKING:
     import pandas
@@ -26,8 +35,21 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, int, str], None]
 """(finished, all, name of the last)."""
 
-REPORTS = ("report.json", "report.html")
-FILES = (*REPORTS, "frontier.json", "leakage", "utility", "costs")
+MEASURED, LEAKAGE = "measured", "leakage"
+"""Folders of the stores: of trainings and client time, and of the audits, one a setting."""
+FILES = ("report.json", "report.html", MEASURED, LEAKAGE)
+
+NO_DATA = "no data to train with: give utility.train and utility.test in the plan, or --train and --test"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An entry of the store: a training's accuracy, or the cost of a client, by `FrontierRow.training`."""
+
+    id: str
+    training: str
+    accuracy: Accuracy | None = None
+    cost: RowCost | None = None
 
 
 def run_frontier(
@@ -52,17 +74,120 @@ def run_frontier(
     def stage(title: str) -> OnProgress:
         return (lambda *_: None) if progress is None else progress(title)
 
-    with FrontierFolder.open(output, digest=plan.digest, raw=plan.config, contents=plan.contents()) as folder:
+    refuse_foreign(output, FILES)
+    costs = {f"cost {row.training}": row for row in plan.rows}
+    trainings = plan.trainings()
+    asked = PlannedAudit(
+        digest=plan.digest,
+        name=plan.config.name,
+        config=plan.settings,
+        environment=environment(compute),
+        contents=plan.contents(),
+        planned=[*costs, *trainings],
+        counts_only=True,
+    )
+    store = Store.create(output / MEASURED, asked)
+    try:
         pool = LocalPool(workers) if executor is None else executor
-        run_leakage(plan, folder, pool=pool, compute=compute, on_trial=stage("attacks"))
-        costs = stage("client time")
-        measure(plan, folder, on_row=lambda done, total: costs(done, total, ""))
+        leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=stage("attacks"))
+
+        def left(planned: dict[str, FrontierRow], told: OnProgress) -> dict[str, FrontierRow]:
+            done = store.finished()
+            told(len(done & set(planned)), len(planned), "")
+            return {name: row for name, row in planned.items() if name not in done}
+
+        def keep(found: Measured, planned: dict[str, FrontierRow], told: OnProgress) -> None:
+            store.add(TrialResult(found.id, TypeAdapter(Measured).dump_python(found, mode="json"), ()))
+            left(planned, told)
+
+        told, task = stage("client time"), plan.attacked_task()
+        for name, row in left(costs, told).items():
+            cost = cost_of(task, plan.undefended.client.value, row.client.value, row.defense.value)
+            keep(Measured(name, row.training, cost=cost), costs, told)
         if plan.utility is not None:
-            run_trainings(plan, folder, workers=workers, compute=compute, on_training=stage("trainings"))
-        report = report_of(plan, folder, compute)
+            told = stage("trainings")
+            run_trainings(
+                plan,
+                left(trainings, told),
+                output / MEASURED,
+                lambda name, found: keep(Measured(name, name, found), trainings, told),
+                workers=workers,
+                compute=compute,
+            )
+        measured = [TypeAdapter(Measured).validate_python(record) for record in store.each()]
+        report = _report(plan, leakage, measured, store.audit.created_at, compute)
         report.write(output / "report.json")
-        write_whole(output / "report.html", render(report), HINT)
+        write_whole(output / "report.html", render(report))
+    finally:
+        store.close()
     return report
+
+
+def _report(
+    plan: FrontierPlan, leakage: list[Leakage], measured: list[Measured], created_at: str, compute: Compute
+) -> Report:
+    """The report of a finished run."""
+    count, config = layers(plan), plan.config
+    accuracies = {m.training: m.accuracy for m in measured if m.accuracy}
+    costs = {m.training: m.cost for m in measured if m.cost}
+
+    def accuracy(row: FrontierRow) -> Accuracy:
+        reason = NO_DATA if plan.utility is None else "not trained: the plan says train: false"
+        return accuracies[row.training] if row.training in plan.trainings() and row.train else Accuracy(reason=reason)
+
+    rows = tuple(
+        RowResult(
+            family=row.family,
+            strength=row.strength,
+            label=row_label(row, plan.undefended),
+            defense=row.defense.label,
+            client=row.client.label,
+            batch=row.batch,
+            cohort=row.cohort,
+            counters=counters_of(plan, row),
+            accuracy=accuracy(row),
+            cost=costs.get(row.training),
+            leakage=found,
+            privacy=privacy_of(plan, row, exposures(plan, row), count),
+        )
+        for row, found in zip(plan.rows, leakage, strict=True)
+    )
+    named = {name for row in plan.rows for name in row.defense.names} | {"none"}
+    statistics = plan.mode is Mode.TRAIN and any(k.endswith("running_mean") for k in plan.attacked_task().buffers)
+    return Report(
+        created_at=created_at,
+        config=plan.settings,
+        environment=environment(compute),
+        tolerance=config.tolerance.model_dump(),
+        utility=_simulated(plan),
+        tried=Effort(
+            attack=plan.attack.name,
+            gradient_evaluations=config.budget.gradient_evaluations,
+            images=config.data.images,
+            seeds=len(config.seeds),
+            labels=Known.LABELS.value in config.knows,
+            statistics=statistics,
+            absent=tuple(entry.name for entry in DEFENSES if entry.name not in named),
+        ),
+        rows=rows,
+        recommendation=recommendation(rows, config.tolerance),
+    )
+
+
+def _simulated(plan: FrontierPlan) -> Simulated:
+    if plan.utility is None:
+        return Simulated(measured=False, reason=NO_DATA)
+    met = exposures(plan, plan.undefended)
+    examples, rounds = [e.examples for e in met], [e.rounds for e in met]
+    return Simulated(
+        measured=True,
+        train=plan.utility.train.name,
+        test=plan.utility.test.name,
+        client=plan.undefended.client.label,
+        settings=plan.config.utility.model_dump(exclude={"train", "test"}),
+        examples_of_a_client=(min(examples), max(examples)),
+        rounds_of_a_client=(min(rounds), max(rounds)),
+    )
 
 
 @dataclass(frozen=True)
@@ -83,22 +208,21 @@ HEADS = ("row", "accuracy", "naive", "adapted", "PSNR", "ε", "time")
 
 def line_of(row: RowResult) -> RowLine:
     """The row in a few words."""
-    naive, adapted = row.leakage.naive, row.leakage.adapted
-    highest = [f.psnr.highest for f in (naive, adapted) if f and f.psnr]
+
+    def share(found: Finding | None) -> str:
+        return f"{found.identified.count}/{found.identified.n}" if found and found.identified else "–"
+
+    highest = [f.psnr.highest for f in row.leakage.each if f.psnr]
     value, epsilon = row.accuracy.value, row.privacy.epsilon
     return RowLine(
         row.label,
         "–" if value is None else f"{100 * value:.1f} %",
-        _share(naive),
-        _share(adapted),
+        share(row.leakage.naive),
+        share(row.leakage.adapted),
         f"{max(highest):.1f} dB" if highest else "–",
         "none" if epsilon is None else f"{epsilon:.3g}",
         f"{row.cost.seconds.relative:.2f} ×" if row.cost else "–",
     )
-
-
-def _share(finding: RowFinding | None) -> str:
-    return f"{finding.identified.count}/{finding.identified.n}" if finding and finding.identified else "–"
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from leakgauge.frontiers.grammar import Tolerance
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.results import (
     Accuracy,
+    AttackEffort,
     ClientTime,
     CounterUsed,
-    Effort,
     Leakage,
     Privacy,
     Report,
@@ -146,5 +146,5 @@ def report(rows: list[RowResult]) -> Report:
         utility=Simulated(measured, None if measured else "no data to train with"),
         rows=tuple(rows),
         recommendation=recommendation(rows, TOLERANCE),
-        tried=Effort("auto", 300, 20, 1, False, True, ("prune",)),
+        tried=AttackEffort("auto", 300, 20, 1, False, True, ("prune",)),
     )

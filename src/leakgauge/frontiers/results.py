@@ -232,7 +232,7 @@ class Simulated:
 
 
 @dataclass(frozen=True)
-class Effort:
+class AttackEffort:
     """What both attackers had, and what was not tried.
 
     Attributes:
@@ -262,7 +262,7 @@ class Report:
     environment: Mapping[str, object]
     tolerance: Mapping[str, float]
     utility: Simulated
-    tried: Effort
+    tried: AttackEffort
     rows: tuple[RowResult, ...]
     recommendation: Recommendation
 

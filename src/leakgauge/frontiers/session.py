@@ -18,7 +18,7 @@ from leakgauge.frontiers.leakage import counters_of, run_leakage
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan, FrontierRow, row_label
 from leakgauge.frontiers.recommend import recommendation
-from leakgauge.frontiers.results import Accuracy, Effort, Leakage, Report, RowCost, RowResult, Simulated
+from leakgauge.frontiers.results import Accuracy, AttackEffort, Leakage, Report, RowCost, RowResult, Simulated
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.study.audited import copied, frame, table
@@ -160,7 +160,7 @@ def _report(
         environment=environment(compute),
         tolerance=config.tolerance.model_dump(),
         utility=_simulated(plan),
-        tried=Effort(
+        tried=AttackEffort(
             attack=plan.attack.name,
             gradient_evaluations=config.budget.gradient_evaluations,
             images=config.data.images,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from cases import batch, task
 from leakgauge.clients import FedSGD, client_update, example_gradients
 from leakgauge.defenses import (
     DPSGD,
-    AttackerView,
     Clip,
     ClipExamples,
     Compose,
@@ -26,6 +24,7 @@ from leakgauge.defenses import (
     noise,
     view_of,
 )
+from leakgauge.defenses.steps import DefenseStep, Nonlinear
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, Task
@@ -177,22 +176,6 @@ def test_no_defense_sends_the_update_as_it_is() -> None:
     assert NoDefense().on_update(raw, fresh()) is raw
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"simulate": lambda raw: raw},
-        {"relaxed": lambda raw: raw},
-        {"support": {}},
-        {"noise_scale": {}},
-        {"log_likelihood": squared_norm},
-    ],
-    ids=lambda said: next(iter(said)),
-)
-def test_a_view_is_empty_only_if_it_says_nothing(said: dict[str, Any]) -> None:
-    assert AttackerView().is_empty
-    assert not AttackerView(**said).is_empty
-
-
 class Turned(Clip):
     """Clips, and turns every other sign: the view of its base knows nothing of it."""
 
@@ -201,8 +184,8 @@ class Turned(Clip):
 
 
 class Told(Turned):
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        return AttackerView(simulate=lambda raw: self.on_update(raw, None))
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (Nonlinear(how=lambda raw: self.on_update(raw, None)),)
 
 
 class Silenced(DPSGD):

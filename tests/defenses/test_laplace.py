@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from leakgauge.defenses import LaplaceNoise, laplace
+from leakgauge.defenses import LaplaceNoise, laplace, view_of
 from leakgauge.errors import InputError
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -39,7 +39,7 @@ def test_its_distribution_is_laplace_and_not_gaussian() -> None:
 def test_the_likelihood_against_a_twin_and_finite_differences() -> None:
     sent = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     raw = torch.tensor([0.1, -1.5, 2.2], dtype=torch.float64)
-    view = laplace(sigma=0.3).attacker_view(Update({"w": sent}, UpdateHeader(UpdateKind.GRADIENT, 1)), None)
+    view = view_of(laplace(sigma=0.3), Update({"w": sent}, UpdateHeader(UpdateKind.GRADIENT, 1)), None)
     stated = view.log_likelihood
     assert stated is not None
     assert view.noise_scale is not None

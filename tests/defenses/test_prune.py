@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakgauge.defenses import Compose, Prune, TopK, noise
+from leakgauge.defenses import Compose, Prune, TopK, noise, view_of
 from leakgauge.errors import InputError
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
@@ -64,7 +64,7 @@ def test_an_impossible_rate_is_refused_by_name(rate: float) -> None:
 def test_the_support_is_on_the_wire_and_the_rest_is_small() -> None:
     raw = {"a": torch.tensor([1.0, -4.0, 0.5]), "b": torch.tensor([0.2, 3.0])}
     sent = sent_by(Prune(rate=0.6), raw)
-    view = Prune(rate=0.6).attacker_view(Update(sent, G), None)
+    view = view_of(Prune(rate=0.6), Update(sent, G), None)
     assert view.unsent_small
     assert view.support is not None
     assert view.support["a"].tolist() == [False, True, False]
@@ -74,6 +74,6 @@ def test_the_support_is_on_the_wire_and_the_rest_is_small() -> None:
 def test_covered_by_noise_the_attacker_prunes_its_own_simulation() -> None:
     raw = {"w": torch.arange(1.0, 11.0)}
     defense = Compose((Prune(rate=0.6), noise(sigma=0.01)))
-    view = defense.attacker_view(Update(defense.on_update(raw, torch.Generator().manual_seed(0)), G), None)
+    view = view_of(defense, Update(defense.on_update(raw, torch.Generator().manual_seed(0)), G), None)
     assert view(raw)["w"].equal(sent_by(Prune(rate=0.6), raw)["w"])
     assert view.log_likelihood is not None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakgauge.defenses import Compose, PNorm, Quantise, TopK, qsgd
+from leakgauge.defenses import Compose, PNorm, Quantise, TopK, qsgd, view_of
 from leakgauge.defenses.quantise import OUTSIDE
 from leakgauge.errors import InputError
 from leakgauge.tensors import Tensors
@@ -73,7 +73,7 @@ def test_edges(defense: Quantise) -> None:
     assert sent_by(defense, torch.tensor([-0.7])).tolist() == pytest.approx([-0.7])
     assert bool(sent_by(defense, torch.tensor([1.0, nan, 0.0])).isnan().all())
     for tensors in ({"w": torch.zeros(4)}, {"w": torch.zeros(0)}, {"w": torch.tensor([0.5])}):
-        stated = defense.attacker_view(update(tensors), None).log_likelihood
+        stated = view_of(defense, update(tensors), None).log_likelihood
         assert stated is not None
         assert bool(torch.isfinite(stated({"w": torch.zeros_like(tensors["w"])})))
 
@@ -92,7 +92,7 @@ def test_a_norm_below_one_is_refused_by_name() -> None:
 def test_the_view_of_a_quantiser_rounds_forwards_and_passes_gradients_through() -> None:
     raw = torch.randn(50, dtype=torch.float64, requires_grad=True)
     sent = sent_by(Quantise(), raw.detach())
-    view = Quantise().attacker_view(update({"w": sent}), None)
+    view = view_of(Quantise(), update({"w": sent}), None)
     out = view({"w": raw})["w"]
     assert torch.allclose(out, sent, atol=1e-12)
     out.sum().backward()
@@ -115,7 +115,7 @@ def test_the_likelihood_of_stochastic_rounding_is_the_probability_of_what_was_se
     sent = sent_by(qsgd(levels=3), g)[1:]
     share = float((sent == 0).double().mean())
     seen = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    stated = qsgd(levels=3).attacker_view(update({"w": seen}), None).log_likelihood
+    stated = view_of(qsgd(levels=3), update({"w": seen}), None).log_likelihood
     assert stated is not None
     assert math.exp(float(stated({"w": torch.tensor([1.0, 0.1], dtype=torch.float64)}))) == pytest.approx(
         share, abs=0.015
@@ -126,7 +126,7 @@ def test_the_likelihood_of_stochastic_rounding_is_the_probability_of_what_was_se
 def test_the_likelihood_of_stochastic_rounding_against_a_twin_and_finite_differences(norm: float | None) -> None:
     sent = torch.tensor([0.9, -0.3, 0.0, 0.3], dtype=torch.float64)
     raw = torch.tensor([0.85, -0.1, 0.2, 1.5], dtype=torch.float64)
-    stated = qsgd(levels=3, norm=norm).attacker_view(update({"w": sent}), None).log_likelihood
+    stated = view_of(qsgd(levels=3, norm=norm), update({"w": sent}), None).log_likelihood
     assert stated is not None
     assert float(stated({"w": raw})) == pytest.approx(by_hand(raw.tolist(), sent.tolist(), 0.3))
     assert torch.autograd.gradcheck(lambda t: stated({"w": t}), raw.clone().requires_grad_())
@@ -143,17 +143,17 @@ def test_the_step_of_a_euclidean_grid_is_read_off_the_wire(levels: int) -> None:
 def test_a_tensor_that_the_p_norm_rounded_to_zeros_says_nothing() -> None:
     """It is no proof of a zero gradient, as one tensor of a LeNet was in one draw of five (levels=1)."""
     sent = {"w": torch.tensor([0.5, 0.0, -0.5]), "b": torch.zeros(3)}
-    stated = qsgd(levels=1, norm=2.0).attacker_view(update(sent), None).log_likelihood
+    stated = view_of(qsgd(levels=1, norm=2.0), update(sent), None).log_likelihood
     assert stated is not None
     raw = {"w": torch.tensor([0.4, 0.1, -0.3]), "b": torch.tensor([1e-3, -2e-3, 0.0], requires_grad=True)}
-    alone = qsgd(levels=1, norm=2.0).attacker_view(update({"w": sent["w"]}), None).log_likelihood
+    alone = view_of(qsgd(levels=1, norm=2.0), update({"w": sent["w"]}), None).log_likelihood
     assert alone is not None
     found = stated(raw)
     assert float(found.detach()) == pytest.approx(float(alone({"w": raw["w"]})))
     (gradient,) = torch.autograd.grad(found, raw["b"])
     assert torch.equal(gradient, torch.zeros(3))
     # The largest entry of a tensor of zeros is zero: there they are certain.
-    certain = qsgd(levels=1).attacker_view(update(sent), None).log_likelihood
+    certain = view_of(qsgd(levels=1), update(sent), None).log_likelihood
     assert certain is not None
     assert float(certain(raw).detach()) < 1e6 * float(alone({"w": raw["w"]}))
 
@@ -163,8 +163,8 @@ def test_composed_with_a_sparsifier_the_grid_is_the_same_and_the_likelihood_that
     both = Compose((TopK(keep=0.1), Quantise(levels=3)))
     sent = sent_by(both, t)
     assert int((sent != 0).sum()) <= 10
-    stated = both.attacker_view(update({"w": sent}), None).log_likelihood
-    alone = Quantise(levels=3).attacker_view(update({"w": sent}), None).log_likelihood
+    stated = view_of(both, update({"w": sent}), None).log_likelihood
+    alone = view_of(Quantise(levels=3), update({"w": sent}), None).log_likelihood
     assert stated is not None
     assert alone is not None
     assert float(stated({"w": t})) == float(alone({"w": t * (sent != 0)}))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakgauge.defenses import Compose, RandomK, noise
+from leakgauge.defenses import Compose, RandomK, noise, view_of
 from leakgauge.errors import InputError
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -56,7 +56,7 @@ def test_an_impossible_share_is_refused_by_name(keep: float) -> None:
 def test_the_support_is_on_the_wire_and_says_nothing_of_the_sizes() -> None:
     t = torch.arange(1.0, 21.0)
     sent = RandomK(keep=0.3).on_update({"w": t}, torch.Generator().manual_seed(0))
-    view = RandomK(keep=0.3).attacker_view(Update(sent, G), None)
+    view = view_of(RandomK(keep=0.3), Update(sent, G), None)
     assert view.support is not None
     assert view.support["w"].equal(sent["w"] != 0)
     assert not view.unsent_small
@@ -69,7 +69,7 @@ def test_noise_covers_the_support_where_it_is_as_large_as_the_update() -> None:
     for sigma, hidden in ((0.01, False), (0.1, False), (30.0, True)):
         defense = Compose((RandomK(keep=0.3, unbiased=True), noise(sigma=sigma)))
         sent = defense.on_update(raw, torch.Generator().manual_seed(0))
-        view = defense.attacker_view(Update(sent, G), None)
+        view = view_of(defense, Update(sent, G), None)
         assert (view.support is None) == hidden
         assert view.support is None or view.support["w"].equal(sent["w"].abs() > 1)
     assert torch.equal(view(raw)["w"], raw["w"]), "what is sent is the raw update in the mean over the places"

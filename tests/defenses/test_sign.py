@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from leakgauge.defenses import Sign, sign
+from leakgauge.defenses import Sign, sign, view_of
 from leakgauge.defenses.sign import SOFTNESS
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -45,7 +45,7 @@ def test_edges(scaled: bool, positive: bool) -> None:
 
 def test_the_likelihood_against_a_twin_and_finite_differences() -> None:
     seen, raw = [1.0, -1.0, 0.0, 1.0], [0.2, 0.05, -0.1, 0.4]
-    stated = sign().attacker_view(update(seen), None).log_likelihood
+    stated = view_of(sign(), update(seen), None).log_likelihood
     assert stated is not None
     tau = SOFTNESS * math.sqrt(sum(g * g for g in raw) / 4)
 
@@ -60,14 +60,14 @@ def test_the_likelihood_against_a_twin_and_finite_differences() -> None:
 
 
 def test_the_likelihood_does_not_ask_for_a_length_that_was_not_sent() -> None:
-    stated = sign().attacker_view(update([1.0, -1.0, 1.0]), None).log_likelihood
+    stated = view_of(sign(), update([1.0, -1.0, 1.0]), None).log_likelihood
     assert stated is not None
     raw = torch.tensor([0.3, 0.1, -0.2], dtype=torch.float64)
     assert float(stated({"w": raw})) == pytest.approx(float(stated({"w": 1000 * raw})))
 
 
 def test_right_signs_are_likelier_than_wrong_ones() -> None:
-    stated = sign().attacker_view(update([1.0, -1.0]), None).log_likelihood
+    stated = view_of(sign(), update([1.0, -1.0]), None).log_likelihood
     assert stated is not None
     right, wrong = (float(stated({"w": torch.tensor(v)})) for v in ([0.3, -0.3], [-0.3, 0.3]))
     assert right > wrong

@@ -101,7 +101,7 @@ def test_the_client_sends_the_gradient_of_the_changed_pictures() -> None:
     two = client_update(t, FedSGD(), changed, draws)
     assert all(torch.equal(one.tensors[k], two.tensors[k]) for k in two.tensors)
     view = view_of(transform(), one, None)
-    assert (view.simulate, view.support, view.noise_scale, view.log_likelihood) == (None,) * 4
+    assert (view.acts, view.support, view.noise_scale, view.log_likelihood) == (False, None, None, None)
     both = Compose((transform(), noise(sigma=0.1)))
     assert view_of(both, one, None).noise_scale is not None
 

@@ -87,10 +87,11 @@ def test_everything_of_ours_runs(written: Path) -> None:
 def test_withheld_tensors_are_simulated_as_sent(written: Path) -> None:
     names: dict[str, Any] = {}
     exec((written / "my_package" / "withhold.py").read_text(encoding="utf-8"), names)
+    from leakgauge.defenses import view_of
     from leakgauge.update import Update, UpdateHeader, UpdateKind
 
     raw = {"a.weight": torch.ones(2), "b.weight": torch.ones(3)}
     defense = names["Withhold"](prefix="a.")
     sent = defense.on_update(raw, torch.Generator())
-    view = defense.attacker_view(Update(sent, UpdateHeader(UpdateKind.GRADIENT)), None)
+    view = view_of(defense, Update(sent, UpdateHeader(UpdateKind.GRADIENT)), None)
     assert all(torch.equal(view(raw)[k], sent[k]) for k in raw)

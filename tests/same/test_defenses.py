@@ -15,7 +15,6 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import (
     DPSGD,
     QSGD,
-    AttackerView,
     Clip,
     ClipExamples,
     ClipLayers,
@@ -33,8 +32,8 @@ from leakgauge.defenses import (
 )
 from leakgauge.defenses.clip import ClientDP
 from leakgauge.defenses.noise import Absolute
+from leakgauge.defenses.steps import DefenseStep, Nonlinear
 from leakgauge.tensors import Tensors, map_tensors
-from leakgauge.update import Update
 from same.readings import Perceptron, Reading, Weights, attacked, cells, pictures, share, unlike, weaker
 from same.spellings import linear
 
@@ -48,8 +47,8 @@ class Half(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return self._halved(tensors)
 
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        return AttackerView(simulate=self._halved, relaxed=self._halved)
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (Nonlinear(how=self._halved),)
 
     def _halved(self, tensors: Tensors) -> Tensors:
         return map_tensors(lambda t: self.factor * t, tensors)

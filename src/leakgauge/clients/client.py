@@ -107,11 +107,14 @@ def client_update(
     defense: Defense | None = None,
     send_example_count: bool = True,
     send_buffers: bool = False,
+    task_stage: bool = True,
 ) -> Update:
     """What the server sees for `batch`: all stages of the defence, in their order, by each client for itself.
 
     Args:
         batch: a `Batch`, or the named parts of `Task.of_step` as a dict, tuple or dataclass of tensors.
+        task_stage: whether the defence still has to change the task; not from the second round on, when the parameters
+            that it added have been trained.
 
     Returns:
         An update with detached tensors. Its header says what kind it is, and the example count only
@@ -125,6 +128,8 @@ def client_update(
     _check(batch, task)
     defense = defense or NoDefense()
     refuse_combination(protocol, defense)
-    tensors, buffers = sent_update(protocol, batch, draws, stages_of(defense.on_task(task), defense))
+    tensors, buffers = sent_update(
+        protocol, batch, draws, stages_of(defense.on_task(task) if task_stage else task, defense)
+    )
     header = UpdateHeader(protocol.kind, len(batch) if send_example_count else None, {"protocol": repr(protocol)})
     return Update(tensors, header, {k: v.detach() for k, v in buffers.items()} if send_buffers else None)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import AttackerView, Defense, view_of
+from leakgauge.defenses.steps import DefenseStep, EntryGrid, Noise, Nonlinear
 from leakgauge.draws import Draws
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
@@ -28,8 +29,13 @@ def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Dra
     if draws is not None or count is None:
         return AttackerView()
     grid, clients = view_of(defense, update, None).rounding, protocol.clients(count)
-    rounding = None if grid is None else map_tensors(lambda t: len(clients) * t, grid)
-    return AttackerView(noise_scale=_noise_of([n for _, n in clients], defense, update), rounding=rounding)
+    noise = _noise_of([n for _, n in clients], defense, update)
+    steps: tuple[DefenseStep, ...] = (Nonlinear(by="averaging"),)
+    if noise is not None:
+        steps = *steps, Noise(gaussian=False, deviation=noise)
+    if grid is not None:
+        steps = *steps, EntryGrid(width=lambda _: map_tensors(lambda t: len(clients) * t, grid))
+    return AttackerView(steps, update.tensors)
 
 
 def _noise_of(counts: Sequence[int], defense: Defense, update: Update) -> Tensors | None:

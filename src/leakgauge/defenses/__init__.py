@@ -1,9 +1,9 @@
 """What a client does to its update before sending it. One defence a file."""
 
+from leakgauge.defenses.attacker_view import AttackerView
 from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples
 from leakgauge.defenses.compose import Compose, parts_of
 from leakgauge.defenses.defense import (
-    AttackerView,
     Defense,
     NoDefense,
     kept_factor,

@@ -8,19 +8,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.mechanism import gaussian_view, normal_like, replaying_view, require_bound, require_multiplier
-from leakgauge.defenses.steps import DefenseStep, Noise, PerExampleScale, Scale
+from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.noise import Absolute, GaussianNoise
+from leakgauge.defenses.steps import DefenseStep, PerExampleScale, Scale, clip_factor
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
-from leakgauge.tensors import Tensors, map_tensors, squared_norm
-from leakgauge.update import Update
+from leakgauge.tensors import Tensors, map_tensors
 
 
-def clip_factor(squared: Tensor, norm: float) -> Tensor:
-    """min(1, norm/‖·‖) from squared norms; 1 for a zero vector, differentiable there too."""
-    tiny = torch.finfo(squared.dtype).tiny
-    return (norm / squared.clamp_min(tiny).sqrt()).clamp_max(1.0)
+def require_bound(norm: float) -> None:
+    """A clipping norm C that bounds something."""
+    require(0 < norm < math.inf, "norm", f"is {norm}", "give a finite norm: noise without a bound is not private")
+
+
+def require_multiplier(value: float, *, otherwise: str) -> None:
+    """A noise multiplier z; `otherwise` names the defence without noise."""
+    fits = 0 < value < math.inf
+    require(fits, "noise_multiplier", f"is {value}", f"give a positive number, or use {otherwise}")
 
 
 def squared_rows(per_example: Tensors) -> Tensor:
@@ -46,16 +50,10 @@ class Clip(Defense):
         require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
-        squared = squared_norm(tensors)
-        counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
-        return map_tensors(lambda t: torch.where(counts, t * factor, torch.zeros_like(t)), tensors)
+        return Scale(bound=self.norm).sent(tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (Scale(bound=self.norm),)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        del update, draw
-        return AttackerView(simulate=lambda raw: self.on_update(raw, None))
 
 
 @DEFENSES.register("clip-examples", needs="a model whose examples do not mix (no BatchNorm in train mode)")
@@ -115,18 +113,13 @@ class ClientDP(Defense):
         require_bound(self.norm)
         require_multiplier(self.noise_multiplier, otherwise="clip")
 
+    @property
+    def _parts(self) -> tuple[Clip, GaussianNoise]:
+        return Clip(norm=self.norm), GaussianNoise(scale=Absolute(self.noise_multiplier * self.norm))
+
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        sigma = self.noise_multiplier * self.norm
-        return map_tensors(lambda t: t + sigma * normal_like(t, generator), self._clipped(tensors))
+        clip, noise = self._parts
+        return noise.on_update(clip.on_update(tensors, generator), generator)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return Scale(bound=self.norm), Noise(sigma=self.noise_multiplier * self.norm)
-
-    def _clipped(self, tensors: Tensors) -> Tensors:
-        return Clip(norm=self.norm).on_update(tensors, None)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        if draw is not None:
-            return replaying_view(self.on_update, draw)
-        sigma = self.noise_multiplier * self.norm
-        return gaussian_view(update, map_tensors(lambda t: t.new_tensor(sigma), update.tensors), self._clipped)
+        return tuple(step for part in self._parts for step in part.steps())

@@ -1,14 +1,14 @@
-"""The staged interface of defences, and what an attacker who knows one can do about it."""
+"""The staged interface of defences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from leakgauge.defenses.attacker_view import AttackerView
 from leakgauge.defenses.steps import (
     DefenseStage,
     DefenseStep,
@@ -18,7 +18,7 @@ from leakgauge.defenses.steps import (
     PerExampleScale,
     Scale,
     changed_since,
-    named,
+    in_turn,
 )
 from leakgauge.draws import Draws
 from leakgauge.registry import DEFENSES
@@ -27,64 +27,11 @@ from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
 
 
-def _identity(tensors: Tensors) -> Tensors:
-    return tensors
-
-
-@dataclass(frozen=True, eq=False)
-class AttackerView:
-    """What knowing a mechanism gives, computed from the wire alone. `None`: the mechanism gives no such thing.
-
-    Attributes:
-        simulate: raw update → update as sent, differentiable and usable under vmap; without the noise
-            whose draw is unknown.
-        relaxed: `simulate` without its rounding, where it rounds. Attacks match this one: a rounded value has no
-            gradient of use.
-        support: entries that the client may have sent, name → bool.
-        unsent_small: entries outside the support are no larger than those inside (top-k), so that zero is a good
-            guess of them; otherwise nothing is known of them (pruned columns).
-        noise_scale: standard deviation of the noise on each tensor, name → scalar.
-        gaussian: whether that noise is Gaussian, so that several add up to one.
-        rounding: largest error of an entry by rounding to a grid, name → scalar.
-        log_likelihood: raw update → log p(observed | raw), up to a constant: it holds whatever `simulate` and
-            `support` do, so what they return is not its argument.
-        beside_noise: scale of Gaussian noise before or after a rounding → the log-likelihood under both.
-    """
-
-    simulate: Callable[[Tensors], Tensors] | None = None
-    relaxed: Callable[[Tensors], Tensors] | None = None
-    support: Tensors | None = None
-    unsent_small: bool = False
-    noise_scale: Tensors | None = None
-    log_likelihood: Callable[[Tensors], Tensor] | None = None
-    gaussian: bool = False
-    rounding: Tensors | None = None
-    beside_noise: Callable[[Tensors], Callable[[Tensors], Tensor]] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it says nothing at all."""
-        return all(getattr(self, f.name) is None for f in fields(self) if f.default is None)
-
-    def __call__(self, raw: Tensors) -> Tensors:
-        """The raw update as it would look on the wire, outside the support zero."""
-        return self._on_support((self.simulate or _identity)(raw))
-
-    def relax(self, raw: Tensors) -> Tensors:
-        """As a call, without the rounding of quantisers."""
-        return self._on_support((self.relaxed or self.simulate or _identity)(raw))
-
-    def _on_support(self, sent: Tensors) -> Tensors:
-        if self.support is None:
-            return sent
-        return map_tensors(lambda t, s: t * s, sent, self.support)
-
-
 class Defense:
     """A client-side defence: any of five stages, each the identity unless a subclass says otherwise.
 
     Guarantees that tests hold: names, shapes and dtypes are kept; the result is deterministic given
-    the generator; `attacker_view` reads the update and nothing else, so it reveals nothing about the
+    the generator; `steps_on` reads the update and nothing else, so it reveals nothing about the
     data beyond what the wire shows.
     """
 
@@ -133,13 +80,9 @@ class Defense:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether the update is changed by a mechanism that no attacker can know: `on_update`, or what `for_batch`
-        makes, without an `attacker_view` that was written for it, or `on_example_gradients` with a `without_noise` of
-        the base class that does not run it. What such an attacker fails at, hiding the mechanism has stopped."""
-        examples = type(self).without_noise is not Defense.without_noise
-        kind = type(self)
-        silent = any(_anew(kind, stage, than="attacker_view") for stage in ("on_update", "for_batch"))
-        return silent or (examples and _anew(kind, "on_example_gradients", than="without_noise"))
+        """Whether the update is changed by a step that no attacker can know. What such an attacker fails at, hiding the
+        mechanism has stopped."""
+        return any(step.silent for step in steps_of(self))
 
     def steps(self) -> tuple[DefenseStep, ...]:
         """What it does; a stage of one's own without steps is `Nonlinear`. Ask through `steps_of`."""
@@ -151,29 +94,18 @@ class Defense:
         own = tuple(Nonlinear(stage=stage) for stage, does in acts if does)
         return (*own, Nonlinear(looks=True)) if self.fits_to_data else own
 
+    def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
+        """The steps with what a sent update shows of them, to one who has the client's `draw` of the update stage or
+        not. Ask through `view_of`."""
+        return tuple(step.on(update, draw) for step in steps_of(self))
+
     def without_noise(self) -> Defense:
         """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.
 
         Noise of one's own in the simulation would only add to the client's. The update stage is not concerned:
-        simulations go through `attacker_view` there.
+        simulations go through `view_of` there.
         """
         return self
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """What an attacker who knows this mechanism can use.
-
-        Args:
-            update: as it came over the wire.
-            draw: the client's own generator of the update stage, for one who knows the draw as well.
-        """
-        del update, draw
-        return AttackerView()
-
-
-def _anew(kind: type[Defense], stage: str, *, than: str) -> bool:
-    """Whether a class writes a stage anew and keeps the other member of a base, which knows the base's stage alone."""
-    own, other = (next(base for base in kind.__mro__ if name in vars(base)) for name in (stage, than))
-    return own is not other and issubclass(own, other)
 
 
 def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
@@ -185,10 +117,12 @@ def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
         return ()
     kind = type(defense)
     base = next(one for one in kind.__mro__ if "steps" in vars(one))
-    if base is Defense or not changed_since(kind, base):
-        return named(defense.steps(), kind.__name__)
-    changed = tuple(replace(step, derived=True) for step in Defense.steps(defense) if isinstance(step, Nonlinear))
-    return named(changed, kind.__name__)
+    if base is not Defense and changed_since(kind, base):
+        own = (step for step in Defense.steps(defense) if isinstance(step, Nonlinear))
+        said: tuple[DefenseStep, ...] = tuple(replace(step, derived=True) for step in own)
+    else:
+        said = defense.steps()
+    return tuple(step if step.by else replace(step, by=kind.__name__) for step in said)
 
 
 def only_scales(defense: Defense | None) -> bool:
@@ -217,19 +151,14 @@ def child_generator(generator: torch.Generator) -> torch.Generator:
 
 
 def view_of(defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
-    """The view of an attacker who knows `defense`, and the client's `draws` unless `None`.
+    """What an attacker who knows `defense` can use, and the client's `draws` unless `None`.
 
     It is made in float32 at least: norms and spreads of an update in half precision vanish or overflow.
     """
     wide = map_tensors(lambda t: t.to(torch.promote_types(t.dtype, torch.float32)), update.tensors)
     update = replace(update, tensors=wide)
-    return inherited_view(defense, update, None if draws is None else draws.generator("update"))
-
-
-def inherited_view(defense: Defense, update: Update, draw: torch.Generator | None) -> AttackerView:
-    """Its `attacker_view`; that of a base whose stages it has changed says nothing of it."""
-    silent = Defense.tells_nothing.fget(defense)  # type: ignore[attr-defined]
-    return AttackerView() if silent else defense.attacker_view(update, draw)
+    seen = defense.steps_on(update, None if draws is None else draws.generator("update"))
+    return AttackerView(in_turn(seen), wide)
 
 
 @DEFENSES.register("none")

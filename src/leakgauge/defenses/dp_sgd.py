@@ -10,14 +10,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.clip import ClipExamples, squared_rows
-from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.mechanism import gaussian_view, normal_like, require_bound, require_multiplier
+from leakgauge.defenses.clip import ClipExamples, require_bound, require_multiplier, squared_rows
+from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.noise import normal_like
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
-from leakgauge.update import Update, UpdateKind
 
 
 @DEFENSES.register("dp-sgd", needs="a model whose examples do not mix (no BatchNorm in train mode)")
@@ -52,7 +51,8 @@ class DPSGD(Defense):
         """Clips each row of the stacked gradients ``(n, *shape)`` and adds one draw N(0, (zC/n)²) to all of them,
         so that it is in their mean once."""
         clipped = self.without_noise().on_example_gradients(per_example, generator)
-        return map_tensors(lambda g: g + self.noise_on_mean(g.shape[0]) * normal_like(g[:1], generator), clipped)
+        sigma = self.noise_on_mean(len(next(iter(clipped.values())))) or 0.0
+        return map_tensors(lambda g: g + sigma * normal_like(g[:1], generator), clipped)
 
     def steps(self) -> tuple[DefenseStep, ...]:
         noise = Noise(stage=DefenseStage.EXAMPLES, on_mean=self.noise_on_mean, multiplier=self._multiplier)
@@ -62,23 +62,12 @@ class DPSGD(Defense):
         del examples, layers
         return self.noise_multiplier
 
-    def noise_on_mean(self, examples: int) -> float:
-        """Standard deviation on the mean gradient of one step."""
-        return self.noise_multiplier * self.norm / max(examples, 1)
+    def noise_on_mean(self, examples: int | None) -> float | None:
+        """Standard deviation on the mean gradient of one step; `None` where the number of examples is not known."""
+        return None if examples is None else self.noise_multiplier * self.norm / max(examples, 1)
 
     def without_noise(self) -> Defense:
         return ClipExamples(norm=self.norm)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """The noise of one gradient where the update says how many examples made it. The clipping is in the example
-        stage, which a simulation runs; so is the noise for one who knows the draw, who is told nothing here.
-
-        How noise of single steps adds up in a delta depends on the local training, which is not on the wire.
-        """
-        count = update.header.example_count
-        if draw is not None or update.header.kind is not UpdateKind.GRADIENT or not count:
-            return AttackerView()
-        return gaussian_view(update, map_tensors(lambda t: t.new_tensor(self.noise_on_mean(count)), update.tensors))
 
 
 def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
@@ -97,8 +86,8 @@ class NoiseLevel(Protocol):
         """Standard deviation on each row of clipped gradients ``(m, *shape)``, one number a row."""
         ...
 
-    def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:
-        """The same on the mean of `averaged` rows of independent noise, from the noisy mean."""
+    def seen(self, sent: Tensors, norm: float) -> Tensor:
+        """That on their mean, from the noisy mean of a batch, where it follows the data."""
         ...
 
 
@@ -120,8 +109,8 @@ class Multiplier:
         first = next(iter(rows.values()))
         return first.new_full((first.shape[0],), self.sigma * norm)
 
-    def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:
-        return next(iter(sent.values())).new_tensor(self.sigma * norm / math.sqrt(averaged))
+    def seen(self, sent: Tensors, norm: float) -> Tensor:
+        return next(iter(sent.values())).new_tensor(self.sigma * norm)
 
 
 @dataclass(frozen=True)
@@ -147,7 +136,7 @@ class AtSNR:
         power = squared_rows(map_tensors(torch.Tensor.detach, rows))
         return self.ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
 
-    def seen(self, sent: Tensors, norm: float, averaged: int) -> Tensor:
+    def seen(self, sent: Tensors, norm: float) -> Tensor:
         """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too
         large, by up to √n."""
         return (squared_norm(sent) / max(entries(sent), 1) / (1 + self.ratio**-2)).sqrt()
@@ -191,7 +180,7 @@ class FedCDP(Defense):
         noise = Noise(
             stage=DefenseStage.EXAMPLES,
             on_mean=self.noise_on_mean,
-            seen=None if isinstance(self.level, Multiplier) else lambda t: float(self.level.seen(t, self.norm, 1)),
+            seen=None if isinstance(self.level, Multiplier) else lambda t: float(self.level.seen(t, self.norm)),
             multiplier=self._multiplier,
         )
         return PerExampleScale(bound=self.norm, by_layer=True, blind=False), noise
@@ -208,23 +197,18 @@ class FedCDP(Defense):
         sums = examples if self.after_averaging else math.sqrt(examples)
         return self.level.sigma * sums / math.sqrt(layers)
 
-    def noise_on_mean(self, examples: int) -> float | None:
-        """Standard deviation on the mean gradient of one step; `None` where it depends on the data."""
+    def noise_on_mean(self, examples: int | None) -> float | None:
+        """Standard deviation on the mean gradient of one step; `None` where it depends on the data, or on the number
+        of examples and that is not known."""
         if not isinstance(self.level, Multiplier):
             return None
         sigma = self.level.sigma * self.norm
-        return sigma if self.after_averaging else sigma / math.sqrt(max(examples, 1))
+        if self.after_averaging:
+            return sigma
+        return None if examples is None else sigma / math.sqrt(max(examples, 1))
 
     def without_noise(self) -> Defense:
         return ClipLayers(norm=self.norm)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """As of DP-SGD: the noise of one gradient where the number of examples is known, nothing for a delta."""
-        count = 1 if self.after_averaging else update.header.example_count
-        if draw is not None or update.header.kind is not UpdateKind.GRADIENT or not count:
-            return AttackerView()
-        sigma = self.level.seen(update.tensors, self.norm, count)
-        return gaussian_view(update, map_tensors(lambda t: sigma.to(t), update.tensors))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.mechanism import gaussian_view, normal_like, replaying_view
-from leakgauge.defenses.steps import DefenseStep, Noise
+from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.steps import DefenseStep, Noise, NoiseScale
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
-from leakgauge.update import Update
 
 
-@runtime_checkable
-class NoiseScale(Protocol):
-    """How large the noise is: raw update → standard deviation per coordinate of each tensor."""
+def _fixed(scale: NoiseScale) -> float | None:
+    """σ, where it does not follow the data."""
+    return scale.sigma if type(scale) is Absolute else None
 
-    def of(self, raw: Tensors) -> Tensors: ...
 
-    def seen(self, sent: Tensors) -> Tensors:
-        """The same from the noisy update, as an attacker estimates it."""
-        ...
+def normal_like(t: Tensor, generator: torch.Generator) -> Tensor:
+    """N(0, 1) in the shape of `t`, drawn in one precision, so that whoever knows the draw repeats it in any other."""
+    return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
 
 
 def _positive(value: float, name: str) -> None:
@@ -103,12 +99,7 @@ class GaussianNoise(Defense):
         return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, sigma)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (Noise(sigma=self.scale.sigma if type(self.scale) is Absolute else None),)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        if draw is not None:
-            return replaying_view(self.on_update, draw)
-        return gaussian_view(update, self.scale.seen(update.tensors))
+        return (Noise(sigma=_fixed(self.scale), scale=self.scale, drawn=self.on_update),)
 
 
 @DEFENSES.register("noise")
@@ -148,29 +139,11 @@ class LaplaceNoise(Defense):
     scale: NoiseScale
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return self._added(tensors, _standard(tensors, generator))
+        drawn = _standard(tensors, generator)
+        return map_tensors(lambda t, sigma, x: t + sigma * x.to(t), tensors, self.scale.of(tensors), drawn)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (Noise(sigma=self.scale.sigma if type(self.scale) is Absolute else None, gaussian=False),)
-
-    def _added(self, tensors: Tensors, standard: Tensors) -> Tensors:
-        return map_tensors(lambda t, sigma, x: t + sigma * x.to(t), tensors, self.scale.of(tensors), standard)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """σ, and log p = −Σ|sent − g|/b. Its gradient jumps where they are equal."""
-        if draw is not None:
-            standard = _standard(update.tensors, draw)
-            return AttackerView(simulate=lambda raw: self._added(raw, standard))
-        sigma = self.scale.seen(update.tensors)
-
-        def log_likelihood(raw: Tensors) -> Tensor:
-            terms = [
-                ((update.tensors[k].to(s) - s).abs() * 2**0.5 / sigma[k].to(s).clamp_min(1e-30)).sum()
-                for k, s in raw.items()
-            ]
-            return -torch.stack(terms).sum()
-
-        return AttackerView(noise_scale=sigma, log_likelihood=log_likelihood)
+        return (Noise(sigma=_fixed(self.scale), scale=self.scale, drawn=self.on_update, gaussian=False),)
 
 
 def _standard(tensors: Tensors, generator: torch.Generator) -> Tensors:

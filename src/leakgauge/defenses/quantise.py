@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryGrid
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
-from leakgauge.update import Update
 
 SOFTNESS = 0.1
 """Scale of the logistic noise that softens the edges of a cell, in steps of the grid."""
@@ -91,11 +90,6 @@ def straight_through(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     return t + (function(t) - t).detach()
 
 
-def unchanged(raw: Tensors) -> Tensors:
-    """What a rounding is without the rounding."""
-    return raw
-
-
 @DEFENSES.register("quantise")
 @dataclass(frozen=True, kw_only=True)
 class Quantise(Defense):
@@ -121,44 +115,35 @@ class Quantise(Defense):
         return map_tensors(self._round, tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryGrid(levels=self.levels),)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """`simulate` rounds with the gradient of the identity, `relaxed` does not round.
-
-        `log_likelihood` is that of the cell that each sent value stands for, cut at ±max|g|. The probability of a cell
-        is 1 or 0; stated is that with logistic noise of scale τ = `SOFTNESS`·Δ, Δ = max|g|/s, before rounding:
-        σ((g−low)/τ) − σ((g−high)/τ), which is σ((g−low)/τ)·σ((high−g)/τ) up to a constant. Beside noise τ is at least
-        what gives the logistic its deviation, and nothing is cut.
-        """
-        del draw
-        top = map_tensors(largest, update.tensors)
-
-        def beside_noise(scale: Tensors) -> Callable[[Tensors], Tensor]:
-            def log_likelihood(raw: Tensors) -> Tensor:
-                terms = []
-                for name, sent in update.tensors.items():
-                    g = raw[name]
-                    most = top[name].to(g)
-                    step = (most / self.levels).clamp_min(torch.finfo(g.dtype).tiny ** 0.5)
-                    low, high = sent.to(g) - step / 2, sent.to(g) + step / 2
-                    tau = SOFTNESS * step
-                    if name in scale:
-                        tau = torch.maximum(tau, LOGISTIC * scale[name].to(g))
-                    else:
-                        low, high = low.clamp_min(-most), high.clamp_max(most)
-                    terms.append((F.logsigmoid((g - low) / tau) + F.logsigmoid((high - g) / tau)).sum())
-                return torch.stack(terms).sum()
-
-            return log_likelihood
-
-        return AttackerView(
-            simulate=lambda raw: map_tensors(lambda t: straight_through(self._round, t), raw),
-            relaxed=unchanged,
-            log_likelihood=beside_noise({}),
-            beside_noise=beside_noise,
-            rounding=map_tensors(lambda t: t / (2 * self.levels), top),
+        return (
+            EntryGrid(
+                levels=self.levels,
+                how=lambda raw: map_tensors(lambda t: straight_through(self._round, t), raw),
+                density=self._cells,
+                beside=True,
+                width=lambda sent: map_tensors(lambda t: largest(t) / (2 * self.levels), sent),
+            ),
         )
+
+    def _cells(self, raw: Tensors, sent: Tensors, noise: Tensors) -> Tensor:
+        """Log-likelihood of the cell that each sent value stands for, cut at ±max|g|.
+
+        The probability of a cell is 1 or 0; stated is that with logistic noise of scale τ = `SOFTNESS`·Δ, Δ = max|g|/s,
+        before rounding: σ((g−low)/τ) − σ((g−high)/τ), which is σ((g−low)/τ)·σ((high−g)/τ) up to a constant. Beside
+        noise τ is at least what gives the logistic its deviation, and nothing is cut.
+        """
+        terms = []
+        for name, value in sent.items():
+            g, value = raw[name], value.to(raw[name])
+            most = largest(value)
+            step = (most / self.levels).clamp_min(torch.finfo(g.dtype).tiny ** 0.5)
+            low, high, tau = value - step / 2, value + step / 2, SOFTNESS * step
+            if name in noise:
+                tau = torch.maximum(tau, LOGISTIC * noise[name].to(g))
+            else:
+                low, high = low.clamp_min(-most), high.clamp_max(most)
+            terms.append((F.logsigmoid((g - low) / tau) + F.logsigmoid((high - g) / tau)).sum())
+        return torch.stack(terms).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,27 +167,25 @@ class QSGD(Defense):
         return map_tensors(self._round, tensors, _uniform(tensors, generator))
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryGrid(levels=self.levels),)
+        def again(raw: Tensors, generator: torch.Generator) -> Tensors:
+            def rounded(t: Tensor, u: Tensor) -> Tensor:
+                return straight_through(lambda x: self._round(x, u), t)
+
+            return map_tensors(rounded, raw, _uniform(raw, generator))
+
+        def likely(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
+            return stochastic_log_likelihood(raw, sent, self._widths(sent))
+
+        return (EntryGrid(levels=self.levels, drawn=again, density=likely, width=self._widths),)
+
+    def _widths(self, sent: Tensors) -> Tensors:
+        return map_tensors(lambda t: self.norm.step(t, self.levels), sent)
 
     def _round(self, t: Tensor, u: Tensor) -> Tensor:
         def code(x: Tensor) -> Tensor:
             return x.floor() + (u.to(x) < x - x.floor())
 
         return _rounded(t, self.norm(t), self.levels, code)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """``p(kΔ | g)`` = ``max(0, 1 − |g − kΔ|/Δ)``, Δ = norm/s; see `stochastic_log_likelihood`."""
-        if draw is not None:
-            drawn = _uniform(update.tensors, draw)
-
-            def rounded(t: Tensor, u: Tensor) -> Tensor:
-                return straight_through(lambda x: self._round(x, u), t)
-
-            return AttackerView(simulate=lambda raw: map_tensors(rounded, raw, drawn), relaxed=unchanged)
-        step = map_tensors(lambda t: self.norm.step(t, self.levels), update.tensors)
-        return AttackerView(
-            log_likelihood=lambda raw: stochastic_log_likelihood(raw, update.tensors, step), rounding=step
-        )
 
 
 def _uniform(tensors: Tensors, generator: torch.Generator) -> Tensors:
@@ -211,7 +194,7 @@ def _uniform(tensors: Tensors, generator: torch.Generator) -> Tensors:
 
 
 def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Tensor:
-    """Σ log(1 − |g − ĝ|/Δ): the log-likelihood of g where ĝ came of it by stochastic rounding.
+    """Σ log(1 − |g − ĝ|/Δ): the log-likelihood of g where ĝ came of it by stochastic rounding to multiples of Δ.
 
     Below a probability of `OUTSIDE` it continues as its tangent, so that it is finite, concave and continuously
     differentiable at any g but ĝ.

@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.quantise import straight_through, unchanged
+from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.quantise import straight_through
 from leakgauge.defenses.steps import DefenseStep, EntryGrid
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
-from leakgauge.update import Update
 
 SOFTNESS = 0.1
 """Temperature of the logistic likelihood of a sign, in root mean squares of the simulated tensor."""
@@ -68,29 +67,22 @@ class Sign(Defense):
         return map_tensors(self._sent, tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryGrid(),)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """`simulate` takes signs with the gradient of the identity, `relaxed` does not; `log_likelihood` is logistic.
-
-        Σ log σ(sign·g/τ), with τ a tenth of the root mean square of the simulated tensor, so that the length of the
-        update, which was not sent, does not matter. Entries sent as zero are zero: they count as if either sign had
-        been seen, half each.
-        """
-        del draw
-
-        def log_likelihood(raw: Tensors) -> Tensor:
-            terms = []
-            for name, sent in update.tensors.items():
-                mean_square = raw[name].square().mean()
-                terms.append(sign_misfit(raw[name], sent.to(raw[name]).sign(), mean_square))
-            return -torch.stack(terms).sum()
-
-        return AttackerView(
-            simulate=lambda raw: map_tensors(lambda t: straight_through(self._sent, t), raw),
-            relaxed=unchanged,
-            log_likelihood=log_likelihood,
+        return (
+            EntryGrid(
+                how=lambda raw: map_tensors(lambda t: straight_through(self._sent, t), raw),
+                density=_likelihood,
+                numbers=0 if isinstance(self.scale, UnitMagnitude) else 1,
+                zeros=not self.zero_is_positive,
+            ),
         )
+
+
+def _likelihood(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
+    """Σ log σ(sign·g/τ), with τ a tenth of the root mean square of the simulated tensor, so that the length of the
+    update, which was not sent, does not matter. Entries sent as zero are zero: they count as if either sign had been
+    seen, half each."""
+    misfits = [sign_misfit(g, sent[name].to(g).sign(), g.square().mean()) for name, g in raw.items()]
+    return -torch.stack(misfits).sum()
 
 
 def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor, softness: float = SOFTNESS) -> Tensor:

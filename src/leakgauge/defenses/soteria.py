@@ -12,13 +12,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from leakgauge.defenses.defense import AttackerView, Defense
+from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
-from leakgauge.update import Update
 
 MOST_FEATURES = 4096
 """Inputs of a defended layer. A small VGG at 32 px with 2 048 takes about a minute for four images on a busy core."""
@@ -132,23 +131,21 @@ class Soteria(Defense):
         raise InputError("defenses", "soteria has no mask before it has seen the batch", "call for_batch first")
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryMask(looks=True, blind=False),)
+        return (EntryMask(looks=True, blind=False, shows=self._zero_columns),)
 
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """The zero columns on the wire and nothing else; after a later stage has filled them (noise), nothing.
+    def _zero_columns(self, sent: Tensors) -> Tensors | None:
+        """The zero columns on the wire; `None` after a later stage has filled them (noise).
 
         Without `layer` every matrix's zero columns count: which layer is the first is not on the wire.
         """
-        del draw
 
-        def sent(name: str, t: Tensor) -> Tensor:
+        def kept(name: str, t: Tensor) -> Tensor:
             if t.ndim != 2 or (self.layer and name != f"{self.layer}.weight"):
                 return torch.ones_like(t, dtype=torch.bool)
             return (t != 0).any(0).expand_as(t)
 
-        support = {name: sent(name, t) for name, t in update.tensors.items()}
-        masked = any(not bool(s.all()) for s in support.values())
-        return AttackerView(support=support) if masked else AttackerView()
+        support = {name: kept(name, t) for name, t in sent.items()}
+        return None if all(bool(s.all()) for s in support.values()) else support
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView, Defense
-from leakgauge.defenses.mechanism import kept_entries
+from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors
-from leakgauge.update import Update
+
+
+def kept_entries(share: float, total: int) -> int:
+    """⌈share · total⌉, where the product is an integer but for its rounding that integer: .07 of 100 is 7, not 8."""
+    return math.ceil(share * total - 1e-9)
 
 
 @DEFENSES.register("topk")
@@ -43,17 +48,11 @@ class TopK(Defense):
         return map_tensors(lambda t: torch.where(self._mask(t) > 0, t, torch.zeros_like(t)), tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryMask(smallest=True, keep=self.keep),)
+        def shows(sent: Tensors) -> Tensors | None:
+            return _not_zero(sent, lambda kept: _per_tensor(kept, self.keep))
 
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """The support is on the wire, unless a later stage (noise) has filled the zeros: then the
-        attacker sparsifies its own simulation."""
-        del draw
-        sent = map_tensors(lambda t: t != 0, update.tensors)
-        filled = any(int(m.sum()) > kept_entries(self.keep, m.numel()) for m in sent.values())
-        if filled:
-            return AttackerView(simulate=lambda raw: self.on_update(raw, None))
-        return AttackerView(support=sent, unsent_small=True)
+        mask = EntryMask(smallest=True, keep=self.keep, shows=shows, how=lambda raw: self.on_update(raw, None))
+        return (mask,)
 
 
 @DEFENSES.register("random-k")
@@ -96,30 +95,18 @@ class RandomK(Defense):
         return map_tensors(one, tensors)
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return self._sent(tensors, self.masks(tensors, generator))
-
-    def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryMask(keep=self.keep, factor=self.factor, lengthens=self.unbiased),)
-
-    def _sent(self, tensors: Tensors, masks: Tensors) -> Tensors:
+        masks = self.masks(tensors, generator)
         return map_tensors(lambda t, m: torch.where(m, t * self.factor(t), torch.zeros_like(t)), tensors, masks)
 
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """The support is on the wire, unless a later stage (noise) has filled the zeros.
+    def steps(self) -> tuple[DefenseStep, ...]:
+        """Behind noise, over the places that nobody knows, an unbiased entry is the raw one in the mean. A kept entry
+        that is exactly zero passes for one that was not."""
 
-        Then it is known with the draw alone. A kept entry that is exactly zero passes for one that was not.
-        """
+        def shows(sent: Tensors) -> Tensors | None:
+            return _not_zero(sent, lambda kept: _per_tensor(kept, self.keep))
 
-        def scaled(raw: Tensors) -> Tensors:
-            return map_tensors(lambda t: t * self.factor(t), raw)
-
-        if draw is not None:
-            masks = self.masks(update.tensors, draw)
-            return AttackerView(simulate=lambda raw: self._sent(raw, masks), support=masks)
-        sent = map_tensors(lambda t: t != 0, update.tensors)
-        if any(int(m.sum()) > self.kept(m.numel()) for m in sent.values()):
-            return AttackerView()  # over the places, which nobody knows, an unbiased entry is the raw one in the mean
-        return AttackerView(simulate=scaled if self.unbiased else None, support=sent)
+        mask = EntryMask(keep=self.keep, factor=self.factor, lengthens=self.unbiased, shows=shows, masks=self.masks)
+        return (replace(mask, places=not self.shared_seed),)
 
 
 @DEFENSES.register("prune")
@@ -156,13 +143,22 @@ class Prune(Defense):
         return map_tensors(lambda t, m: torch.where(m, t, torch.zeros_like(t)), tensors, self.masks(tensors))
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (EntryMask(smallest=True),)
+        def shows(sent: Tensors) -> Tensors | None:
+            return _not_zero(sent, lambda kept: sum(_counts(kept)) <= self.kept(entries(kept)))
 
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        """The support is on the wire, unless a later stage (noise) has filled the zeros: then the attacker
-        prunes its own simulation."""
-        del draw
-        sent = map_tensors(lambda t: t != 0, update.tensors)
-        if sum(int(m.sum()) for m in sent.values()) > self.kept(entries(update.tensors)):
-            return AttackerView(simulate=lambda raw: self.on_update(raw, None))
-        return AttackerView(support=sent, unsent_small=True)
+        return (EntryMask(smallest=True, shows=shows, how=lambda raw: self.on_update(raw, None)),)
+
+
+def _not_zero(sent: Tensors, fits: Callable[[Tensors], bool]) -> Tensors | None:
+    """Entries on the wire that are not zero, unless they are more than were sent: then a later stage (noise) has filled
+    the zeros."""
+    kept = map_tensors(lambda t: t != 0, sent)
+    return kept if fits(kept) else None
+
+
+def _counts(kept: Tensors) -> list[int]:
+    return [int(m.sum()) for m in kept.values()]
+
+
+def _per_tensor(kept: Tensors, share: float) -> bool:
+    return all(n <= kept_entries(share, m.numel()) for n, m in zip(_counts(kept), kept.values(), strict=True))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import IntEnum
+from typing import Protocol, Self, runtime_checkable
 
+import torch
 from torch import Tensor
 
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
+from leakgauge.update import Update, UpdateKind
 
 
 class DefenseStage(IntEnum):
@@ -19,28 +22,84 @@ class DefenseStage(IntEnum):
     UPDATE = 2
 
 
+Act = Callable[[Tensors], Tensors]
+"""Raw update → what is made of it, differentiable and usable under vmap."""
+
+Drawn = Callable[[Tensors, torch.Generator], Tensors]
+"""The same with a client's draw."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DefenseStep:
-    """One thing that a defence does.
+    """One thing that a defence does, and what an attacker who knows it can use.
 
     Attributes:
         stage: when.
         blind: it does the same to an entry whatever its tensor is called and wherever in it the entry stands.
         looks: it looks at the batch again.
         by: the defence's name.
+        how: what it makes of a raw update; `None` where that is nothing, or not known without the client's draw.
+        drawn: the same of a step at random, for whoever knows the draw.
     """
 
     stage: DefenseStage = DefenseStage.UPDATE
     blind: bool = True
     looks: bool = False
     by: str = ""
+    how: Act | None = None
+    drawn: Drawn | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether it changes an update and no attacker can know how: hiding it is then what stops them."""
+        return self.stage is DefenseStage.UPDATE and self.how is None and self.drawn is None
+
+    @property
+    def told(self) -> bool:
+        """Whether it is known what it does to an update after it has been seen `on` one."""
+        return self.stage is not DefenseStage.UPDATE or self.how is not None
+
+    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+        """With what a sent update shows of it, to one who has the client's `draw` or not. Reads nothing else."""
+        del update
+        return self if draw is None or self.drawn is None else replace(self, how=replayed(self.drawn, draw))
+
+    def sent(self, raw: Tensors) -> Tensors:
+        """The raw update after this step, as far as that is known."""
+        return raw if self.how is None else self.how(raw)
+
+
+def replayed(stage: Drawn, draw: torch.Generator) -> Act:
+    """A stage run again with the same draw, whenever it is called."""
+    state = draw.get_state()
+
+    def again(raw: Tensors) -> Tensors:
+        generator = torch.Generator()
+        generator.set_state(state)
+        return stage(raw, generator)
+
+    return again
+
+
+def clip_factor(squared: Tensor, norm: float) -> Tensor:
+    """min(1, norm/‖·‖) from squared norms; 1 for a zero vector, differentiable there too."""
+    tiny = torch.finfo(squared.dtype).tiny
+    return (norm / squared.clamp_min(tiny).sqrt()).clamp_max(1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(DefenseStep):
-    """The whole update times one factor of at most one, so that its Euclidean norm is at most `bound`."""
+    """The whole update times one factor of at most one, so that its Euclidean norm is at most `bound`; zero where it is
+    not finite."""
 
     bound: float
+    silent = False
+    told = True
+
+    def sent(self, raw: Tensors) -> Tensors:
+        squared = squared_norm(raw)
+        counts, factor = torch.isfinite(squared), clip_factor(squared, self.bound)
+        return map_tensors(lambda t: torch.where(counts, t * factor, torch.zeros_like(t)), raw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +122,90 @@ class EntryMask(DefenseStep):
     """Entries are left out, the others sent as they are, or times a known factor of their tensor.
 
     Attributes:
-        smallest: those left out are no larger than the others.
+        shows: tensors as sent → which of their entries were sent, name → bool; `None` where they do not say, as behind
+            noise, which fills zeros.
+        masks: the same from the draw of a step at random.
+        smallest: those left out are no larger than the others, so that zero is a good guess of them.
         keep: share of each tensor's entries that is sent; `None` where tensors differ.
         factor: of the kept entries, tensor by tensor.
         lengthens: that factor may exceed one.
+        places: which entries were sent is sent too; not where the server draws it alike.
+        support: which entries were sent, once seen.
     """
 
+    shows: Callable[[Tensors], Tensors | None] | None = None
+    masks: Drawn | None = None
     smallest: bool = False
     keep: float | None = None
     factor: Callable[[Tensor], float] = _one
     lengthens: bool = False
+    places: bool = True
+    support: Tensors | None = None
+
+    @property
+    def silent(self) -> bool:
+        return self.shows is None and self.support is None and super().silent
+
+    @property
+    def told(self) -> bool:
+        return self.support is not None or super().told
+
+    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+        if draw is not None and self.masks is not None:
+            return replace(self, support=self.masks(update.tensors, draw))
+        shown = self.shows(update.tensors) if self.shows is not None else None
+        return self if shown is None else replace(self, support=shown, how=None)
+
+    def sent(self, raw: Tensors) -> Tensors:
+        if self.support is None:
+            return super().sent(raw)
+        return map_tensors(lambda t, s: t * self.factor(t) * s, raw, self.support)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryGrid(DefenseStep):
-    """Entries are rounded to few values: `levels` steps on each side of zero, `None` where steps are not alike."""
+    """Entries are rounded to few values: `levels` steps on each side of zero, `None` for signs alone.
+
+    `how` rounds with the gradient of the identity.
+
+    Attributes:
+        density: ``(raw, sent, noise)`` → log p(sent | raw) up to a constant, `noise` the deviation of Gaussian noise
+            before or after the rounding, by name.
+        beside: it holds beside noise too; else `noise` is empty.
+        width: tensors as sent → largest error of an entry of each.
+        numbers: sent beside each tensor, such as its norm.
+        zeros: zero is one of the values, where there are signs alone.
+    """
 
     levels: int | None = None
+    density: Callable[[Tensors, Tensors, Tensors], Tensor] | None = None
+    beside: bool = False
+    width: Callable[[Tensors], Tensors] | None = None
+    numbers: int = 1
+    zeros: bool = True
+
+    @property
+    def silent(self) -> bool:
+        return self.density is None and super().silent
+
+    @property
+    def told(self) -> bool:
+        return self.density is not None or super().told
+
+    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+        known = super().on(update, draw)
+        return known if known is self else replace(known, density=None, width=None)
+
+
+@runtime_checkable
+class NoiseScale(Protocol):
+    """How large the noise is: raw update → standard deviation per coordinate of each tensor."""
+
+    def of(self, raw: Tensors) -> Tensors: ...
+
+    def seen(self, sent: Tensors) -> Tensors:
+        """The same from the noisy update, as an attacker estimates it."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +214,56 @@ class Noise(DefenseStep):
 
     Attributes:
         sigma: its standard deviation on the update; `None` where it follows the data or the number of examples.
-        gaussian: whether it is normal.
+        scale: of noise on the update: what that deviation is.
+        gaussian: whether it is normal; else its density is exp(−√2·|x|/σ), Laplace's.
         on_mean: of noise in the example stage: examples of a step → deviation on their mean; `None` where it follows
-            the data.
+            the data, or their number and that is not known.
         seen: tensors of an update → that deviation, as far as they show it.
         multiplier: ``(examples of a step, layers)`` → noise on the sum over the most that one example moves it, or why
             there is none.
+        deviation: on each tensor of the update, once seen.
     """
 
     sigma: float | None = None
+    scale: NoiseScale | None = None
     gaussian: bool = True
-    on_mean: Callable[[int], float | None] | None = None
+    on_mean: Callable[[int | None], float | None] | None = None
     seen: Callable[[Tensors], float] | None = None
     multiplier: Callable[[int | None, int | None], float | str] | None = None
+    deviation: Tensors | None = None
+
+    @property
+    def silent(self) -> bool:
+        return self.scale is None and self.deviation is None and super().silent
+
+    @property
+    def told(self) -> bool:
+        return self.deviation is not None or self.how is not None
+
+    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+        """Noise of single steps adds up in a delta by the local training, which is not on the wire."""
+        if draw is not None:
+            return super().on(update, draw)
+        if self.stage is DefenseStage.UPDATE:
+            return self if self.scale is None else replace(self, deviation=self.scale.seen(update.tensors))
+        if update.header.kind is not UpdateKind.GRADIENT:
+            return self
+        sigma = None if self.on_mean is None else self.on_mean(update.header.example_count)
+        if sigma is None and self.seen is not None and update.header.example_count:
+            sigma = self.seen(update.tensors)
+        if sigma is None:
+            return self
+        known = sigma
+        return replace(self, deviation=map_tensors(lambda t: t.new_tensor(known), update.tensors))
+
+    def log_likelihood(self, raw: Tensors, sent: Tensors) -> Tensor:
+        """log p(sent | raw), up to a constant. Laplace's gradient jumps where they are equal."""
+        assert self.deviation is not None
+        terms = []
+        for name, own in raw.items():
+            off = (sent[name].to(own) - own) / self.deviation[name].to(own).clamp_min(1e-30)
+            terms.append((off.square() / 2 if self.gaussian else off.abs() * 2**0.5).sum())
+        return -torch.stack(terms).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +282,10 @@ class Nonlinear(DefenseStep):
     blind: bool = False
     derived: bool = False
 
-
-MEMBERS = frozenset({"attacker_view", "tells_nothing"})
-"""Members of a defence that change nothing that is sent."""
+    @property
+    def silent(self) -> bool:
+        # What a class makes of a base's example stage is not what the base's `without_noise` runs.
+        return (self.derived and self.stage is DefenseStage.EXAMPLES) or super().silent
 
 
 def changed_since(kind: type, base: type) -> bool:
@@ -129,12 +293,7 @@ def changed_since(kind: type, base: type) -> bool:
     kinds = kind.__mro__
     settings = {field.name for field in fields(base)} if is_dataclass(base) else set()
     own = {name for one in kinds[: kinds.index(base)] for name in vars(one) if not name.startswith("__")}
-    return bool(own & (set(dir(base)) - settings - MEMBERS))
-
-
-def named(steps: tuple[DefenseStep, ...], by: str) -> tuple[DefenseStep, ...]:
-    """The steps of one defence, by its name."""
-    return tuple(step if step.by else replace(step, by=by) for step in steps)
+    return bool(own & (set(dir(base)) - settings))
 
 
 def in_turn(steps: tuple[DefenseStep, ...]) -> tuple[DefenseStep, ...]:

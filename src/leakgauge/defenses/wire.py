@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import singledispatch
 
-from leakgauge.defenses.clip import ClientDP
-from leakgauge.defenses.compose import Compose
-from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.mechanism import kept_entries
-from leakgauge.defenses.noise import GaussianNoise, LaplaceNoise
-from leakgauge.defenses.quantise import QSGD, Quantise
-from leakgauge.defenses.sign import Sign, UnitMagnitude
-from leakgauge.defenses.sparsify import Prune, RandomK, TopK
+from leakgauge.defenses.defense import Defense, steps_of
+from leakgauge.defenses.sparsify import kept_entries
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryGrid, EntryMask, Noise
 from leakgauge.tensors import Tensors
 
 
@@ -61,18 +55,28 @@ def wire_bytes(defense: Defense, tensors: Tensors) -> int:
     Args:
         tensors: as sent; their zeros count for `prune` and `sign`.
     """
-    total = 0
+    steps, total = [step for step in steps_of(defense) if step.stage is DefenseStage.UPDATE], 0
     for t in tensors.values():
         width = 8 * t.element_size()
-        dense = Coded(t.numel(), t.numel(), float(width), float_bits=width)
-        total += math.ceil(_coded(defense, dense, int((t != 0).sum())).bits / 8)
+        coded, nonzero = Coded(t.numel(), t.numel(), float(width), float_bits=width), int((t != 0).sum())
+        for step in steps:
+            coded = _after(step, coded, nonzero)
+        total += math.ceil(coded.bits / 8)
     return total
 
 
-@singledispatch
-def _coded(defense: Defense, before: Coded, nonzero: int) -> Coded:
-    """How a tensor with so many non-zero entries is coded after `defense`, if it was coded as `before`."""
-    del defense, nonzero
+def _after(step: DefenseStep, before: Coded, nonzero: int) -> Coded:
+    """How a tensor with so many non-zero entries is coded after a step of the update, if it was coded as `before`."""
+    number = before.float_bits if before.entries else 0
+    if isinstance(step, Noise):  # fills the zeros and leaves the grid: all values, as numbers
+        return Coded(before.entries, before.entries, float(before.float_bits), float_bits=before.float_bits)
+    if isinstance(step, EntryMask) and not step.looks:
+        sent = nonzero if step.keep is None else kept_entries(step.keep, before.entries)
+        return _sparse(before, sent, places=step.places)
+    if isinstance(step, EntryGrid):
+        three = step.zeros and nonzero < before.sent
+        bits = (math.log2(3) if three else 1.0) if step.levels is None else float(_bits(2 * step.levels + 1))
+        return replace(before, value_bits=bits, extra_bits=before.extra_bits + step.numbers * number)
     return before
 
 
@@ -88,61 +92,3 @@ def _sparse(before: Coded, sent: int, *, places: bool = True) -> Coded:
 def _bits(values: int) -> int:
     """⌈log2 values⌉: bits that tell so many values apart."""
     return (values - 1).bit_length() if values > 0 else 0
-
-
-@_coded.register(GaussianNoise)
-@_coded.register(LaplaceNoise)
-@_coded.register(ClientDP)
-def _(defense: Defense, before: Coded, nonzero: int) -> Coded:
-    """Noise fills the zeros and leaves the grid: all values, as numbers."""
-    del defense, nonzero
-    return Coded(before.entries, before.entries, float(before.float_bits), float_bits=before.float_bits)
-
-
-@_coded.register
-def _(defense: TopK, before: Coded, nonzero: int) -> Coded:
-    del nonzero
-    return _sparse(before, kept_entries(defense.keep, before.entries))
-
-
-@_coded.register
-def _(defense: RandomK, before: Coded, nonzero: int) -> Coded:
-    del nonzero
-    return _sparse(before, defense.kept(before.entries), places=not defense.shared_seed)
-
-
-@_coded.register
-def _(defense: Prune, before: Coded, nonzero: int) -> Coded:
-    del defense
-    return _sparse(before, nonzero)
-
-
-def _quantised(levels: int, before: Coded) -> Coded:
-    extra = before.extra_bits + (before.float_bits if before.entries else 0)
-    return replace(before, value_bits=float(_bits(2 * levels + 1)), extra_bits=extra)
-
-
-@_coded.register
-def _(defense: Quantise, before: Coded, nonzero: int) -> Coded:
-    del nonzero
-    return _quantised(defense.levels, before)
-
-
-@_coded.register
-def _(defense: QSGD, before: Coded, nonzero: int) -> Coded:
-    del nonzero
-    return _quantised(defense.levels, before)
-
-
-@_coded.register
-def _(defense: Sign, before: Coded, nonzero: int) -> Coded:
-    zeros = not defense.zero_is_positive and nonzero < before.sent
-    scale = 0 if isinstance(defense.scale, UnitMagnitude) or not before.entries else before.float_bits
-    return replace(before, value_bits=math.log2(3) if zeros else 1.0, extra_bits=before.extra_bits + scale)
-
-
-@_coded.register
-def _(defense: Compose, before: Coded, nonzero: int) -> Coded:
-    for part in defense.defenses:
-        before = _coded(part, before, nonzero)
-    return before

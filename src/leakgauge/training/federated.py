@@ -14,48 +14,12 @@ from torch import Tensor
 from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.defenses import Defense, NoDefense
-from leakgauge.defenses.defense import AttackerView
 from leakgauge.draws import Draws
 from leakgauge.errors import require
-from leakgauge.task import Batch, Mode, Task
+from leakgauge.task import Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.training.partition import Hands, StoredExamples
 from leakgauge.update import Update, UpdateKind
-
-
-@dataclass(frozen=True)
-class Settled(Defense):
-    """`inner` without its task stage: from the second round on, the parameters that it added have been trained."""
-
-    inner: Defense
-
-    @property
-    def acts_on_examples(self) -> bool:
-        return self.inner.acts_on_examples
-
-    @property
-    def acts_on_update(self) -> bool:
-        return self.inner.acts_on_update
-
-    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        return self.inner.on_batch(batch, generator)
-
-    @property
-    def fits_to_data(self) -> bool:
-        return self.inner.fits_to_data
-
-    def for_batch(self, task: Task, batch: Batch) -> Defense:
-        return Settled(self.inner.for_batch(task, batch))
-
-    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        return self.inner.on_example_gradients(per_example, generator)
-
-    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return self.inner.on_update(tensors, generator)
-
-    def attacker_view(self, update: Update, draw: torch.Generator | None) -> AttackerView:
-        return self.inner.attacker_view(update, draw)
-
 
 CHUNK = 500
 """Test examples in one forward pass."""
@@ -202,8 +166,9 @@ class FederatedTraining:
         """What one client sends. `task` is the defended one, `index` numbers the client's turn in the run."""
         own = Draws.sample(Draws(self.seed).generator("turn", index))
         batch = train.take(torch.tensor(hand))
+        buffers = bool(task.buffers)
         return client_update(
-            task, self.client, batch, own, defense=Settled(self.defense), send_buffers=bool(task.buffers)
+            task, self.client, batch, own, defense=self.defense, send_buffers=buffers, task_stage=False
         )
 
 

@@ -15,6 +15,7 @@ from leakgauge.attacks.adaptive.rounding import Signs, against_rounding, against
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, TotalVariation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update, raw_update
 from leakgauge.defenses import AttackerView, Compose, Defense, NoDefense, Quantise, Sign, TopK, noise, qsgd, sign
+from leakgauge.defenses.steps import EntryMask
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
@@ -114,9 +115,9 @@ def test_signs_that_were_left_out_at_random_are_not_compared() -> None:
     sent = {"w": torch.tensor([1.0, 0.0, -1.0, 0.0], dtype=torch.float64)}
     kept = {"w": sent["w"] != 0}
     other = {"w": torch.tensor([1.0, 20.0, -3.0, -7.0], dtype=torch.float64)}
-    blind = AttackerView(support=kept)
+    blind = AttackerView((EntryMask(support=kept),))
     assert float(Signs()({"w": w}, sent, blind)) == pytest.approx(float(Signs()(other, sent, blind)))
     alone = float(Signs()({"w": w[[0, 2]]}, {"w": sent["w"][[0, 2]]}, AttackerView()))
     assert 4 * float(Signs()({"w": w}, sent, blind)) == pytest.approx(2 * alone + 2 * math.log(2))
-    small = AttackerView(support=kept, unsent_small=True)
+    small = AttackerView((EntryMask(support=kept, smallest=True),))
     assert float(Signs()({"w": w}, sent, small)) == float(Signs()({"w": w}, sent, AttackerView()))

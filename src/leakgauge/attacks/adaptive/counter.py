@@ -29,8 +29,7 @@ class Counter:
     Attributes:
         name: of the counter, as reports call it, e.g. ``support-mask``.
         because: one sentence: what the attacker makes use of.
-        change: of the attack; none where the defence's `attacker_view`, which is in every simulation, is all there is
-            to know.
+        change: of the attack; none where the defence's steps, which are in every simulation, are all there is to know.
         missing: why it leaves the attack as it is in some settings, as in "the labels".
     """
 
@@ -92,7 +91,7 @@ def built_in(attack: Matching, observation: Observation) -> tuple[Matching, str]
     """The attack with the counter to each defence that its attacker knows, in their order, and what it has none to.
 
     The canvas, minimiser, start and budget stay, so that the difference to `Naive` is what knowing the mechanism is
-    worth. Defences without a counter are attacked through their `attacker_view` alone.
+    worth. Defences without a counter are attacked through their steps alone.
     """
     defense, said = observation.knowledge.defense, []
     for part in () if defense is None else parts_of(defense):

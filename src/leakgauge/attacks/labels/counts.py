@@ -126,7 +126,7 @@ def _doubted(observation: Observation, guess: LabelGuess) -> LabelGuess:
     known = observation.knowledge.defense
     for part in () if known is None else parts_of(known):
         view = view_of(part, observation.update, None)
-        if view.support is not None or (not shortens(part) and (part.acts_on_examples or view.simulate)):
+        if view.support is not None or (not shortens(part) and (part.acts_on_examples or view.acts)):
             return replace(guess, confidence=0.0)
     return guess
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Objective
-from leakgauge.defenses.defense import AttackerView
+from leakgauge.defenses import AttackerView
 from leakgauge.errors import require
 from leakgauge.registry import OBJECTIVES
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm

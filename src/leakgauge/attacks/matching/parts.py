@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.defenses.defense import AttackerView
+from leakgauge.defenses import AttackerView
 from leakgauge.registry import LABELS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.defenses import view_of
-from leakgauge.defenses.defense import AttackerView
+from leakgauge.defenses import AttackerView, view_of
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
 from leakgauge.registry import LOSSES

@@ -93,12 +93,12 @@ class RestartsDisagree:
 
 @dataclass(frozen=True)
 class Uninformed:
-    """The attacker does not know the defence, or the defence says in no `attacker_view` what knowing it gives."""
+    """The attacker does not know the defence, or no `steps` of the defence say what knowing it gives."""
 
     @property
     def sentence(self) -> str:
         return (
-            "the attacker does not know the defence (knows: defense; one of your own says in its attacker_view what "
+            "the attacker does not know the defence (knows: defense; one of your own says in its steps what "
             "attackers can use), and hiding it is no defence"
         )
 

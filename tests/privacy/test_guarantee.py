@@ -209,8 +209,9 @@ class Silent(DPSGD):
 
 
 class Loose(ClientDP):
-    def _clipped(self, tensors: Tensors) -> Tensors:
-        return tensors
+    @property
+    def _parts(self) -> tuple[Clip, GaussianNoise]:
+        return Clip(norm=1e9), GaussianNoise(scale=Absolute(self.noise_multiplier * self.norm))
 
 
 class Nothing(Absolute):

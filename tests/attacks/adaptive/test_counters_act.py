@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 import torch
 
@@ -62,7 +60,7 @@ def acts(part: Defense, found: Counter, seen: Observation) -> bool:
     known = seen.knowledge
     assert known.defense is not None
     view = cohort_view(known.local_training or ONE, known.defense, seen.update, None)
-    tells = any(getattr(view, field.name) is not None for field in fields(view) if field.name in TELLS)
+    tells = any(getattr(view, name) is not None for name in TELLS)
     attack = Matching()
     return tells or found.adapt(attack, part, seen) != attack
 

@@ -163,6 +163,12 @@ class Reconstruction:
     parts: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     shares: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.inputs is not None and self.certified is not None and len(self.inputs) != len(self.certified):
+            raise ValueError(
+                f"certified: an attack says it of each input; {len(self.certified)} for {len(self.inputs)} inputs"
+            )
+
     def in_parts(self, task: Task) -> Reconstruction:
         """With `parts`."""
         named: dict[str, Tensor] = {}
@@ -188,8 +194,7 @@ class Reconstruction:
 class Attack(Protocol):
     """Anything that turns an observation into a reconstruction.
 
-    Guarantees that tests hold: the same observation and seed give the same output; it depends on
-    nothing but its arguments; it raises for bad arguments only.
+    Guaranteed: the same arguments give the same output, on which nothing else acts; only bad ones raise.
     """
 
     def reconstruct(
@@ -319,11 +324,8 @@ class Observation:
         """The update as a sum of gradients, as far as the client is known; `None` where it is none."""
         client, examples = self.knowledge.local_training, self.examples
         told = None if client is None or examples is None else client.linear(examples)
-        return (
-            GradientSum((1.0,), (examples or 0,))
-            if told is None and self.update.header.kind is UpdateKind.GRADIENT
-            else told
-        )
+        gradient = self.update.header.kind is UpdateKind.GRADIENT
+        return GradientSum((1.0,), (examples or 0,)) if told is None and gradient else told
 
     @property
     def rescaled(self) -> bool:
@@ -344,8 +346,7 @@ class Observation:
     @property
     def not_understood(self) -> tuple[Tried, ...]:
         """What keeps the view from showing all of the network. It costs nothing: empty where nobody asked for it."""
-        look = looked(self.task)
-        found = () if look is None else (*look.obstacles, *self._viewed[1])
+        found = () if (look := looked(self.task)) is None else (*look.obstacles, *self._viewed[1])
         ended = Status.NOT_APPLICABLE, Status.FAILED
         return tuple(Tried(VIEW, ended[one.opaque], one.sentence, opaque=one.opaque) for one in found)
 
@@ -381,8 +382,7 @@ class Observation:
     @property
     def example_count(self) -> int | None:
         """From the attacker's knowledge, else from the update's header."""
-        known = self.knowledge.example_count
-        return known if known is not None else self.update.header.example_count
+        return self.update.header.example_count if (n := self.knowledge.example_count) is None else n
 
 
 def _carries_over(observation: Observation, *, exact: bool) -> bool:

@@ -318,3 +318,8 @@ def test_a_stated_protocol_of_another_kind_is_refused() -> None:
     wrong = dataclasses.replace(observation, knowledge=Knowledge(labels=batch(1).labels, local_training=FedSGD()))
     with pytest.raises(ValueError, match="local_training"):
         SMOOTH.reconstruct(wrong, torch.Generator())
+
+
+def test_a_result_says_of_each_of_its_inputs_whether_it_is_proved() -> None:
+    with pytest.raises(ValueError, match="3 for 2 inputs"):
+        Reconstruction(torch.zeros(2, 1, 4, 4), None, Status.CONVERGED, certified=torch.zeros(3, dtype=torch.bool))

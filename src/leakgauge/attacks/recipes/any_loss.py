@@ -173,7 +173,7 @@ class AnyLossRead(ReadingAttack):
         self, observation: Observation, inputs: Float[Tensor, "m *shape"], count: int, generator: torch.Generator
     ) -> Reconstruction:
         signals = ErrorSignals.of(observation)
-        certified, labels, words = torch.zeros(len(inputs), dtype=torch.bool), None, ""
+        labels = sure = None
         if isinstance(signals, str):
             inputs, words = inputs[:count], signals
         elif not signals.task.outputs and observation.task.trains is not None and not _has_logits(signals.task, inputs):
@@ -182,11 +182,11 @@ class AnyLossRead(ReadingAttack):
             inputs, words = inputs[:count], "there are too few parameters for so many logits"
         else:
             inputs = signals.nearest(inputs, count) if signals.affords(inputs) else inputs[:count]
-            certified = torch.zeros(len(inputs), dtype=torch.bool)
             if len(inputs) == count:
-                certified = signals.certified(inputs, generator)
-                labels = targets_of(signals, inputs) if bool(certified.any()) else None
+                sure = signals.certified(inputs, generator)
+                labels = targets_of(signals, inputs) if bool(sure.any()) else None
             words = f"{signals.left(inputs):.1e} of the update's length unexplained"
+        certified = torch.zeros(len(inputs), dtype=torch.bool) if sure is None else sure
         known = observation.knowledge.labels
         whole = len(inputs) == count and bool(certified.all())
         message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"

@@ -17,7 +17,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import convnet
 from leakgauge.models.vgg import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.layers import chain
+from leakgauge.servers.mkor.network import chain
 from leakgauge.servers.mkor.parts import CraftedFeatures, Taps
 from leakgauge.task import DataSpec, Mode, Task
 

@@ -115,7 +115,7 @@ def test_vgg16_has_the_published_shifts_and_channels() -> None:
     with torch.device("meta"):
         net = vgg16(size=224, hidden=2, classes=2)
     from leakgauge.servers.mkor.convolutions import layout
-    from leakgauge.servers.mkor.layers import chain
+    from leakgauge.servers.mkor.network import chain
 
     task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
     plan = layout(chain(task), minima=True, directions=None, shuffle=None)

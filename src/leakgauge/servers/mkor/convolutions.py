@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.registry import TAPS
-from leakgauge.servers.mkor.layers import FIT, BatchNormNames, Chain, Stage, chain
+from leakgauge.servers.mkor.network import FIT, BatchNormNames, Chain, Stage, chain
 from leakgauge.servers.mkor.parts import CraftedFeatures
 from leakgauge.servers.mkor.pooling import ConvolutionLayout, ConvolutionStep, PooledMap, written
 from leakgauge.task import DataSpec, Mode, Task
@@ -257,8 +257,7 @@ class PublishedTaps:
     """MKOR's convolutions as released: a written channel's row is zero but for one entry of 1.
 
     Every bias of a convolution is 0, but that of minima is 1. Reads local maxima of u and of 1 − u exactly
-    (`leakgauge.servers.mkor.pooling.PooledMap`). Changes 22.8 % of VGG16's convolutional parameters (the paper
-    counts less than 1 % of the whole network, which is the count for `BlockTaps`, without linear layers).
+    (`leakgauge.servers.mkor.pooling.PooledMap`).
 
     Source: MKOR's release. Differs: any network of this kind; zero padding is left (the features are the
     same); the data's normalisation is undone in the first layer; BatchNorm is made the identity.

@@ -12,8 +12,8 @@ from torch import Tensor
 from leakgauge.errors import require
 from leakgauge.registry import HEADS
 from leakgauge.servers.mkor.classes import Routes
+from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
-from leakgauge.servers.mkor.stack import NetworkLayer, linear_stack
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 
@@ -106,10 +106,6 @@ class Constant:
     one layer are dropped; `bias` in the first layer (0 in the release) keeps an all-zero feature vector alive.
     Trivial to detect: all linear layers are overwritten, and all hidden units are alike.
 
-    Measured on layers 25088-4096-4096-100, one batch of 100 synthetic feature vectors, float32: largest relative error
-    3e-8 with nll-raw and decoy, 3e-7 with absent-class; with noise of .1 of each tensor's standard deviation the
-    median is 1.8 %.
-
     Attributes:
         paths: units a class owns in each hidden layer. By default 1, and under dropout as many as fit, 16 at most.
         bias: of the first layer.
@@ -131,35 +127,21 @@ class Constant:
     ) -> CraftedHead:
         """See `Head.craft`. The generator is not used."""
         del generator
-        return _assembled(task, features, loss, planned(task, self.paths), self)
-
-
-def _assembled(
-    task: Task, features: CraftedFeatures, loss: LossTreatment, plan: UnitsPlan, spec: Constant
-) -> CraftedHead:
-    units = consecutive(plan.outputs, plan.paths)
-    head: Tensors = {}
-    for depth, layer in enumerate(plan.layers):
-        honest, last = task.parameters[layer.weight], depth == len(plan.layers) - 1
-        own = torch.arange(plan.outputs)[:, None] if last else units
-        if depth == 0:
-            weight = torch.full_like(honest, spec.scale / layer.inputs)
-        else:
-            spread = plan.paths == 1 and not last
-            weight = torch.eye(*honest.shape).to(honest) if spread else torch.zeros_like(honest)
-            wire(weight, own, units, 1 / plan.paths)
-        head[layer.weight] = weight
-        if layer.bias is not None:
-            head[layer.bias] = torch.full_like(task.parameters[layer.bias], spec.bias if depth == 0 else 0.0)
-    first, hidden = plan.layers[0], bool(plan.hidden)
-    rows = units if hidden else torch.arange(plan.outputs)[:, None]
-    wiring = Routes(
-        weight=first.weight,
-        bias=first.bias,
-        rows=rows,
-        idle=idle_rows(first.outputs, rows),
-        gain=1.0,
-        loss=loss,
-        lost=plan.lost,
-    )
-    return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
+        plan = planned(task, self.paths)
+        units, logits = consecutive(plan.outputs, plan.paths), torch.arange(plan.outputs)[:, None]
+        head: Tensors = {}
+        for depth, layer in enumerate(plan.layers):
+            honest, last = task.parameters[layer.weight], depth == len(plan.layers) - 1
+            if depth == 0:
+                weight = torch.full_like(honest, self.scale / layer.inputs)
+            else:
+                spread = plan.paths == 1 and not last
+                weight = torch.eye(*honest.shape).to(honest) if spread else torch.zeros_like(honest)
+                wire(weight, logits if last else units, units, 1 / plan.paths)
+            head[layer.weight] = weight
+            if layer.bias is not None:
+                head[layer.bias] = torch.full_like(task.parameters[layer.bias], 0.0 if depth else self.bias)
+        first, rows = plan.layers[0], units if plan.hidden else logits
+        idle = idle_rows(first.outputs, rows)
+        wiring = Routes(weight=first.weight, bias=first.bias, rows=rows, idle=idle, gain=1.0, loss=loss, lost=plan.lost)
+        return CraftedHead(loss.applied(crafted(task, features, head)), wiring)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.servers.mkor.layers import Stage
+from leakgauge.servers.mkor.network import Stage
 from leakgauge.task import DataSpec
 
 CHUNK = 16
@@ -93,10 +93,7 @@ class PooledMap:
 
     Source: MKOR and its release. Differs: any depth, size and pool side; regions are found by sending
     intervals through the layers, so that sizes which pools do not divide are exact too; and where minima are
-    missing, the image is U and not the midpoint. VGG16 at 224 px without any noise: 24.0 dB and SSIM .861 on 200
-    CIFAR-10 images resized to 224 px, 18.0 dB and .475 on 200 photos (MKOR's metrics, `PSNRPeak` and
-    `SSIMCropped`); with 2, 1, 0 four-direction layers 23.9, 22.1, 19.1 dB and 17.5, 16.4, 15.1 dB (40 of each,
-    where all three give 24.2 and 18.0 dB).
+    missing, the image is U and not the midpoint.
 
     Attributes:
         floor, ceiling: per colour.

@@ -1,0 +1,329 @@
+"""A network read back from its logits: the linear layers in which it ends, and the convolutions below them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from torch import fx
+
+from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.task import Task
+from leakgauge.view.axes import shape_of
+from leakgauge.view.graph import Graph, traced
+from leakgauge.view.trace import operation
+
+FIT = "give a chain of convolutions, max-pools and linear layers with ReLUs between them, such as vgg16"
+ENDS = "give a classifier that ends in linear layers with ReLU, sigmoid or tanh between them"
+
+_LINEAR = ("addmm", "mm")
+_NORMS = ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+_AVERAGES = ("_adaptive_avg_pool2d", "mean")
+_SHAPED = ("view", "_unsafe_view", "reshape", "flatten", "clone", "alias", *_AVERAGES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNormNames:
+    """A BatchNorm between a convolution and its ReLU, by the names of its parameters and buffers.
+
+    `weight` and `bias` are `None` without an affine part, `mean` and `var` without running statistics.
+    """
+
+    weight: str | None
+    bias: str | None
+    mean: str | None
+    var: str | None
+    eps: float
+
+    @property
+    def name(self) -> str:
+        return _layer(self.weight or self.mean or "BatchNorm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One convolution, and what follows it before the next.
+
+    Attributes:
+        weight, bias: its parameters; `bias` is `None` where it has none.
+        inputs, outputs: channels.
+        kernel: odd side of the square kernel; the convolution has stride 1 and keeps the spatial size.
+        size: rows and columns that the convolution sees.
+        norm: a BatchNorm between the convolution and the ReLU.
+        relu: whether a ReLU follows.
+        pool: side (and stride) of the max-pool that follows, 1 for none.
+        dropout: probability of a dropout that follows in the task's mode, 0 for none.
+    """
+
+    weight: str
+    bias: str | None
+    inputs: int
+    outputs: int
+    kernel: int
+    size: tuple[int, int]
+    norm: BatchNormNames | None = None
+    relu: bool = False
+    pool: int = 1
+    dropout: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return _layer(self.weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Convolutions in the order of computation, up to the first linear layer.
+
+    Attributes:
+        features: the convolutions and what follows each.
+        flat_shape: (c, h, w) of what is flattened, channels outermost.
+        linear: name of the first linear layer.
+        dropout: probability of a dropout between flattening and linear layer, in the task's mode.
+    """
+
+    features: tuple[Stage, ...]
+    flat_shape: tuple[int, int, int]
+    linear: str
+    dropout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkLayer:
+    """One linear layer and what follows it.
+
+    Attributes:
+        weight, bias: its parameters in the update; `bias` is `None` where it has none.
+        inputs, outputs: units.
+        relu: a ReLU follows: a unit can die.
+        smooth: a sigmoid or tanh follows.
+        dropout_before, dropout: probability in front of the layer (first layer only) and behind it; 0 in eval mode.
+    """
+
+    weight: str
+    bias: str | None
+    inputs: int
+    outputs: int
+    relu: bool = False
+    smooth: bool = False
+    dropout_before: float = 0.0
+    dropout: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return _layer(self.weight)
+
+
+def _layer(parameter: str) -> str:
+    return parameter.rpartition(".")[0] or parameter
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """Tensors in front of the logits, each computed from the one before it alone, the first one first.
+
+    Attributes:
+        stopped: why what the first one is computed from is no part; empty where it is the model's input.
+    """
+
+    graph: Graph
+    nodes: tuple[fx.Node, ...]
+    stopped: str
+
+    def own(self, node: object) -> str | None:
+        """Name of the parameter or buffer that a node holds, turned or not; `None` where it is computed."""
+        names = {n: name[2:] for name, n in self.graph.trace.nodes.items() if name[:2] in ("p:", "b:")}
+        while isinstance(node, fx.Node) and node not in names:
+            if operation(node) == "add" and operation(cast(fx.Node, node.args[0])) == "new_zeros":
+                node = node.args[1]
+            else:
+                node = node.args[0] if operation(node) in ("detach", "t", "alias") else None
+        return names.get(node) if isinstance(node, fx.Node) else None
+
+    def part(self, node: fx.Node, at: int) -> str | None:
+        """Name of an argument; `None` where there is none. Raises `InputError` where it is computed from others."""
+        given = node.args[at] if at < len(node.args) else None
+        found = self.own(given)
+        if given is not None and found is None:
+            raise InputError("model", f"{self.place(node)} is computed from other parameters: it cannot be set", FIT)
+        return found
+
+    def place(self, node: fx.Node) -> str:
+        """What a node is, in words: the layer of its first parameter, else its operation and the layer before it."""
+        held = [name for n in node.all_input_nodes if (name := self.own(n))]
+        if held:
+            return f"layer '{_layer(held[0])}'"
+        below = self.nodes[: self.nodes.index(node)] if node in self.nodes else ()
+        before = [name for other in below for n in other.all_input_nodes if (name := self.own(n))]
+        return f"'{operation(node).strip('_')}'" + (f" behind layer '{_layer(before[-1])}'" if before else "")
+
+
+def _path(task: Task, hint: str) -> _Path:
+    try:
+        graph = traced(task)
+    except FOREIGN as error:
+        raise InputError("model", f"cannot be traced, so its layers are not known ({said(error)})", hint) from error
+    require(graph.trace.outputs is not None, "model", "does not say what its logits are", hint)
+    node, nodes, stopped = cast(fx.Node, graph.trace.outputs), list[fx.Node](), ""
+    while node is not graph.inputs and not stopped:
+        nodes.insert(0, node)
+        before = [n for n in node.all_input_nodes if n in graph.colours.data and _kept(n) is None]
+        if len(before) != 1:
+            joins = "joins several tensors" if before else "is not seen to depend on the input"
+            stopped = f"'{operation(node).strip('_')}' {joins}"
+            continue
+        users = [u for u in before[0].users if u in graph.forward and u in graph.colours.data]
+        if len([u for u in users if operation(u) != "empty_like"]) > 1 and before[0] is not graph.inputs:
+            stopped = f"what enters '{operation(node).strip('_')}' is used twice"
+        node = before[0]
+    return _Path(graph, tuple(nodes), stopped)
+
+
+def _kept(node: fx.Node) -> float | None:
+    """Probability with which a dropout's mask keeps a unit; `None` of what is no mask."""
+    if operation(node).startswith("div") and isinstance(node.args[0], fx.Node):
+        drawn = node.args[0]
+        return float(cast(float, node.args[1])) if operation(drawn).startswith("bernoulli") else None
+    return None
+
+
+def _dropped(node: fx.Node) -> float | None:
+    """Probability of a dropout; `None` where a node is none."""
+    kept = [k for n in node.all_input_nodes if (k := _kept(n)) is not None]
+    return 1 - kept[0] if kept and operation(node).rstrip("_") == "mul" else None
+
+
+def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
+    """The linear layers that end in the logits, first one first, by following the graph back from the output.
+
+    What lies below the first of them is not looked at, but for a dropout directly in front of it.
+
+    Raises:
+        InputError: the module cannot be traced, ends in anything else, or a layer of the stack is frozen.
+    """
+    path = _path(task, ENDS)
+    found: list[NetworkLayer] = []
+    after: dict[str, Any] = {}
+    for node in reversed(path.nodes):
+        name, dropped = operation(node).rstrip("_"), _dropped(node)
+        if name in _LINEAR and path.own(node.args[-1]) is not None:
+            found.insert(0, _linear(task, path, node, after))
+            after = {}
+        elif dropped is not None:
+            after["dropout"] = 1 - (1 - after.get("dropout", 0.0)) * (1 - dropped)
+        elif name in ("relu", "sigmoid", "tanh"):
+            after["relu" if name == "relu" else "smooth"] = True
+        elif name not in _SHAPED or (found and len(shape_of(node)) != 2):
+            break
+    require(bool(found), "model", "does not end in a linear layer", ENDS)
+    require(task.outputs == found[-1].outputs, "model", "does not end in a linear layer that makes its logits", ENDS)
+    return (replace(found[0], dropout_before=after.get("dropout", 0.0)), *found[1:])
+
+
+def _linear(task: Task, path: _Path, node: fx.Node, after: dict[str, Any]) -> NetworkLayer:
+    weight = cast(str, path.own(node.args[-1]))
+    bias = path.part(node, 0) if operation(node) == "addmm" else None
+    for part in (weight, bias):
+        trained = part is None or part in task.parameters
+        require(trained, "model", f"does not train {part}, so the update does not carry it", "unfreeze it")
+    turned = operation(cast(fx.Node, node.args[-1])) == "t"
+    require(turned, "model", f"multiplies with {weight} as it is, not with a row a unit", "use an nn.Linear")
+    outputs, inputs = task.parameters[weight].shape
+    return NetworkLayer(weight=weight, bias=bias, inputs=inputs, outputs=outputs, **after)
+
+
+def chain(task: Task) -> Chain:
+    """The network below its first linear layer, read as a chain.
+
+    Convolutions (stride 1, odd square kernel, size kept, zero or replicate padding), BatchNorm right after one,
+    ReLU, max-pool (stride = side, no padding), dropout, average pooling that changes nothing at this size,
+    flatten, and a linear layer, where it ends.
+
+    Raises:
+        InputError: the data are no images, or the network computes anything else; names the place and why.
+    """
+    require(len(task.data.shape) == 3, "data", f"has examples of shape {task.data.shape}", "give images")
+    path = _path(task, FIT)
+    require(not path.stopped, "model", f"is no chain of layers: {path.stopped}", FIT)
+    stages: list[Stage] = []
+    pad, dropped, flat = 0, 0.0, None
+
+    def fits(condition: bool, problem: str) -> None:
+        require(condition, "model", f"{path.place(node)} {problem}", FIT)
+
+    for node in path.nodes:
+        name, dropout, before = operation(node).rstrip("_"), _dropped(node), cast(fx.Node, node.args[0])
+        if name in _LINEAR:
+            fits(flat is not None, "is linear in one axis of an image")
+            require(bool(stages), "model", "has no convolution before its linear layers", FIT)
+            linear = _layer(path.part(node, len(node.args) - 1) or "")
+            shape = cast(tuple[int, int, int], flat)
+            return Chain(features=tuple(stages), flat_shape=shape, linear=linear, dropout=dropped)
+        if name == "replication_pad2d":
+            pad = cast(list[int], node.args[1])[0]
+        elif name == "convolution":
+            stages.append(_stage(path, node, stages, pad))
+            pad = 0
+        elif name in _SHAPED and shape_of(before) != shape_of(node):
+            flat = shape_of(before)[1:]
+            fits(name not in _AVERAGES, "changes the size, and only the identity can be inverted")
+            whole = len(flat) == 3 and shape_of(node) == (shape_of(before)[0], math.prod(flat))
+            fits(whole, "does not flatten all axes but the first")
+        elif name in ("relu", "max_pool2d_with_indices", *_NORMS) or dropout is not None:
+            fits(bool(stages), "comes before the first convolution")
+            stages[-1] = _followed(path, stages[-1], node, dropout if flat is None else None)
+            dropped = 1 - (1 - dropped) * (1 - dropout) if dropout is not None and flat is not None else dropped
+        else:
+            fits(name in _SHAPED or name == "getitem", "is not one of the layers that the construction passes through")
+    raise InputError("model", "has no linear layer", FIT)
+
+
+def _followed(path: _Path, stage: Stage, node: fx.Node, dropout: float | None) -> Stage:
+    """The stage with what follows its convolution; a dropout behind the flattening is none of its."""
+    name = operation(node).rstrip("_")
+    if dropout is not None:
+        return replace(stage, dropout=1 - (1 - stage.dropout) * (1 - dropout))
+    if name in _NORMS:
+        return replace(stage, norm=_norm(path, node, stage))
+    if name == "max_pool2d_with_indices":
+        return replace(stage, pool=stage.pool * _side(path, node))
+    return replace(stage, relu=stage.relu or name == "relu")
+
+
+def _stage(path: _Path, node: fx.Node, stages: list[Stage], pad: int) -> Stage:
+    place = path.place(node)
+
+    def fits(condition: bool, problem: str) -> None:
+        require(condition, "model", f"{place} {problem}", FIT)
+
+    weight, bias = path.part(node, 1), path.part(node, 2)
+    stride, padding, dilation, transposed, _, groups = node.args[3:9]
+    outputs, inputs, *kernel = shape_of(cast(fx.Node, node.args[1]))
+    fits(weight not in {stage.weight for stage in stages}, "is used twice")
+    fits(not stages or stages[-1].relu, "follows another convolution without a ReLU between")
+    fits(stride == [1, 1], f"has stride {stride}")
+    fits(bool(dilation == [1, 1] and groups == 1 and not transposed), "is dilated, grouped or transposed")
+    fits(len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] % 2 == 1, "has no odd square kernel")
+    rows, columns = shape_of(node)[2:]
+    kept = cast(list[int], padding) == [kernel[0] // 2 - pad] * 2
+    fits(kept, "does not keep the spatial size, or pads with neither zeros nor copies of the edge")
+    size = (rows, columns)
+    return Stage(weight=weight or "", bias=bias, inputs=inputs, outputs=outputs, kernel=kernel[0], size=size)
+
+
+def _norm(path: _Path, node: fx.Node, stage: Stage) -> BatchNormNames:
+    fresh = not stage.relu and stage.pool == 1 and stage.norm is None and stage.dropout == 0
+    require(fresh, "model", f"{path.place(node)} does not directly follow a convolution", FIT)
+    weight, bias, mean, var = (path.part(node, at) for at in range(1, 5))
+    return BatchNormNames(weight=weight, bias=bias, mean=mean, var=var, eps=float(cast(float, node.args[-1])))
+
+
+def _side(path: _Path, node: fx.Node) -> int:
+    """Side of a max-pool over squares that do not overlap."""
+    kernel, *rest = node.args[1:]
+    sides = cast(list[int], kernel)
+    plain = len({*sides, *cast(list[int], rest[0] if rest else sides)}) == 1
+    plain = plain and all(value in ([0, 0], [1, 1], False) for value in rest[1:3]) and not any(rest[3:4])
+    require(plain and rest[1:2] in ([], [[0, 0]]), "model", f"{path.place(node)} overlaps, pads or rounds up", FIT)
+    return sides[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 from torch import fx
 
@@ -204,24 +204,26 @@ def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
     """
     path = _path(task, ENDS)
     found: list[NetworkLayer] = []
-    after: dict[str, Any] = {}
+    relu = smooth = False
+    dropout = 0.0
     for node in reversed(path.nodes):
         name, dropped = operation(node).rstrip("_"), _dropped(node)
         if name in _LINEAR and path.own(node.args[-1]) is not None:
-            found.insert(0, _linear(task, path, node, after))
-            after = {}
+            layer = _linear(task, path, node)
+            found.insert(0, replace(layer, relu=relu, smooth=smooth, dropout=dropout))
+            relu, smooth, dropout = False, False, 0.0
         elif dropped is not None:
-            after["dropout"] = 1 - (1 - after.get("dropout", 0.0)) * (1 - dropped)
+            dropout = 1 - (1 - dropout) * (1 - dropped)
         elif name in ("relu", "sigmoid", "tanh"):
-            after["relu" if name == "relu" else "smooth"] = True
+            relu, smooth = relu or name == "relu", smooth or name != "relu"
         elif name not in _SHAPED or (found and len(shape_of(node)) != 2):
             break
     require(bool(found), "model", "does not end in a linear layer", ENDS)
     require(task.outputs == found[-1].outputs, "model", "does not end in a linear layer that makes its logits", ENDS)
-    return (replace(found[0], dropout_before=after.get("dropout", 0.0)), *found[1:])
+    return (replace(found[0], dropout_before=dropout), *found[1:])
 
 
-def _linear(task: Task, path: _Path, node: fx.Node, after: dict[str, Any]) -> NetworkLayer:
+def _linear(task: Task, path: _Path, node: fx.Node) -> NetworkLayer:
     weight = cast(str, path.own(node.args[-1]))
     bias = path.part(node, 0) if operation(node) == "addmm" else None
     for part in (weight, bias):
@@ -230,7 +232,7 @@ def _linear(task: Task, path: _Path, node: fx.Node, after: dict[str, Any]) -> Ne
     turned = operation(cast(fx.Node, node.args[-1])) == "t"
     require(turned, "model", f"multiplies with {weight} as it is, not with a row a unit", "use an nn.Linear")
     outputs, inputs = task.parameters[weight].shape
-    return NetworkLayer(weight=weight, bias=bias, inputs=inputs, outputs=outputs, **after)
+    return NetworkLayer(weight=weight, bias=bias, inputs=inputs, outputs=outputs)
 
 
 def chain(task: Task) -> Chain:

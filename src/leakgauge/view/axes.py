@@ -73,7 +73,7 @@ def order_of(node: fx.Node) -> list[int]:
 def regrouped(dims: Dims, shape: Sequence[int]) -> Dims | None:
     """The atoms in the axes of another shape with as many entries, some cut; `None` where they cannot be."""
     left = [a for axis in cut(dims) for a in axis]
-    if math.prod(a.length for a in left) != math.prod(shape):
+    if not math.prod(shape) or math.prod(a.length for a in left) != math.prod(shape):
         return None
     found = []
     for length in shape:

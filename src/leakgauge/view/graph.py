@@ -31,6 +31,7 @@ from jaxtyping import Float
 from torch import Tensor, fx
 
 from leakgauge.batch import Batch
+from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.affine import affine_bases, model_input, representatives
@@ -182,14 +183,7 @@ class Graph:
         value = hidden
         if self.same[of.activation.node] is not base:
             value = self._above(base, of.activation.node, hidden)
-        own = [a for axis in cut(of.activation.dims) for a in axis]
-        kinds = dict(of.kinds)
-        blocks = [a for a in kinds if kinds[a] == "both"]
-        inputs = [a for a in kinds if kinds[a] == "activation"]
-        rows = [a for a in own if a not in kinds]
-        found = of.activation.matrix(value, (*blocks, *rows, *inputs), self._sized(len(hidden)))
-        counts = [math.prod(a.length for a in axes) for axes in (blocks, inputs)]
-        return found.reshape(counts[0], -1, counts[1])
+        return self._matrices(of, of.activation, value, len(hidden))
 
     @cached_property
     def forward(self) -> frozenset[fx.Node]:
@@ -214,17 +208,30 @@ class Graph:
             node = behind[0]
 
     def rows(
-        self, term: Term, operand: Operand, given: dict[fx.Node, Tensor], task: Task, examples: int
+        self,
+        term: Term,
+        operand: Operand,
+        given: dict[fx.Node, Tensor],
+        task: Task,
+        examples: int,
+        batch: Batch | None = None,
     ) -> Float[Tensor, "blocks rows columns"]:
-        """An operand of a term as matrices, where the tensors that it is computed from are given."""
-        value = self.trace.evaluate([operand.node], task, probe(task, examples), given=given)[0]
-        own = [a for axis in cut(operand.dims) for a in axis]
-        kinds = dict(term.kinds)
+        """An operand of a term as matrices, where the tensors that it is computed from are given, or a batch is."""
+        value = self.trace.evaluate([operand.node], task, batch or probe(task, examples), given=given)[0]
+        return self._matrices(term, operand, value, examples)
+
+    def _matrices(
+        self, term: Term, operand: Operand, value: Tensor, examples: int
+    ) -> Float[Tensor, "blocks rows columns"]:
+        """An operand's value, the rows in one order for both operands of a term."""
+        own, kinds = [a for axis in cut(operand.dims) for a in axis], dict(term.kinds)
         blocks = [a for a in kinds if kinds[a] == "both"]
         columns = [a for a in kinds if a in own and kinds[a] != "both"]
-        rows = [a for a in own if a not in kinds]
+        rows = [a for axis in cut(term.signal.dims) for a in axis if a not in kinds and a in own]
+        rows += [a for a in own if a not in kinds and a not in rows]
         found = operand.matrix(value, (*blocks, *rows, *columns), self._sized(examples))
-        return found.reshape(math.prod(a.length for a in blocks), -1, math.prod(a.length for a in columns))
+        counts = [math.prod(a.length for a in axes) for axes in (blocks, columns)]
+        return found.reshape(counts[0], -1, counts[1])
 
     def remade(self, batch: Batch) -> Tensors:
         """The gradients of a batch put together from the error signals and activations of the products alone."""
@@ -254,12 +261,28 @@ _GRAPHS: weakref.WeakKeyDictionary[Task, Graph] = weakref.WeakKeyDictionary()
 def traced(task: Task) -> Graph:
     """The graph of a task; traced once."""
     if task not in _GRAPHS:
-        _GRAPHS[task] = _graph(task)
+        found = _graph(task, trace(task))
+        loops = any(len(p.terms) == found.trace.examples for p in found.products)
+        _GRAPHS[task] = _unrolled(found) if loops else found
     return _GRAPHS[task]
 
 
-def _graph(task: Task) -> Graph:
-    made = trace(task)
+def _unrolled(graph: Graph) -> Graph:
+    """The graph of a network with a loop over its examples, as if it were given them one by one; itself where that
+    is another network."""
+    try:
+        other = trace(graph.task, one_by_one=True)
+    except FOREIGN:
+        return graph
+    batch = probe(graph.task, graph.trace.examples)
+    ends = [(t, t.outputs) for t in (graph.trace, other) if t.outputs is not None and t.examples == len(batch)]
+    with torch.no_grad():
+        values = [t.evaluate([end], graph.task, batch)[0] for t, end in ends]
+    same = len(values) == 2 and torch.allclose(*values, rtol=1e-4, atol=1e-6)
+    return _graph(graph.task, other) if same else graph
+
+
+def _graph(task: Task, made: TracedGradient) -> Graph:
     colours = Colours(made)
     finder = OuterProducts(colours)
     products: dict[fx.Node, list[str]] = {}

@@ -132,9 +132,18 @@ def probe(task: Task, examples: int) -> Batch:
     return Batch(inputs, torch.arange(examples, device=like.device) % data.classes)
 
 
-def trace(task: Task) -> TracedGradient:
-    """Traces without computing; where a value decides what is computed, with random examples."""
+def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
+    """Traces without computing; where a value decides what is computed, with random examples.
+
+    Args:
+        one_by_one: as a model that is given its examples one by one, all at once, for one with a loop over them.
+    """
     count = _examples(task, PRIMES)
+    if one_by_one:
+        module = task.module_copy()
+        forward = module.forward
+        module.forward = lambda x: torch.vmap(lambda row: forward(row[None])[0], randomness="different")(x)
+        task = replace(task, module=module)
     try:
         return _traced(task, count, "fake")
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode):

@@ -1,60 +1,106 @@
-"""Which rows of an embedding an update moved: those of the tokens that a client's texts hold."""
+"""Which rows of a table an update moved, and how often each token occurs where a text's rows are added up."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.stats import chi2
-from torch import Tensor, nn
+from torch import Tensor
 
-from leakgauge.clients import FedSGD, cohort_view
+from leakgauge.batch import Batch
+from leakgauge.clients import FedSGD
 from leakgauge.clients.client import raw_update
 from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, Wire, map_tensors
-from leakgauge.tracing import tokens_given
-from leakgauge.update import Update, UpdateKind
+from leakgauge.task import Task
+from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.update import UpdateKind
+from leakgauge.view.entries import SentTensor, noise_of
+from leakgauge.view.graph import Graph, OuterSum, traced
+from leakgauge.view.trace import probe
 
 PROBES = 4
 """Random batches that show which rows their tokens move."""
 CHANCE = 1e-6
 """That noise alone moves some row of an embedding as far as a token is taken to."""
+SURE = 4
+"""Bounds of an entry's rounding that it must exceed, for those of two optimiser states beside it."""
 FULL = (
     "every row of the embedding moved: by noise, weight decay that is not known, or an output layer that shares it. "
     "Which tokens occur is not read"
 )
 SHARED = "an output layer shares the embedding and moves other rows too. Which tokens occur is not read"
+ALIKE = 1e-4
+"""Relative distance up to which two rows are the same, and share of a row that whole counts may leave."""
+WHOLE = 0.02
+"""Distance of a count from a whole number."""
+RAREST = 8
+"""The rarest token of one text is taken to occur at most so often."""
 
 
-def token_table(task: Task, generator: torch.Generator) -> str | None:
-    """The parameter that holds the embedding of the input's tokens, found by sending random texts through the model."""
-    if not task.data.is_text:
-        return None
-    sent = torch.randint(task.data.vocabulary, (3, *task.data.shape), generator=generator)
-    found: list[str] = []
-    handles = []
-    for name, module in task.module.named_modules():
-        if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+@dataclass(frozen=True, eq=False)
+class TokenTable:
+    """A parameter with a row for each token.
+
+    Attributes:
+        weight: its name.
+        product: the sum over tokens in its gradient.
+        offset: rows before that of token 0, which are kept for others.
+    """
+
+    weight: str
+    product: OuterSum
+    offset: int
+
+    def rows(self, tensor: Tensor) -> Float[Tensor, "v d"]:
+        """A tensor of the parameter's shape, a row for each token; other rows last."""
+        return self.product.matrices(tensor)[0].T.roll(-self.offset, 0)
+
+
+def token_table(task: Task) -> TokenTable | None:
+    """The table that the input's tokens are looked up in, as whole numbers or as rows with a single one."""
+    graph = traced(task)
+    for product in graph.products:
+        weight = product.weight or product.parameters[0]
+        if len(product.parameters) > 1 or task.parameters[weight].shape != product.node.meta["val"].shape:
             continue
+        if (offset := _offset(graph, product)) is not None:
+            return TokenTable(weight, product, offset)
+    return None
 
-        def look(_: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
-            if args and any(torch.equal(given, sent.to(given)) for given in tokens_given(args[0], sent)):
-                found.append(f"{name}.weight" if name else "weight")
 
-        handles.append(module.register_forward_pre_hook(look))
-    try:
-        with torch.no_grad():
-            task.logits(task.parameters, task.buffers, sent.to(next(iter(task.parameters.values()))))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return next((name for name in found if name in task.parameters), None)
+def _offset(graph: Graph, product: OuterSum) -> int | None:
+    """What is added to the tokens of texts that a product looks up; `None` where it looks up no texts."""
+    data, activation = graph.task.data, product.activation
+    if activation is None or product.shape[0] != 1 or product.shape[2] < data.vocabulary:
+        return None
+    count = graph.trace.examples
+    batch = probe(graph.task, count)
+    texts = batch.inputs.long()
+    nodes = [t.activation.node for t in product.terms if t.activation is not None]
+    with torch.no_grad():
+        parts = graph.trace.evaluate(nodes, graph.task, batch)
+        if not activation.hot:
+            every = [graph.rows(t, t.activation, {}, graph.task, count)[0] for t in product.terms if t.activation]
+            if not all(bool(((r != 0).sum(1) == 1).all() and (r.amax(1) == 1).all()) for r in every):
+                return None
+            parts = [r.argmax(1) for r in every]
+    if any(part.numel() % count and len(parts) != count for part in parts):
+        return None
+    ids = torch.stack(parts) if len(parts) == count else torch.cat([p.reshape(-1) for p in parts])
+    ids = ids.reshape(count, -1) if ids.numel() % count == 0 else ids[None]
+    for rows in (ids, ids.reshape(-1, count).t()):
+        for given in (rows[:, : texts.shape[1]], rows[:, -texts.shape[1] :]):
+            if given.shape == texts.shape:
+                offset = given - texts
+                if bool((offset == offset[0, 0]).all()) and 0 <= int(offset[0, 0]) <= product.shape[2] - data.vocabulary:
+                    return int(offset[0, 0])
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +118,13 @@ class Moved:
     always: Bool[Tensor, " v"]
 
 
-def moved_rows(observation: Observation, table: str, always: Bool[Tensor, " v"]) -> Moved | str:
+def moved_rows(observation: Observation, table: TokenTable, always: Bool[Tensor, " v"]) -> Moved | str:
     """The rows that moved, but for those that `always` do, or why they cannot be told.
 
     Behind Gaussian noise of known σ, rows whose squared length Σ(row/σ)² a χ² variable of as many degrees of freedom as
     the row has entries exceeds by `CHANCE`, shared among all rows.
     """
-    knowledge, sent = observation.knowledge, observation.update.tensors[table].detach().cpu()
+    knowledge = observation.knowledge
     parts = () if knowledge.defense is None else parts_of(knowledge.defense)
     if any(type(part).on_batch is not Defense.on_batch for part in parts):
         return "the defence trains on other texts than the client holds"
@@ -88,32 +134,30 @@ def moved_rows(observation: Observation, table: str, always: Bool[Tensor, " v"])
     if shares_rows(observation.task, table, always):
         return SHARED
     idle = _idle(observation, table)
-    values, bound = sent.double(), torch.zeros_like(sent, dtype=torch.float64)
+    sent = SentTensor.of(observation, table.weight, decay=0.0)
+    values = table.rows(sent.sent.double()).cpu()
     if idle is not None and bool((idle != 0).any()):
-        still = idle.double()
-        own = observation.task.parameters[table].detach().cpu()
-        rounding = torch.finfo(own.dtype).eps * (4 + 2 * _steps(observation))
-        bound = rounding * (own.double().abs() + still.abs()) + Wire.of(sent).errors(values)
-        values = values - still
-    surplus = (values.abs() - bound).clamp_min(0)
-    moved = (surplus > 0).any(1)
+        bound = SURE * table.rows(sent[...].bound).cpu()
+        values = values - idle.double()
+        values = values.sign() * (values.abs() - bound).clamp_min(0)
+    moved = (values != 0).any(1)
     if sigma > 0:
-        moved = (surplus / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
+        moved = (values / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
     moved = moved & ~always
     return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0, always)
 
 
-def shares_rows(task: Task, table: str, always: Bool[Tensor, " v"]) -> bool:
+def shares_rows(task: Task, table: TokenTable, always: Bool[Tensor, " v"]) -> bool:
     """Whether a text of one token depends on the rows of others than `always`: the output layer is the embedding.
 
     Of the outputs, not of the loss: where the network is sure its soft-max leaves most rows without a gradient.
     """
-    own = task.parameters[table].detach().clone().requires_grad_()
+    own = task.parameters[table.weight].detach().clone().requires_grad_()
     token = 0 if task.data.padding is None else (task.data.padding + 1) % task.data.vocabulary
     text = torch.full((1, *task.data.shape), float(token)).to(own)
-    logits, _ = task.logits({**task.parameters, table: own}, task.buffers, text)
+    logits, _ = task.logits({**task.parameters, table.weight: own}, task.buffers, text)
     (slope,) = torch.autograd.grad(logits.sum(), own)
-    moved = (slope != 0).any(1) & ~always
+    moved = (table.rows(slope.to_dense()) != 0).any(1) & ~always
     moved[token] = False
     return bool(moved.any())
 
@@ -125,44 +169,38 @@ def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> boo
     return all_of_them or (examples is not None and int(moved.sum()) > examples * task.data.shape[0])
 
 
-def _noise(observation: Observation, table: str) -> float | None:
+def _noise(observation: Observation, table: TokenTable) -> float | None:
     """Standard deviation of the noise on each entry, 0 where rows without gradient get none; `None` if not known."""
-    defense, client = observation.knowledge.defense, observation.knowledge.local_training
+    defense = observation.knowledge.defense
     parts = () if defense is None else parts_of(defense)
-    if defense is None or not any(p.without_noise() is not p or _fills(p, observation, table) for p in parts):
+    if not any(p.without_noise() is not p or _fills(p, observation, table.weight) for p in parts):
         return 0.0
-    counted = replace(observation.update.header, example_count=observation.examples)
-    view = cohort_view(client or FedSGD(), defense, Update(observation.update.tensors, counted), None)
-    return float(view.noise_scale[table]) if view.gaussian and view.noise_scale is not None else None
+    view = noise_of(observation)
+    return float(view.noise_scale[table.weight]) if view.gaussian and view.noise_scale is not None else None
 
 
-def _fills(part: Defense, observation: Observation, table: str) -> bool:
-    """Whether the last stage of a defence makes something of rows that are zero; rounding and top-k do not."""
+def _fills(part: Defense, observation: Observation, weight: str) -> bool:
+    """Whether the last stage of a defence makes something of entries that are zero; rounding and top-k do not."""
     if not part.acts_on_update:
         return False
-    empty = observation.update.tensors[table].detach().clone()
+    empty = observation.update.tensors[weight].detach().clone()
     empty[::2] = 0
-    sent = part.on_update({**observation.update.tensors, table: empty}, torch.Generator().manual_seed(0))
-    return bool((sent[table][::2] != 0).any())
+    sent = part.on_update({**observation.update.tensors, weight: empty}, torch.Generator().manual_seed(0))
+    return bool((sent[weight][::2] != 0).any())
 
 
-def covers(observation: Observation, table: str) -> bool:
+def covers(observation: Observation, table: TokenTable) -> bool:
     """Whether what moves every row can cover a token's own move: Adam takes the sign of both together where its penalty
     is inside, while decay that is a share of the parameters is only added."""
     idle = _idle(observation, table)
     if idle is None or not bool((idle != 0).any()):
         return False
-    own = observation.task.parameters[table].detach().cpu().double().flatten()
+    own = table.rows(observation.task.parameters[table.weight].detach().cpu().double()).flatten()
     share = torch.dot(idle.double().flatten(), own) / torch.dot(own, own)
     return float((idle.double().flatten() - share * own).norm()) > 1e-2 * float(idle.double().norm())
 
 
-def _steps(observation: Observation) -> int:
-    client, examples = observation.knowledge.local_training, observation.examples
-    return 1 if client is None or examples is None else client.steps(examples)
-
-
-def _idle(observation: Observation, table: str) -> Float[Tensor, "v d"] | None:
+def _idle(observation: Observation, table: TokenTable) -> Float[Tensor, "v d"] | None:
     """How the client moves parameters that never have a gradient; `None` where its training is not known."""
     task, client, examples = observation.task, observation.knowledge.local_training, observation.examples
     if client is None or examples is None or observation.update.header.kind is UpdateKind.GRADIENT:
@@ -179,7 +217,7 @@ def _idle(observation: Observation, table: str) -> Float[Tensor, "v d"] | None:
         still, _ = client.local_training(task, batch, Draws(0), nothing)
     except InputError:
         return None
-    return still[table].detach().cpu()
+    return table.rows(still[table.weight].detach().cpu())
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,23 +235,77 @@ class ProbedRows:
     always: Bool[Tensor, " v"]
 
 
-def rows_of_texts(task: Task, table: str, generator: torch.Generator) -> ProbedRows:
+def rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> ProbedRows:
     """Sends random texts."""
     data = task.data
-    module = task.module.get_submodule(table.rpartition(".")[0])
-    fixed = module.padding_idx if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
-    moved: list[set[int | None]] = []
-    held: list[set[int | None]] = []
-    for probe in range(PROBES):
-        inputs = torch.randint(data.vocabulary, (2, *data.shape), generator=generator)
-        labels = torch.randint(data.classes, (2,), generator=generator)
-        raw, _ = raw_update(task, FedSGD(), Batch(inputs.float(), labels), Draws(probe), NoDefense())
-        moved.append(set((raw[table] != 0).any(1).nonzero().flatten().tolist()))
-        held.append(set(inputs.flatten().tolist()))
+
+    def rows_of(inputs: Tensor) -> set[int]:
+        labels = torch.randint(data.classes, (len(inputs),), generator=generator)
+        raw, _ = raw_update(task, FedSGD(), Batch(inputs.float(), labels), Draws(0), NoDefense())
+        return set((table.rows(raw[table.weight]) != 0).any(1).nonzero().flatten().tolist())
+
+    texts = [torch.randint(data.vocabulary, (2, *data.shape), generator=generator) for _ in range(PROBES)]
+    moved, held = [rows_of(text) for text in texts], [set(text.flatten().tolist()) for text in texts]
     added = moved[0].intersection(*moved) - held[0].intersection(*held) - {data.padding}
     added = added if len(added) <= min(math.prod(data.shape), data.vocabulary // 4) else set()
-    always = torch.zeros(len(task.parameters[table]), dtype=torch.bool)
-    always[[row for row in added if row is not None]] = True
-    probes = list(zip(moved, held, strict=True))
-    every = all(there - {fixed, data.padding} <= rows for rows, there in probes)
-    return ProbedRows(every, all(rows <= there | added | {data.padding} for rows, there in probes), always)
+    always = torch.zeros(len(table.rows(task.parameters[table.weight])), dtype=torch.bool)
+    always[sorted(added)] = True
+    still = set().union(*(there - rows for rows, there in zip(moved, held, strict=True))) - {data.padding}
+    fixed = {t for t in still if t not in rows_of(torch.full((2, *data.shape), t))} if len(still) == 1 else set()
+    alone = all(rows <= there | added | {data.padding} for rows, there in zip(moved, held, strict=True))
+    return ProbedRows(still == fixed, alone, always)
+
+
+def counts_of_pooled(
+    observation: Observation, table: TokenTable, moved: Bool[Tensor, " vocabulary"]
+) -> Int[Tensor, "n vocabulary"] | None:
+    """Counts of each text, in no order; `None` where rows are no whole combinations of as many as there are texts.
+
+    Of a sum or mean of embeddings every token of text b moves its row by the same δ_b for each time it occurs:
+    row_v = Σ_b c_bv·δ_b, also over several steps of plain SGD. The rows that several tokens share, and that are no
+    whole combination of others, are the δ_b. A text all of whose tokens occur twice is read as once.
+    """
+    examples = observation.examples or 0
+    rows = table.rows(observation.values(table.weight)).cpu()[moved]
+    size = rows.norm(dim=1)
+    if not bool((size > 0).all()) or examples < 1:  # moved by weight decay alone
+        return None
+    found = _one(rows, size) if examples == 1 else _several(rows, size, examples)
+    if found is None or int(found.sum(1).max()) > observation.task.data.shape[0]:
+        return None
+    counts = torch.zeros(examples, len(moved), dtype=torch.long)
+    counts[:, moved] = found
+    return counts
+
+
+def _one(rows: Float[Tensor, "k d"], size: Float[Tensor, " k"]) -> Int[Tensor, "1 k"] | None:
+    least = rows[size.argmin()]
+    tried = (_whole(rows, size, least[None] / times) for times in range(1, RAREST + 1))
+    return next((found for found in tried if found is not None), None)
+
+
+def _several(rows: Float[Tensor, "k d"], size: Float[Tensor, " k"], examples: int) -> Int[Tensor, "n k"] | None:
+    alike = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist") <= ALIKE * size[:, None]
+    basis = rows[:0]
+    members = alike.sum(1)
+    for index in sorted(range(len(rows)), key=lambda i: (-int(members[i]), float(size[i]))):
+        if int(members[index]) < 2 or len(basis) == examples:
+            break
+        row = rows[index][None]
+        if len(basis) and _whole(row, size[index][None], basis) is not None:
+            continue
+        basis = torch.cat([basis, row])
+    if len(basis) != examples or int(torch.linalg.matrix_rank(basis, rtol=ALIKE)) < examples:
+        return None
+    return _whole(rows, size, basis)
+
+
+def _whole(
+    rows: Float[Tensor, "k d"], size: Float[Tensor, " k"], basis: Float[Tensor, "n d"]
+) -> Int[Tensor, "n k"] | None:
+    """Whole numbers ≥ 0, not all 0, that make every row of the basis; `None` where there are none."""
+    shares = torch.linalg.lstsq(basis.T, rows.T, driver="gelsd").solution
+    counts = shares.round()
+    fits = (shares - counts).abs().max() < WHOLE and bool((counts >= 0).all()) and bool((counts.sum(0) > 0).all())
+    left = (rows - counts.T @ basis).norm(dim=1)
+    return counts.long() if fits and bool((left <= 10 * ALIKE * size).all()) else None

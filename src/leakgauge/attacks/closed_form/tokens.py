@@ -9,10 +9,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.pooled import counts_of_pooled
-from leakgauge.attacks.closed_form.token_places import read_places
-from leakgauge.attacks.closed_form.token_prefixes import read_texts
-from leakgauge.attacks.closed_form.token_rows import FULL, SHARED, Moved, covers, moved_rows, rows_of_texts, token_table
+from leakgauge.attacks.closed_form.token_rows import (
+    FULL,
+    SHARED,
+    Moved,
+    TokenTable,
+    counts_of_pooled,
+    covers,
+    moved_rows,
+    rows_of_texts,
+    token_table,
+)
+from leakgauge.attacks.closed_form.token_spans import read_places, read_texts, text_layers
 from leakgauge.attacks.closed_form.whole_batch import mean_gradient_of, paired_labels
 from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
 from leakgauge.attacks.matching.simulator import Explainer
@@ -36,10 +44,10 @@ class TokenRead(ReadingAttack):
     some still) and no defence leaves entries out. The padding row of ``padding_idx`` never moves.
 
     How often they occur is read in two cases. A model that adds a text's embeddings up moves all of its tokens alike:
-    text by text (`leakgauge.attacks.closed_form.pooled`). Of one gradient, where fewer tokens reach a layer than it is
-    wide, texts come back in order, certified by simulating the client: one text through any attention
-    (`leakgauge.attacks.closed_form.token_places`), several where no token sees a later one
-    (`leakgauge.attacks.closed_form.token_prefixes`). Elsewhere each token counts once, and the message says why.
+    text by text (`leakgauge.attacks.closed_form.token_rows`). Of one gradient, where fewer tokens reach a layer than it
+    shows directions, texts come back in order, certified by simulating the client
+    (`leakgauge.attacks.closed_form.token_spans`): one text through any attention, several where no token sees a later
+    one. Elsewhere each token counts once, and the message says why.
 
     Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
     (one-hot vectors) all tokens are tried at every place.
@@ -54,7 +62,7 @@ class TokenRead(ReadingAttack):
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` where every token is proved to occur. Costs the evaluations that certify an order."""
-        observation = observation.view
+        observation = observation.origin
         task, known = observation.task, observation.knowledge
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
@@ -63,7 +71,7 @@ class TokenRead(ReadingAttack):
             guess = CountsFromLastLayer().infer(observation, generator)
             if not isinstance(guess, Unknown):
                 labels, confidence = guess.labels, guess.confidence
-        table = token_table(task, generator)
+        table = token_table(task)
         moved: Moved | str = f"needs {NEEDS}"
         every = False
         if table is not None:
@@ -98,7 +106,7 @@ class TokenRead(ReadingAttack):
 
 def _counted(
     observation: Observation,
-    table: str,
+    table: TokenTable,
     moved: Moved,
     every: bool,
     labels: Tensor | None,
@@ -146,10 +154,8 @@ def _ordered(
         return None, 0, ""
     if task.stochastic:
         return None, 0, ": the network drops at random what its layers are given"
-    if observation.examples == 1:
-        tried, why = read_places(observation, occur, generator), "no layer shows the tokens' places"
-    else:
-        tried, why = read_texts(observation, occur, generator)
+    layers = text_layers(observation, generator)
+    tried, why = (read_places if observation.examples == 1 else read_texts)(observation, layers, occur)
     explainer = Explainer.of(observation, generator)
     for texts in tried:
         why = "the update does not prove the texts found"

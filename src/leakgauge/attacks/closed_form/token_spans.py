@@ -1,0 +1,314 @@
+"""Texts in order: what enters a layer lies in the span of the rows of its weight's gradient.
+
+∂L/∂W = Σ_t ε_t·x_tᵀ over all tokens of the batch. While the batch has fewer tokens than W shows directions, the inputs
+of other tokens, or of other beginnings, lie outside the span. Weights that multiply the same input (q, k and v, or their
+low-rank factors) are read as one. Nothing here proves a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, combinations_with_replacement, islice
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from leakgauge.batch import Batch
+from leakgauge.observation import Observation
+from leakgauge.view.entries import SentTensor
+from leakgauge.view.graph import Graph, OuterSum, traced
+
+CHUNK = 1024
+"""Texts sent through the model at a time."""
+OUTSIDE = 0.05
+"""Share of a layer's input outside the span from which on it did not enter the layer."""
+BEYOND = 6.0
+"""A direction is one of the inputs where it is so many times what independent roundings would make."""
+PROBES = 4
+"""Random texts that show what a layer sees."""
+BRANCHES = 4
+"""Beginnings kept at a time, for each text: more, and the layer does not tell them apart."""
+SAFE = 1e-2
+"""Share of an input outside the span that rounding may explain at most; where it may explain more, nothing is read."""
+CHOICES = 128
+"""Batches of the texts read that are tried where these are more or fewer than the batch has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Directions of a layer's input that gradients show beyond their rounding.
+
+    Attributes:
+        rows: orthonormal.
+        values: singular values, falling, in units of what rounding makes.
+        most: directions that the gradients could have.
+    """
+
+    rows: Float[Tensor, "r width"]
+    values: Float[Tensor, " r"]
+    most: int
+
+    @staticmethod
+    def of(observation: Observation, products: list[OuterSum]) -> Span:
+        """Of weights that multiply the same input."""
+        parts = []
+        for product in products:
+            entries = SentTensor.of(observation, product.weight or "")[...]
+            sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, entries.hard))
+            noise = float(error.square().mean().sqrt()) * (sent.shape[0] ** 0.5 + sent.shape[1] ** 0.5)
+            parts.append(sent / max(BEYOND * noise, torch.finfo(torch.float64).tiny))
+        every = torch.cat(parts)
+        values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
+        return Span(rows[values > 1], values[values > 1], min(every.shape))
+
+    @property
+    def full(self) -> bool:
+        """Whether the gradients could have no more directions, so that everything may lie in the span."""
+        return len(self.rows) >= self.most - 1
+
+    def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
+        """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is
+        weak is known less well."""
+        size = inputs.norm(dim=-1)
+        along = inputs @ self.rows.T
+        left = torch.where(size > 0, (inputs - along @ self.rows).norm(dim=-1) / size, 1.0)
+        return left, (along / self.values).norm(dim=-1) / size
+
+
+@dataclass(frozen=True, eq=False)
+class TextLayer:
+    """Weights that multiply the same rows of vectors, a row a place.
+
+    Attributes:
+        name: of the first one's module.
+        by_text: whether the rows of a text follow each other; else those of a place do.
+        first: places before those of the text.
+        alone: a row depends on the token at its place alone; else also on those before it.
+    """
+
+    graph: Graph
+    observation: Observation
+    products: list[OuterSum]
+    by_text: bool
+    first: int = 0
+    alone: bool = True
+
+    @property
+    def name(self) -> str:
+        return (self.products[0].weight or "").rpartition(".")[0]
+
+    @property
+    def span(self) -> Span:
+        return Span.of(self.observation, self.products)
+
+    def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
+        """What the layer is given at the places of texts."""
+        rows = _given(self.graph, self.observation, self.products[0], texts)
+        return _by_text(rows, len(texts), self.by_text)[:, self.first : self.first + texts.shape[1]]
+
+
+def _given(
+    graph: Graph, observation: Observation, product: OuterSum, texts: Int[Tensor, "n length"]
+) -> Float[Tensor, "rows width"]:
+    (term,), task = product.terms, observation.task
+    assert term.activation is not None
+    like = next(iter(task.parameters.values()))
+    batch = Batch(texts.to(like), torch.zeros(len(texts), dtype=torch.long, device=like.device))
+    with torch.no_grad():
+        return graph.rows(term, term.activation, {}, task, len(texts), batch)[0].detach().cpu().double()
+
+
+def _by_text(rows: Float[Tensor, "rows width"], count: int, first: bool) -> Float[Tensor, "n places width"]:
+    return rows.view(count, -1, rows.shape[1]) if first else rows.view(-1, count, rows.shape[1]).transpose(0, 1)
+
+
+def text_layers(observation: Observation, generator: torch.Generator) -> list[TextLayer]:
+    """Layers whose input at a place depends on the token there, and on none after it, in the order of the network.
+
+    Found by changing random texts from the middle on, and the token just before it.
+    """
+    task, graph = observation.task, traced(observation.task)
+    data, length = task.data, task.data.shape[0]
+    one = torch.randint(data.vocabulary, (PROBES, *data.shape), generator=generator)
+    other = (one + torch.randint(1, data.vocabulary, one.shape, generator=generator)) % data.vocabulary
+    if data.padding is not None:
+        one, other = (torch.where(x == data.padding, (data.padding + 1) % data.vocabulary, x) for x in (one, other))
+    places, middle = torch.arange(length), length // 2
+    single = torch.where(places == max(middle - 1, 0), other, one)
+    whose = torch.where((torch.arange(PROBES) == 0)[:, None], other, one)
+    texts = torch.cat([one, torch.where(places >= middle, other, one), single, whose])
+    together: dict[object, list[OuterSum]] = {}
+    for product in graph.products:
+        activation = product.activation
+        if len(product.terms) == 1 and activation is not None and not activation.hot and activation.windows is None:
+            if product.weight is not None and product.shape[0] == 1:
+                together.setdefault((graph.same[activation.node], product.shape[2]), []).append(product)
+    found = []
+    for products in together.values():
+        rows = _given(graph, observation, products[0], texts)
+        if len(rows) % len(texts) or len(rows) < texts.numel():
+            continue
+        for by_text in (True, False):
+            base, later, before, text = _by_text(rows, len(texts), by_text).split(PROBES)
+            if bool((base != text)[1:].any()):
+                continue  # another text moves these rows
+            moved, seen = ((base != each).any(2).any(0) for each in (later, before))
+            for first in range(len(moved) - length + 1):
+                inside, ahead = (m[first : first + length] for m in (moved, seen))
+                if torch.equal(inside, places >= middle) and not bool(ahead[: max(middle - 1, 0)].any()):
+                    alone = int(seen.sum()) == 1 and int(moved.sum()) == length - middle
+                    if alone or bool(ahead[middle:].any()):
+                        found.append(TextLayer(graph, observation, products, by_text, first, alone))
+                    break
+            break
+    return found
+
+
+def read_places(
+    observation: Observation,
+    layers: list[TextLayer],
+    occur: Bool[Tensor, " vocabulary"] | None,
+) -> tuple[Iterator[Int[Tensor, "1 length"]], str]:
+    """The tokens of the only text in order, as each layer that tokens enter one by one has them, and why there is none.
+
+    Places that no token fits are padding.
+
+    Args:
+        occur: the tokens of the text, all of which must be found; `None` where any may occur.
+    """
+    data = observation.task.data
+    tokens = torch.arange(data.vocabulary) if occur is None else occur.nonzero().flatten()
+    if data.padding is not None:
+        tokens = tokens[tokens != data.padding]
+
+    def orders() -> Iterator[Int[Tensor, "1 length"]]:
+        for left, allowed in _outside(observation, layers, tokens):
+            least, chosen = left.min(0)
+            order = tokens[chosen]
+            fits = least <= allowed.gather(0, chosen[None])[0] if occur is None else least < OUTSIDE
+            if data.padding is not None:
+                order = torch.where(fits, order, torch.full_like(order, data.padding))
+            if bool(fits.any()) and (occur is None or set(order.tolist()) >= set(tokens.tolist())):
+                yield order[None]
+
+    spans = [(layer, layer.span) for layer in layers if layer.alone]
+    wide = [_full(*each) for each in spans if len(each[1].rows)]
+    return orders(), wide[0] if wide and all(wide) else "no layer shows the tokens' places"
+
+
+def _full(layer: TextLayer, span: Span) -> str:
+    """That a layer shows too few directions; empty where it does not."""
+    return f"as many tokens reach {layer.name} as it shows ({len(span.rows)} of {span.most})" if span.full else ""
+
+
+def _fitting(observation: Observation, layers: list[TextLayer]) -> Bool[Tensor, "length vocabulary"] | None:
+    """Which tokens may stand at each place, as any layer that tokens enter one by one has it; `None` without such.
+
+    Where places are only added to tokens these are more than stand there: with two tokens at one place, and the first
+    of them at another, the second fits there as well. A layer may miss some: a query with a single key has no gradient.
+    """
+    every = torch.arange(observation.task.data.vocabulary)
+    each = [left <= allowed for left, allowed in _outside(observation, layers, every)]
+    return torch.stack(each).any(0).T if each else None
+
+
+def _outside(
+    observation: Observation, layers: list[TextLayer], tokens: Int[Tensor, " k"]
+) -> Iterator[tuple[Float[Tensor, "k length"], Float[Tensor, "k length"]]]:
+    """`Span.outside` of tokens at every place, by each layer that tokens enter one by one and that is wide enough."""
+    length = observation.task.data.shape[0]
+    for layer in layers:
+        if not layer.alone or not len(tokens):
+            continue
+        span = layer.span
+        if len(span.rows) and not span.full:
+            parts = [span.outside(layer.given(some[:, None].expand(-1, length))) for some in tokens.split(CHUNK)]
+            left, allowed = (torch.cat(some) for some in zip(*parts, strict=True))
+            yield left, allowed
+
+
+def read_texts(
+    observation: Observation, layers: list[TextLayer], occur: Bool[Tensor, " vocabulary"] | None
+) -> tuple[Iterator[Int[Tensor, "n length"]], str]:
+    """Batches of texts that a layer of causal attention may have seen, the likeliest first, and why there are none.
+
+    In a causal network an input h depends on a token and those before it: a text is read from its first token on, and
+    grows by the tokens that keep h in the span. Texts that are alike, or that begin as a longer one, leave no input of
+    their own.
+
+    Source: Petrov et al., *DAGER*, NeurIPS 2024, section 4.1. Differs: the tolerance follows from the singular values;
+    any layer behind the first attention serves, and those that share an input serve together; where the embedding shows
+    which tokens occur, all of them are tried, and those of a first filter elsewhere.
+
+    Args:
+        occur: the tokens of all texts; `None` where any may occur.
+    """
+    data, examples = observation.task.data, observation.examples or 0
+    tokens = _fitting(observation, layers) if occur is None else occur.expand(data.shape[0], -1).clone()
+    if tokens is None:
+        return iter(()), "no layer that is wide enough takes in tokens one by one"
+    if data.padding is not None:
+        tokens[:, data.padding] = True
+    why = "no layer behind the first attention sees a token and those before it alone"
+    for layer in layers:
+        if layer.alone:
+            continue
+        span = layer.span
+        if full := _full(layer, span):
+            why = full
+            continue
+        found = _grown(layer, span, tokens, examples)
+        if found is None:
+            why = f"the inputs of {layer.name} do not tell texts apart"
+        elif len(found.ended):
+            return islice(_batches(found, examples), CHOICES), ""
+    return iter(()), why
+
+
+@dataclass(frozen=True, eq=False)
+class Beginnings:
+    """What may stand in a batch: texts that no token continues, and beginnings that some do."""
+
+    ended: Int[Tensor, "k length"]
+    within: Int[Tensor, "m length"]
+
+
+def _grown(layer: TextLayer, span: Span, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:
+    """All texts whose every beginning lies in the span; `None` where that are too many, or rounding hides which."""
+    data = layer.observation.task.data
+    alive = torch.full((1, *data.shape), 0 if data.padding is None else data.padding)
+    ended, within = alive[:0], alive[:0]
+    for place in range(data.shape[0]):
+        here = tokens[place].nonzero().flatten()
+        longer = alive[:, None].repeat(1, len(here), 1)
+        longer[:, :, place] = here
+        longer = longer.flatten(0, 1)
+        fits = []
+        for texts in longer.split(CHUNK):
+            left, allowed = span.outside(layer.given(texts)[:, place])
+            fits.append((left <= allowed) & (allowed < SAFE))
+        goes_on = torch.cat(fits).view(len(alive), -1)
+        stops = ~goes_on.any(1)
+        if place and data.padding is not None:
+            ended = torch.cat([ended, alive[stops]])
+            within = torch.cat([within, alive[~stops]])
+        alive = longer[goes_on.flatten()]
+        if len(alive) + len(ended) > BRANCHES * examples:
+            return None
+        if not len(alive):
+            break
+    return Beginnings(torch.cat([ended, alive]), within)
+
+
+def _batches(found: Beginnings, examples: int) -> Iterator[Int[Tensor, "n length"]]:
+    """All texts once; where they are too few also those that a longer or equal text hides."""
+    ended = found.ended
+    if len(ended) >= examples:
+        for chosen in combinations(range(len(ended)), examples):
+            yield ended[list(chosen)]
+        return
+    every = torch.cat([ended, found.within.flip(0)])
+    for more in combinations_with_replacement(range(len(every)), examples - len(ended)):
+        yield torch.cat([ended, every[list(more)]])

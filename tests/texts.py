@@ -42,10 +42,11 @@ class Decoder(nn.Module):
         self.head, self.placed, self.seen = nn.Linear(width, CLASSES), placed, seen
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.words(ids) + (self.places.weight if self.placed else 0)
+        size = ids.shape[1]
+        x = self.words(ids) + (self.places.weight[:size] if self.placed else 0)
         y = self.norm(x)
         scores = self.query(y) @ self.key(y).transpose(1, 2) / y.shape[2] ** 0.5
-        later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+        later = torch.ones(size, size, dtype=torch.bool).triu(1)
         x = x + scores.masked_fill(later, -torch.inf).softmax(2) @ self.value(y)
         x = x + self.back(self.wide(self.then(x)).relu())
         return self.head(x[:, : self.seen].mean(1))

@@ -21,8 +21,8 @@ def counted(net: nn.Module, batch: int = 2, data: DataSpec = SMALL, **options) -
 def test_layers_of_the_papers_networks() -> None:
     found = counted(one_convolution(classes=5, size=8, filters=4))
     assert [(x.name, x.kind, x.equations, x.unknowns) for x in found.layers] == [
-        ("0", "Conv2d", 4 * 76, 2 * 192),
-        ("3", "Linear", 5 * 65, 2 * 64),
+        ("0", "convolution", 4 * 76, 2 * 192),
+        ("3", "linear", 5 * 65, 2 * 64),
     ]
     # Errors of the last layer sum to zero over 5 classes, and two examples make a matrix of rank two: 2·(4 + 65 − 2).
     assert found.layers[1].independent == 134

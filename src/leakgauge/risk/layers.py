@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import fx
 
+from leakgauge.errors import FOREIGN
 from leakgauge.risk.counting import highest_rank, low_rank, unknown_labels
 from leakgauge.task import Task, cross_entropy
+from leakgauge.view.graph import Graph, OuterSum, traced
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SUMS_TO_ZERO = 1e-5
+"""Share of the error signals' length that their sum over the outputs of a soft-max may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +21,8 @@ class LayerCount:
     """What one layer's gradient gives, and what enters the layer.
 
     Attributes:
-        name, kind: of the module.
+        name: of the module that holds its weight, or of the weight.
+        kind: ``linear`` or ``convolution``; empty for parameters that are used in other ways.
         equations: entries of its gradient.
         independent: of these at most so many say something of their own, as ∂L/∂[W b] is a sum of one rank-one
             term an example and position.
@@ -53,114 +57,93 @@ class ModelCount:
         return sum(layer.equations for layer in self.layers)
 
 
-@dataclass
-class _Call:
-    module: nn.Module
-    inputs: int
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """A weight that one tensor is multiplied with, and its bias.
+
+    Attributes:
+        rows: positions of an example.
+        inputs: numbers of an example that enter it.
+        final: its outputs' error signals sum to zero.
+    """
+
+    product: OuterSum
+    bias: str | None
     rows: int
-    output: Tensor
-    times: int = 1
+    inputs: int
+    final: bool
+
+    @staticmethod
+    def of(graph: Graph, product: OuterSum, shifts: tuple[OuterSum, ...]) -> _Layer | None:
+        weight, activation = product.weight, product.activation
+        if weight is None or activation is None or activation.hot or len(product.terms) > 1 or product.shape[0] > 1:
+            return None
+        signal, count = product.terms[0].signal, graph.trace.examples
+        own = [s.weight for s in shifts if s.terms[0].signal.node is signal.node and s.shape[1] == product.shape[1]]
+        rows = graph.rows(product.terms[0], signal, {}, graph.task, 2)[0]
+        total = rows.sum(1).abs().max() <= SUMS_TO_ZERO * rows.abs().sum(1).max()
+        final = graph.task.loss is cross_entropy and len(rows) == 2 and bool(total)
+        entering = activation.node.meta["val"].numel() // count
+        return _Layer(product, next(iter(own), None), len(rows) // 2, entering, final)
+
+    def count(self, task: Task, batch: int) -> LayerCount:
+        _, outputs, inputs = self.product.shape
+        weight, biased, activation = self.product.weight or "", self.bias is not None, self.product.activation
+        entries = outputs * (inputs + biased)
+        owner, _, last = weight.rpartition(".")
+        return LayerCount(
+            name=(owner or "(model)") if last == "weight" else weight,
+            kind="convolution" if activation is not None and activation.windows else "linear",
+            equations=entries,
+            independent=min(entries, low_rank(outputs - self.final, inputs + biased, batch * self.rows)),
+            unknowns=batch * self.inputs,
+        )
 
 
 def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelCount:
-    """Counts by one forward pass of two examples. Layers that run several times, or whose kind is not linear or
-    convolutional, are given all their entries."""
-    calls, logits, bypassed = _trace(task)
-    names = {module: name for name, module in task.module.named_modules()}
-    layers = []
-    for call in calls:
-        own = _own(task, names[call.module], call.module)
-        final = call is calls[-1] and isinstance(call.module, nn.Linear) and call.output.shape == logits.shape
-        final = final and task.loss is cross_entropy and bool(torch.equal(call.output, logits))
-        layers.append(
-            LayerCount(
-                name=names[call.module] or "(model)",
-                kind=type(call.module).__name__,
-                equations=sum(own.values()),
-                independent=_independent(call, own, batch, final=final),
-                unknowns=batch * call.inputs,
-            )
-        )
+    """Counts in the graph of the gradient. Parameters that are used several times, or that no tensor is multiplied
+    with, are given all their entries."""
+    try:
+        found, first = _layers(traced(task))
+    except FOREIGN:  # a network that cannot be followed
+        found, first = [], None
+    layers = [layer.count(task, batch) for layer in found]
     missing = sum(v.numel() for v in task.parameters.values()) - sum(layer.equations for layer in layers)
     if missing:
         layers.append(LayerCount(name="others", kind="", equations=missing, independent=missing, unknowns=0))
     free = unknown_labels(task.data.classes, batch, soft_labels=soft_labels)
     inputs = int(torch.Size(task.data.shape).numel())
     bound = min(batch * inputs + free, sum(layer.independent for layer in layers))
-    first = calls[0] if calls else None
-    gate = (
-        first is not None
-        and first.times == 1
-        and not bypassed
-        and isinstance(first.module, (nn.Linear, *_CONVOLUTIONS))
-    )
-    if first is not None and gate and _plain(first):
-        weight = first.module.weight
-        assert isinstance(weight, Tensor)
+    if first is not None:
+        _, rows, columns = first.product.shape
         sharper = highest_rank(
-            rows=weight.shape[0],
-            columns=weight[0].numel(),
-            hidden=first.output[0].numel(),
+            rows=rows,
+            columns=columns,
+            hidden=rows * first.rows,
             inputs=inputs,
-            later=sum(layer.independent for layer in layers[1:]),
+            later=sum(layer.independent for layer in layers) - first.count(task, batch).independent,
             batch=batch,
             free=free,
-            bias=first.module.bias is not None,
+            bias=first.bias is not None,
         )
         bound = min(bound, sharper)
-    return ModelCount(layers=tuple(layers), gate=gate, unknowns=batch * inputs + free, bound=bound)
+    return ModelCount(layers=tuple(layers), gate=first is not None, unknowns=batch * inputs + free, bound=bound)
 
 
-def _trace(task: Task) -> tuple[list[_Call], Tensor, bool]:
-    """Layers with parameters as they are first called, the logits, and whether the input passes by the first."""
-    calls: dict[nn.Module, _Call] = {}
-
-    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        if module in calls:
-            calls[module].times += 1
-            return None
-        rows = output[0, 0].numel() if isinstance(module, _CONVOLUTIONS) else output[0].numel() // output.shape[-1]
-        calls[module] = _Call(module, inputs[0][0].numel(), rows, output.detach())
-        # The first layer's output is cut off: what gradient the input then has came another way.
-        return output.detach() if len(calls) == 1 else None
-
-    like = next(iter(task.parameters.values()))
-    raw = torch.rand((2, *task.data.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    raw = (task.data.low + task.data.range * raw).to(like).requires_grad_()
-    owners = [m for n, m in task.module.named_modules() if _own(task, n, m)]
-    handles = [m.register_forward_hook(record) for m in owners]
-    try:
-        logits, _ = task.logits(task.parameters, task.buffers, raw)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not logits.requires_grad:
-        return list(calls.values()), logits.detach(), False
-    (slope,) = torch.autograd.grad(logits.square().sum(), raw, allow_unused=True)
-    return list(calls.values()), logits.detach(), slope is not None and bool(slope.any())
+def _layers(graph: Graph) -> tuple[list[_Layer], _Layer | None]:
+    """Layers in the order of the network, and the one that all of the input goes through."""
+    every = [(group, _Layer.of(graph, p, group.shifts)) for group in graph.groups for p in group.products]
+    readers = [layer for group, layer in every if graph.inputs in group.hidden]
+    gate = readers[0] if len(readers) == 1 and _ends(graph) == 1 else None
+    return [layer for _, layer in every if layer is not None], gate
 
 
-def _own(task: Task, name: str, module: nn.Module) -> dict[str, int]:
-    """Entries of the trained parameters that the module itself holds."""
-    prefix = f"{name}." if name else ""
-    held = {n: p.numel() for n, p in module.named_parameters(recurse=False)}
-    return {n: entries for n, entries in held.items() if prefix + n in task.parameters}
+def _ends(graph: Graph) -> int:
+    """Affine maps of the input, parameters in them or not, that anything else goes on from."""
 
+    def goes_on(node: fx.Node) -> bool:
+        after = [u for u in node.users if u in graph.forward]
+        return node is graph.trace.outputs or any(graph.bases.get(u) is not graph.inputs for u in after)
 
-def _independent(call: _Call, own: dict[str, int], batch: int, *, final: bool) -> int:
-    module, entries = call.module, sum(own.values())
-    if not _plain(call) or "weight" not in own:
-        return entries
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    # Output errors of a soft-max sum to zero over the classes.
-    out, columns = weight.shape[0] - final, weight[0].numel() + ("bias" in own)
-    return min(entries, low_rank(out, columns, batch * call.rows))
-
-
-def _plain(call: _Call) -> bool:
-    """A layer that runs once, whose weight's gradient is a matrix product."""
-    module = call.module
-    if isinstance(module, _CONVOLUTIONS):
-        return call.times == 1 and module.groups == 1
-    return call.times == 1 and isinstance(module, nn.Linear)
+    own = {graph.same[n] for n in graph.forward if graph.bases.get(n) is graph.inputs and goes_on(n)}
+    return len(own) + (0 if all(graph.colours.parameters[n] for n in own) else 1)

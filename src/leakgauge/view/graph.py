@@ -278,7 +278,7 @@ def _unrolled(graph: Graph) -> Graph:
     ends = [(t, t.outputs) for t in (graph.trace, other) if t.outputs is not None and t.examples == len(batch)]
     with torch.no_grad():
         values = [t.evaluate([end], graph.task, batch)[0] for t, end in ends]
-    same = len(values) == 2 and torch.allclose(*values, rtol=1e-4, atol=1e-6)
+    same = len(values) == 2 and torch.allclose(values[0], values[1], rtol=1e-4, atol=1e-6)
     return _graph(graph.task, other) if same else graph
 
 

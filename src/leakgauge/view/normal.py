@@ -1,6 +1,6 @@
 """A task in its plainest words: the layers that it comes to, by the user's own names.
 
-Readers know linear layers, convolutions and tables as modules. `normal_form` finds them in the graph of the gradient
+Readers know linear layers and convolutions as modules. `normal_form` finds them in the graph of the gradient
 (`leakgauge.view.graph`): what reads the input and what makes the outputs as the linear layers that they come to
 (`leakgauge.view.effective`), however they are spelt, and in between whatever one parameter is multiplied with.
 """
@@ -270,19 +270,15 @@ def _is_plain(graph: Graph, layer: Effective) -> bool:
 
 
 def _is_spelt_plainly(graph: Graph) -> bool:
-    """Whether every weight that something is multiplied with, and every table, is that of one of torch's own layers,
-    which is called."""
+    """Whether every weight that something is multiplied with is that of one of torch's own layers, which is called."""
     module, called = graph.task.module, _called(graph.task)
     for p in graph.products:
-        if p.activation is None or p.weight is None:
+        if p.activation is None or p.activation.hot or p.weight is None:
             continue
         owner = p.weight.rpartition(".")[0]
         part = module.get_submodule(owner)
         attention = isinstance(part, _WHOLE) or isinstance(module.get_submodule(owner.rpartition(".")[0]), _WHOLE)
         if not attention and (owner not in called or not type(part).__module__.startswith("torch.")):
-            return False
-        text = isinstance(part, nn.Embedding) and graph.task.data.is_text
-        if text and not _looks_at_tokens(graph, p.activation.node):
             return False
     return True
 
@@ -303,12 +299,6 @@ def _called(task: Task) -> set[str]:
         for handle in handles:
             handle.remove()
     return found
-
-
-def _looks_at_tokens(graph: Graph, node: fx.Node) -> bool:
-    """Whether a table is asked for tokens, not for tokens and a constant."""
-    base = graph.same[node]
-    return not (operation(base) == "add" and isinstance(base.args[1], int))
 
 
 def _same(task: Task, form: NormalForm) -> bool:

@@ -1,4 +1,4 @@
-"""A network that computes the same with its linear layers, convolutions and tables as modules of their own."""
+"""A network that computes the same with its linear layers and convolutions as modules of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.axes import PERMUTED, RESHAPED, copied, order_of, shape_of
 from leakgauge.view.effective import Effective
 from leakgauge.view.graph import Graph
-from leakgauge.view.held import hold, place
 from leakgauge.view.trace import operation
 
 __all__ = ["Move", "PlainNetwork", "plain_network"]
@@ -216,14 +215,12 @@ class _Builder:
         return largest.replace(".", "_") if inside else found
 
     def _module(self, node: fx.Node) -> Any:
-        """A layer of one parameter that a node multiplies with or looks up, as a module at the user's name."""
+        """A layer of one parameter that a node multiplies with, as a module at the user's name."""
         name = operation(node)
         if name in ("addmm", "mm"):
             return self._linear(node)
         if name == "convolution":
             return self._convolution(node)
-        if name in ("embedding", "index", "index_select"):
-            return self._table(node)
         return None
 
     def _parameter(self, value: Any) -> tuple[str, bool] | None:
@@ -282,11 +279,6 @@ class _Builder:
             return None
         weight, turned = found
         rows, columns = self.task.parameters[weight].shape if turned else self.task.parameters[weight].T.shape
-        hot = self._hot(given, columns) if offset is None else None
-        if hot is not None:
-            table: nn.Module = nn.Embedding(columns, rows)
-            name = self._layer(table, weight, None, (lambda t: t.t()) if turned else _itself)
-            return self.made.call_module(name, (self.made.call_function(torch.argmax, (self._of(hot), -1)),))
         linear = nn.Linear(columns, rows, bias=offset is not None)
         move: Callable[[Tensor], Tensor] = _itself if turned else torch.t
         name = self._layer(linear, weight, None if bias is None else bias[0], move)
@@ -297,12 +289,6 @@ class _Builder:
             natural = natural.args[0]
         out = self.made.call_module(name, (self._of(natural),))
         return self.made.call_function(torch.reshape, (out, (-1, rows))) if natural is not given else out
-
-    def _hot(self, given: fx.Node, columns: int) -> fx.Node | None:
-        node = given
-        while (operation(node) in RESHAPED or operation(node) == "_to_copy") and isinstance(node.args[0], fx.Node):
-            node = node.args[0]
-        return given if operation(node) in ("eq", "scatter") and shape_of(node)[-1] == columns else None
 
     def _convolution(self, node: fx.Node) -> Any:
         given, factor, offset, stride, padding, dilation, transposed, extra, groups = node.args
@@ -321,29 +307,6 @@ class _Builder:
         module = kind(before, after, tuple(shape[2:]), groups=across, bias=offset is not None, **sizes, **more)
         name = self._layer(module, found[0], None if bias is None else bias[0], _itself)
         return self.made.call_module(name, (self._of(given),))
-
-    def _table(self, node: fx.Node) -> Any:
-        found = self._parameter(node.args[0])
-        name = operation(node)
-        at: Any = node.args[2] if name == "index_select" else node.args[1]
-        at = at[0] if name == "index" else at
-        whole = operation(node) != "index" or len(cast(list[Any], node.args[1])) == 1
-        axis = operation(node) != "index_select" or node.args[1] == 0
-        if found is None or found[1] or not whole or not axis or not isinstance(at, fx.Node):
-            return None
-        rows, width = self.task.parameters[found[0]].shape
-        padding = node.args[2] if operation(node) == "embedding" and len(node.args) > 2 else -1
-        off = self._offset(at, rows)
-        given = at if off == 0 else at.args[0]
-        module = nn.Embedding(rows, width, padding if isinstance(padding, int) and padding >= 0 and not off else None)
-        name = self._layer(module, found[0], None, lambda t: t.roll(-off, 0) if off else t)
-        return self.made.call_module(name, (self._of(cast(fx.Node, given)),))
-
-    def _offset(self, at: fx.Node, rows: int) -> int:
-        """What is added to the tokens where rows are kept for others."""
-        added = operation(at) == "add" and isinstance(at.args[1], int) and isinstance(at.args[0], fx.Node)
-        off = cast(int, at.args[1]) if added else 0
-        return off if 0 < off <= rows - self.task.data.vocabulary and self.task.data.is_text else 0
 
     def _hold_the_rest(self) -> None:
         """Parameters that the outputs do not depend on, and buffers, which the next round is told in."""
@@ -383,3 +346,28 @@ def _solved(layer: Effective, name: str) -> Move:
         return {**held, f"{name}.bias": found[:, -1].to(like).contiguous()} if layer.moves else held
 
     return moved
+
+
+def _owner(root: nn.Module, path: list[str]) -> nn.Module:
+    for part in path:
+        inside = dict(root.named_children())
+        if part not in inside:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    return root
+
+
+def hold(root: nn.Module, name: str, value: Tensor, trained: bool) -> None:
+    *path, last = name.split(".")
+    owner = _owner(root, path)
+    if last in owner._parameters or last in owner._buffers:
+        return
+    if trained:
+        owner.register_parameter(last, nn.Parameter(value.detach().clone()))
+    else:
+        owner.register_buffer(last, value.detach().clone())
+
+
+def place(root: nn.Module, name: str, module: nn.Module) -> None:
+    *path, last = name.split(".")
+    _owner(root, path).add_module(last, module)

@@ -15,9 +15,8 @@ from typing import cast
 import torch
 from torch import Tensor, fx
 
-from leakgauge.view.axes import Atom, Dims, cut, fresh, moved, pulled, shape_of
+from leakgauge.view.axes import Atom, Dims, Windows, cut, fresh, moved, pulled, shape_of
 from leakgauge.view.trace import TracedGradient, operation
-from leakgauge.view.windows import Windows
 
 __all__ = ["Colours", "Operand", "OuterProducts", "Term", "Terms"]
 

@@ -182,7 +182,7 @@ def test_texts_that_are_alike_are_counted_too(kind: str, net: Net) -> None:
         (
             partial(Encoder, 96, causal=True),
             "eval",
-            "as many tokens reach body.layers.0.linear1 as it shows (95 of 96)",
+            "as many tokens reach body.layers.0.self_attn.out_proj as it shows (95 of 96)",
         ),
         (partial(Encoder, 144, causal=True), "train", "the network drops at random what its layers are given"),
         (partial(Decoder, placed=False), "eval", "the inputs of wide do not tell texts apart"),
@@ -219,6 +219,46 @@ def test_texts_are_read_without_rows_of_an_embedding(net: Net, examples: int) ->
     ids, found = read(net, examples)
     assert found.status is Status.EXACT
     assert sorted(own(found).order.tolist()) == sorted(ids.tolist())  # type: ignore[union-attr]
+
+
+class Factors(nn.Module):
+    """A frozen layer with trained factors of low rank beside it."""
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(width, width).requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, width) / width**0.5)
+        self.up = nn.Parameter(0.02 * torch.randn(width, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+
+def adapted(rank: int) -> nn.Module:
+    """Words and places frozen; query, key and value in factors."""
+    model = Decoder(64)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.query, model.key, model.value = (Factors(64, rank) for _ in range(3))  # type: ignore[assignment]
+    model.head.requires_grad_(True)
+    return model
+
+
+@pytest.mark.parametrize("client", [FedSGD(), FedAvg(lr=0.05)], ids=repr)
+@pytest.mark.parametrize("rank", [8, 16])
+def test_factors_that_share_an_input_show_a_text_together(rank: int, client: Protocol) -> None:
+    """None of them could alone: 20 tokens are more than 8 directions, or than 16."""
+    ids = texts(1)[:, :20] + 1
+    whole = DataSpec((20,), CLASSES, low=0, high=VOCABULARY - 1, vocabulary=VOCABULARY)
+    _, found = read(lambda: adapted(rank), client=client, ids=ids % VOCABULARY, data=whole)
+    assert found.status is Status.EXACT
+    assert torch.equal(own(found).order, ids % VOCABULARY)  # type: ignore[arg-type]
+
+
+def test_more_tokens_than_factors_show_are_counted_in_the_reason() -> None:
+    _, found = read(lambda: adapted(8), 1)
+    assert found.status is Status.NOT_APPLICABLE
+    assert "as many tokens reach query as it shows (24 of 24)" in found.message
 
 
 def test_a_word_once_and_twice_are_not_told_apart_without_places() -> None:

@@ -98,7 +98,10 @@ def _offset(graph: Graph, product: OuterSum) -> int | None:
         for given in (rows[:, : texts.shape[1]], rows[:, -texts.shape[1] :]):
             if given.shape == texts.shape:
                 offset = given - texts
-                if bool((offset == offset[0, 0]).all()) and 0 <= int(offset[0, 0]) <= product.shape[2] - data.vocabulary:
+                if (
+                    bool((offset == offset[0, 0]).all())
+                    and 0 <= int(offset[0, 0]) <= product.shape[2] - data.vocabulary
+                ):
                     return int(offset[0, 0])
     return None
 

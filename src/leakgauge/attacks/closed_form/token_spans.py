@@ -1,8 +1,8 @@
 """Texts in order: what enters a layer lies in the span of the rows of its weight's gradient.
 
 ∂L/∂W = Σ_t ε_t·x_tᵀ over all tokens of the batch. While the batch has fewer tokens than W shows directions, the inputs
-of other tokens, or of other beginnings, lie outside the span. Weights that multiply the same input (q, k and v, or their
-low-rank factors) are read as one. Nothing here proves a text.
+of other tokens, or of other beginnings, lie outside the span. Weights that multiply the same input (q, k and v, or
+their low-rank factors) are read as one. Nothing here proves a text.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ CHUNK = 1024
 """Texts sent through the model at a time."""
 OUTSIDE = 0.05
 """Share of a layer's input outside the span from which on it did not enter the layer."""
-BEYOND = 6.0
-"""A direction is one of the inputs where it is so many times what independent roundings would make."""
+SPREAD = 0.6
+"""Twice the deviation of roundings that are uniform up to half of their bound. What independent ones of that size make
+of a matrix is no direction of its inputs."""
 PROBES = 4
 """Random texts that show what a layer sees."""
 BRANCHES = 4
@@ -53,12 +54,12 @@ class Span:
     @staticmethod
     def of(observation: Observation, products: list[OuterSum]) -> Span:
         """Of weights that multiply the same input."""
-        parts = []
+        parts, tokens = [], (observation.examples or 1) * observation.task.data.shape[0]
         for product in products:
-            entries = SentTensor.of(observation, product.weight or "")[...]
+            entries = SentTensor.of(observation, product.weight or "", operations=tokens)[...]
             sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, entries.hard))
             noise = float(error.square().mean().sqrt()) * (sent.shape[0] ** 0.5 + sent.shape[1] ** 0.5)
-            parts.append(sent / max(BEYOND * noise, torch.finfo(torch.float64).tiny))
+            parts.append(sent / max(SPREAD * noise, torch.finfo(torch.float64).tiny))
         every = torch.cat(parts)
         values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
         return Span(rows[values > 1], values[values > 1], min(every.shape))
@@ -141,10 +142,17 @@ def text_layers(observation: Observation, generator: torch.Generator) -> list[Te
     texts = torch.cat([one, torch.where(places >= middle, other, one), single, whose])
     together: dict[object, list[OuterSum]] = {}
     for product in graph.products:
-        activation = product.activation
-        if len(product.terms) == 1 and activation is not None and not activation.hot and activation.windows is None:
-            if product.weight is not None and product.shape[0] == 1:
-                together.setdefault((graph.same[activation.node], product.shape[2]), []).append(product)
+        activation, once = product.activation, product.weight is not None and len(product.terms) == 1
+        if (
+            activation is None
+            or activation.hot
+            or activation.windows
+            or not once
+            or product.shape[0] > 1
+            or product.shape[2] < 2
+        ):
+            continue
+        together.setdefault((graph.same[activation.node], product.shape[2]), []).append(product)
     found = []
     for products in together.values():
         rows = _given(graph, observation, products[0], texts)
@@ -251,20 +259,23 @@ def read_texts(
         return iter(()), "no layer that is wide enough takes in tokens one by one"
     if data.padding is not None:
         tokens[:, data.padding] = True
-    why = "no layer behind the first attention sees a token and those before it alone"
-    for layer in layers:
-        if layer.alone:
-            continue
+    why, narrow = "no layer behind the first attention sees a token and those before it alone", ""
+    best: Beginnings | None = None
+    for layer in [layer for layer in layers if not layer.alone]:
         span = layer.span
         if full := _full(layer, span):
-            why = full
+            narrow = narrow or full
             continue
         found = _grown(layer, span, tokens, examples)
         if found is None:
             why = f"the inputs of {layer.name} do not tell texts apart"
         elif len(found.ended):
-            return islice(_batches(found, examples), CHOICES), ""
-    return iter(()), why
+            if best is not None:
+                return islice(_batches(best.shared(found), examples), CHOICES), ""
+            best = found
+            if len(found.ended) == examples:
+                break
+    return (iter(()), narrow or why) if best is None else (islice(_batches(best, examples), CHOICES), "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +284,11 @@ class Beginnings:
 
     ended: Int[Tensor, "k length"]
     within: Int[Tensor, "m length"]
+
+    def shared(self, other: Beginnings) -> Beginnings:
+        """Those texts that another layer shows too, where there are any."""
+        both = (self.ended[:, None] == other.ended).all(2).any(1)
+        return Beginnings(self.ended[both], other.within) if bool(both.any()) else self
 
 
 def _grown(layer: TextLayer, span: Span, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:

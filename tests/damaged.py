@@ -35,7 +35,6 @@ from leakgauge.risk.cohort_log import read_log
 from leakgauge.risk.lint import lint_source, lint_update
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
-from leakgauge.study.pipeline.compare import compare, read_report
 from leakgauge.study.pipeline.linted import read_lint
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.tables import PlannedAudit
@@ -203,18 +202,6 @@ def _read_round(path: Path) -> None:
     list(lint_update(Update.load(folder / UPDATE), "here"))
 
 
-def _report(path: Path) -> None:
-    scores = {"identified": [True, False], "psnr": [30.5, None]}
-    scenario = {"model": "m", "client": "c", "defense": "d", "data": {"names": ["a", "b"]}}
-    row = {"control": False, "status": "converged", "attack": "x", "scenario": scenario, "scores": scores}
-    path.write_text(json.dumps({"schema_version": 2, "trials": [row, row | {"scores": None}]}))
-
-
-def _read_report(path: Path) -> None:
-    found = read_report(path)
-    compare(found, found)
-
-
 def _dicom(path: Path) -> None:
     from data.test_dicom import scan
 
@@ -248,7 +235,6 @@ READERS = (
     Reader("log.jsonl", _text(LINES), lambda path: cohort_record(read_cohort(read_log(path)))),
     Reader("app.py", _text(APP), lambda path: list(lint_source(path))),
     Reader("frontier.yaml", _text(FRONTIER), lambda path: parse_frontier(read_yaml(path))),
-    Reader("report.json", _report, _read_report),
     Reader("lint.json", _lint_file, lambda path: read_lint(path.parent, "")),
     Reader("limits.json", _text(Limits.packaged().to_json()), Limits.read),
     Reader("model.npz", _archive, lambda path: read_model(path, "state")),

@@ -41,7 +41,6 @@ def test_on_a_read_only_disk_commands_read_or_say_one_line(tmp_path: Path) -> No
     before = state(disk)
     asked = {
         "gate out": 1,
-        "compare out out": 0,
         "audit plan.yaml -o out --workers 1": 2,
         "audit plan.yaml -o new --workers 1": 2,
         "report out": 2,

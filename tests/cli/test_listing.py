@@ -6,12 +6,12 @@ import pytest
 from click.testing import CliRunner
 
 from leakgauge.cli import GROUPS, main
-from leakgauge.cli.listing import PARTS_OF_AUTO, REGISTRIES, WIDTH, clause, details, lines
+from leakgauge.cli.listing import KINDS, PARTS_OF_AUTO, WIDTH, clause, details, lines, registry_of
 
 
-@pytest.mark.parametrize("kind", sorted(REGISTRIES))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_name_has_a_line_that_fits_and_says_what_it_is(kind: str) -> None:
-    entries, shown = list(REGISTRIES[kind]), lines(kind)
+    entries, shown = list(registry_of(kind)), lines(kind)
     assert entries
     for entry, line in zip(entries, shown, strict=True):
         assert line.startswith(entry.name + " ")
@@ -28,9 +28,9 @@ def test_a_line_ends_with_a_clause_and_leaves_no_bracket_open() -> None:
     assert clause("One long clause that nothing ends anywhere", 30) == "One long clause that nothing …"
 
 
-@pytest.mark.parametrize("kind", sorted(REGISTRIES))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_one_in_full_names_every_parameter_and_what_it_needs(kind: str) -> None:
-    for entry in REGISTRIES[kind]:
+    for entry in registry_of(kind):
         shown = details(kind, entry.name)
         assert all(len(line) <= WIDTH for line in shown), entry.name
         for parameter in entry.parameters:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.cli.listing import REGISTRIES
+from leakgauge.cli.listing import KINDS, registry_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """The current folder, and the first on the module path, for one test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in REGISTRIES.values():
+    for registry in map(registry_of, KINDS):
         list(registry)  # loads what registers itself
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     before = set(sys.modules)

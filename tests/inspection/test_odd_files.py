@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -103,14 +104,13 @@ def test_data_options_of_the_wrong_type_are_one_line(tmp_path: Path, data: str) 
 
 
 def test_files_are_whole_even_if_nobody_reads_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakgauge.cli import inspect as command
-
     def closed(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
     save_file(GOOD, tmp_path / "s.safetensors")
-    monkeypatch.setattr(command, "lines", closed)
+    monkeypatch.setattr("leakgauge.inspection.page.lines", closed)
     files = tmp_path / "r.json", tmp_path / "p.html"
+    words = ["inspect", str(tmp_path / "s.safetensors"), "--json", str(files[0]), "-o", str(files[1])]
     with pytest.raises(BrokenPipeError):
-        command.inspect_command(tmp_path / "s.safetensors", json_file=files[0], page=files[1])
+        click.Group.main(main, words, standalone_mode=False)
     assert all(file.stat().st_size > 500 for file in files)

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from leakgauge.cli.lint import decision as forecast
-from leakgauge.cli.lint import power
 from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Why
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict
-from leakgauge.study.pipeline.estimate import Estimate, TrialCost
 from study.trials import LEAKY, OTHERS, POWER, trial
 
 CHANCE = tuple((0, 1, 2, 0)[i % 4] for i in range(OTHERS))
@@ -94,13 +91,3 @@ def test_what_to_do_next_follows_the_reason() -> None:
     _, said = judged([*rows, *weak], LIMIT)
     assert said.answer is Answer.NOT_YET
     assert "data.batch: 1" in said.next.step
-
-
-def test_a_forecast_counts_clients_and_says_whether_a_search_is_known_to_work() -> None:
-    costs = (TrialCost("x", 3, 80.0, False),)
-    calm, loud = Estimate(costs, 8, 29.0, 8), Estimate(costs, 8, 29.0, 8, ("pictures of 64 px in batches",))
-    assert "29 clients" in forecast(calm)
-    assert "21 more (168 examples)" in forecast(calm)
-    assert power(calm) == ""
-    assert "64 px" in power(loud)
-    assert "about 10 s" in power(loud)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from leakgauge.cli.options import PATH, SPEC
 from leakgauge.errors import InputError, require
 
 REPLIES = ("parameters", "delta", "gradient")
 
 
 @click.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", type=PATH)
+@click.argument("after", type=PATH)
 @click.option("--examples", type=click.IntRange(min=1), help="How many the client trained on.")
 @click.option(
     "--holds",
@@ -22,9 +24,11 @@ REPLIES = ("parameters", "delta", "gradient")
     show_default=True,
     help="What AFTER is: parameters after training, how far they moved, or a gradient.",
 )
-@click.option("--model", help="The architecture, where arrays have no names: they are in the order of its state dict.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Where the round's folder goes.")
-def between(before: Path, after: Path, examples: int | None, holds: str, model: str | None, output: Path) -> None:
+@click.option(
+    "--model", type=SPEC, help="The architecture, where arrays have no names: they are in the order of its state dict."
+)
+@click.option("-o", "--output", type=PATH, required=True, help="Where the round's folder goes.")
+def between(before: Path, after: Path, examples: int | None, holds: str, model: Any, output: Path) -> None:
     """Makes a captured round of the parameters BEFORE local training and what the client replied, AFTER.
 
     Files are state dicts as .safetensors, checkpoints of torch.save (tensors only), or NumPy archives, named or as
@@ -42,11 +46,11 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
     click.echo(Recorder(folder=output, sends=sends).keep(sent, reply, round_="0", node="file", count=examples))
 
 
-def _names(model: str) -> list[str]:
+def _names(model: Any) -> list[str]:
     from leakgauge.registry import MODELS
-    from leakgauge.resolve import read_option, resolve
+    from leakgauge.resolve import resolve
 
     try:
-        return list(resolve(MODELS, read_option(model, "--model"), "--model").value.state_dict())
+        return list(resolve(MODELS, model, "--model").value.state_dict())
     except (AttributeError, TypeError) as error:
         raise InputError("--model", f"gives no module ({error})", "name a function that returns one") from error

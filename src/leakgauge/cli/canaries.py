@@ -1,29 +1,42 @@
-"""Everything behind `leakgauge privacy test`."""
+"""`leakgauge privacy test`: canaries through clip-and-noise code."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path as File
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
 
+from leakgauge.cli.options import SPEC, to_json, write_json
 from leakgauge.errors import require
-from leakgauge.files import write_whole
-from leakgauge.privacy.guarantee import Unit
-from leakgauge.privacy.path import NoisePath, of_defense, of_function
-from leakgauge.privacy.tested import CONFIDENCE, Claim, ClaimOutcome, PrivacyTest, check_claim
-from leakgauge.registry import Registry
-from leakgauge.resolve import read_option, resolve_defense
+
+if TYPE_CHECKING:
+    from leakgauge.privacy.tested import Claim, PrivacyTest
 
 
-def privacy_test_command(
-    function: str | None,
-    *,
-    defense: str | None,
+@click.command()
+@click.argument("path", required=False)
+@click.option(
+    "--defense", type=SPEC, help="Test a defence of this package: '{dp-sgd: {norm: 1, noise_multiplier: 1}}'."
+)
+@click.option("--noise-multiplier", type=float, help="As stated: noise on the sum over the clip, in one release.")
+@click.option("--epsilon", type=float, help="As stated for all rounds, without sampling; instead of the multiplier.")
+@click.option("--delta", type=float, required=True, help="Below 1 / number of examples (or clients).")
+@click.option("--clip", type=float, help="As stated: the norm that each update is clipped to.")
+@click.option("--unit", type=click.Choice(("example", "client")), help="Whose update a row is; example by default.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Releases of the same units.")
+@click.option("--updates", type=click.IntRange(min=1), help="Rows of each call, if it must be a fixed number.")
+@click.option("--canaries", type=click.IntRange(min=20), default=1000, show_default=True)
+@click.option("--size", type=click.IntRange(min=20), default=10_000, show_default=True, help="Numbers in an update.")
+@click.option("--numpy", "is_numpy", is_flag=True, help="Call the function with NumPy arrays, not PyTorch tensors.")
+@click.option("--any-noise", is_flag=True, help="The noise is not Gaussian: use the bound that holds for any.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@to_json("the result")
+def test(
+    path: str | None,
+    defense: Any,
     noise_multiplier: float | None,
     epsilon: float | None,
     delta: float,
@@ -36,39 +49,48 @@ def privacy_test_command(
     is_numpy: bool,
     any_noise: bool,
     seed: int,
-    json_file: File | None,
-    console: Console,
-) -> int:
-    """Prints the outcome. Returns the exit code: 0 not contradicted, 1 contradicted or without power.
+    json_file: Path | None,
+) -> None:
+    """Is the noise really there? Sends canaries through PATH and bounds its ε from below.
 
-    Raises:
-        InputError: what is missing or cannot be used.
+    PATH is your own clip-and-noise code, your_package.module:function. It is called with updates, one a row, and a
+    generator, and returns what leaves: the noisy sum or mean of the clipped updates.
+
+    Exit code 0: the stated ε is not contradicted, which is no proof; 1: it is, or the test had no power; 2: the input
+    cannot be used.
     """
-    problem = "is missing" if function is None else "is given beside --defense"
-    hint = "give your_package.module:function, or --defense"
-    require((function is None) != (defense is None), "path", problem, hint)
-    generator = torch.Generator().manual_seed(seed)
-    if defense is not None:
+    import torch
+
+    from leakgauge.privacy.guarantee import Unit
+    from leakgauge.privacy.path import of_defense, of_function
+    from leakgauge.privacy.tested import Claim, ClaimOutcome, check_claim
+    from leakgauge.registry import Registry
+    from leakgauge.resolve import resolve_defense
+
+    problem = "is missing" if path is None else "is given beside --defense"
+    require((path is None) != (defense is None), "path", problem, "give your_package.module:function, or --defense")
+    if path is None:
         given = [noise_multiplier, epsilon, clip, unit]
         hint = "leave out --noise-multiplier, --epsilon, --clip and --unit"
         require(all(value is None for value in given), "--defense", "states them itself", hint)
-        stated = of_defense(resolve_defense(read_option(defense, "--defense"), "--defense").value, updates)
-        path, claim, bound = stated.path, Claim.of_noise(stated.noise_multiplier, delta, rounds), stated.clip
+        stated = of_defense(resolve_defense(defense, "--defense").value, updates)
+        code, claim, bound = stated.path, Claim.of_noise(stated.noise_multiplier, delta, rounds), stated.clip
     else:
-        assert function is not None
-        require(":" in function, "path", f"'{function}' names no function", "write your_package.module:function")
-        path = of_function(Registry("path", ())[function].build, Unit(unit or "example"), updates, numpy=is_numpy)
+        require(":" in path, "path", f"'{path}' names no function", "write your_package.module:function")
+        code = of_function(Registry("path", ())[path].build, Unit(unit or "example"), updates, numpy=is_numpy)
         claim = _claim(noise_multiplier, epsilon, delta, rounds, any_noise)
         require(clip is not None, "--clip", "is missing", "give the norm that each update is clipped to")
         bound = clip or 0.0
-    result = check_claim(path, claim, clip=bound, generator=generator, canaries=canaries, size=size)
-    if json_file is not None:
-        write_whole(json_file, json.dumps(record(result), indent=1, ensure_ascii=False) + "\n")
-    _show(console, path, result)
-    return 0 if result.outcome is ClaimOutcome.NOT_CONTRADICTED else 1
+    generator = torch.Generator().manual_seed(seed)
+    result = check_claim(code, claim, clip=bound, generator=generator, canaries=canaries, size=size)
+    write_json(json_file, record(result))
+    _show(result)
+    sys.exit(0 if result.outcome is ClaimOutcome.NOT_CONTRADICTED else 1)
 
 
 def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, any_noise: bool) -> Claim:
+    from leakgauge.privacy.tested import Claim
+
     hint = "give --noise-multiplier, or --epsilon of all rounds with every unit in each"
     problem = "--noise-multiplier or --epsilon is missing" if z is None else "is given twice"
     require((z is None) != (epsilon is None), "claim", problem, hint)
@@ -81,6 +103,8 @@ def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, an
 
 def record(result: PrivacyTest) -> dict[str, object]:
     """The result as JSON has it."""
+    from leakgauge.privacy.tested import CONFIDENCE
+
     return {
         "outcome": result.outcome.value,
         "sentence": result.sentence,
@@ -111,18 +135,24 @@ def record(result: PrivacyTest) -> dict[str, object]:
     }
 
 
-def _show(console: Console, path: NoisePath, result: PrivacyTest) -> None:
-    claim = result.claim
-    console.print(Text(result.sentence, style="bold"))
-    console.print()
+def _show(result: PrivacyTest) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from leakgauge.privacy.tested import CONFIDENCE
+
+    claim, console = result.claim, Console()
     table = Table("canaries", "noise", "ε above", "right guesses", box=None, pad_edge=False)
     for bound in result.bounds:
         guesses = f"{bound.guesses.correct} of {bound.guesses.made}"
         table.add_row(bound.layout.value, "Gaussian" if bound.gaussian else "any", f"{bound.epsilon:.2f}", guesses)
-    console.print(table)
-    console.print()
+    console.print(Text(result.sentence, style="bold"), "", table, "", sep="\n")
     over = "1 release" if claim.rounds == 1 else f"{claim.rounds} releases"
-    console.print(Text(f"stated: over {over}, each with every unit in it: no sampling counted"))
-    console.print(Text(f"unit: one {path.unit.value}; adjacency: add or remove one, their number known"))
-    console.print(Text(f"all bounds hold together with {100 * CONFIDENCE:.0f} % confidence"))
-    console.print(Text("not tested: the accountant, the sampling, what leaves beside this output"))
+    for line in (
+        f"stated: over {over}, each with every unit in it: no sampling counted",
+        f"unit: one {result.unit.value}; adjacency: add or remove one, their number known",
+        f"all bounds hold together with {100 * CONFIDENCE:.0f} % confidence",
+        "not tested: the accountant, the sampling, what leaves beside this output",
+    ):
+        console.print(Text(line))

@@ -11,49 +11,52 @@ from typing import Any
 import click
 import yaml
 
+from leakgauge.cli.options import PATH, SPEC, with_workers
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 
 
 @click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--model", required=True, help="The architecture: package.module:function, a name, or {name: {…}}.")
+@click.argument("folders", nargs=-1, required=True, type=PATH)
+@click.option("--model", required=True, type=SPEC, help="The architecture: package.module:function, or a name.")
 @click.option(
-    "--client", default="fedavg", show_default=True, help="How the client trained, as under clients in a plan."
+    "--client", type=SPEC, default="fedavg", show_default=True, help="How the client trained, as under clients."
 )
-@click.option("--defense", help="What changed the update on its way, as under defenses in a plan; a list for several.")
-@click.option("--gate", help="What must hold, as under gate in a plan: '{identified: {max: 0.1}}'.")
+@click.option("--defense", type=SPEC, help="What changed the update on its way, as under defenses; or a list.")
+@click.option("--gate", type=SPEC, help="What must hold, as under gate in a plan: '{identified: {max: 0.1}}'.")
 @click.option("--mode", type=click.Choice(("train", "eval")), default="train", show_default=True)
 @click.option(
     "--data",
+    type=SPEC,
     help="A source with the rounds' examples first, where the capture kept none: folder:PATH, or as under data in a "
     "plan, {source: folder:PATH, size: 64}.",
 )
 @click.option("--no-normalise", is_flag=True, help="With --data: the network saw its raw values.")
 @click.option("--evaluations", type=click.IntRange(min=1), help="Gradient evaluations of a trial, at most.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Trials at a time.")
+@with_workers("Trials at a time.", default=1)
+@click.option("--device", default="cpu", show_default=True, help="A torch device.")
+@click.option("--counts-only", is_flag=True, help="Write no image, and hashes for file names.")
 @click.option("--check", is_flag=True, help="Say whether the plan explains the updates, and stop.")
 @click.option("--anyway", is_flag=True, help="Attack although the plan does not explain an update.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of results.  [default: FOLDER-audit beside it, rounds-audit for several]",
 )
 def captured(
     folders: tuple[Path, ...],
-    model: str,
-    client: str,
-    defense: str | None,
-    gate: str | None,
+    model: Any,
+    client: Any,
+    defense: Any,
+    gate: Any,
     mode: str,
-    data: str | None,
+    data: Any,
     no_normalise: bool,
     evaluations: int | None,
-    workers: int,
     check: bool,
-    anyway: bool,
     output: Path | None,
+    **options: Any,
 ) -> None:
     """Audits captured rounds: how much of each update this plan explains, and what attacks read from it.
 
@@ -66,20 +69,18 @@ def captured(
     """
     from rich.console import Console
 
-    from leakgauge.resolve import read_option
     from leakgauge.study.session import Unexplained, print_explained, run_audit
     from leakgauge.study.written import resolve_plan
 
     folder, several = folders[0], len(folders) > 1
-    given = {"model": read_option(model, "--model"), "client": read_option(client, "--client")}
-    plan = plan_of(folders, **given, mode=mode, data=None if data is None else read_option(data, "--data"))
+    plan = plan_of(folders, model=model, client=client, mode=mode, data=data)
     if no_normalise:
         hint = "leave it out: examples that a capture kept are as the network saw them"
         require(data is not None, "--no-normalise", "is given without --data", hint)
         plan["data"]["normalise"] = False
     plan |= {} if evaluations is None else {"budget": {"gradient_evaluations": evaluations}}
-    plan |= {} if defense is None else {"defenses": [read_option(defense, "--defense")]}
-    plan |= {} if gate is None else {"gate": read_option(gate, "--gate")}
+    plan |= {} if defense is None else {"defenses": [defense]}
+    plan |= {} if gate is None else {"gate": gate}
     if check:
         resolved = resolve_plan(plan)
         found = [one for i in range(len(folders)) if (one := resolved.explained(i)) is not None]
@@ -90,7 +91,7 @@ def captured(
     click.echo(f"plan: {path}")
     target = output or folder.with_name("rounds-audit" if several else f"{folder.name}-audit")
     try:
-        passed = run_audit(path, target, workers=workers, device="cpu", counts_only=False, anyway=anyway)
+        passed = run_audit(path, target, **options)
     except Unexplained:
         click.echo("nothing was attacked: an attack on a misread update fails for other reasons (--anyway attacks)")
         sys.exit(1)

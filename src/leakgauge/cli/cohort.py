@@ -1,110 +1,116 @@
-"""Everything behind `leakgauge cohort`."""
+"""`leakgauge cohort`: single updates that the sums of secure aggregation give away."""
 
 from __future__ import annotations
 
-import json
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
 
-from leakgauge.files import write_whole
-from leakgauge.risk.cohort import Cohort, read_cohort
-from leakgauge.risk.cohort_log import read_log
+from leakgauge.cli.options import PATH, to_json, write_json
+
+if TYPE_CHECKING:
+    from leakgauge.risk.cohort import Cohort
 
 SHOWN = 20
 """Lines of each list that the terminal shows; the JSON file has all."""
 
 
-def cohort_command(path: Path, *, json_file: Path | None, console: Console) -> int:
-    """Prints what the sums give away. Returns the exit code: 1 where some client's own update or entries follow.
+@click.command()
+@click.argument("log", type=PATH)
+@to_json("the result")
+def cohort(log: Path, json_file: Path | None) -> None:
+    """Which single updates do the sums of secure aggregation give away?
 
-    Raises:
-        InputError: the log cannot be used.
+    LOG says who took part in which round: a CSV file with the header round,client,weight, or JSON lines with these
+    keys. A client's update follows from the sums if a combination of rounds cancels all others; this is decided
+    exactly. JSON lines may also list the coordinates that a client sent.
+
+    Exit code 0: no single update follows; 1: one does; 2: the log cannot be used.
     """
-    found = read_cohort(read_log(path))
-    if json_file is not None:
-        write_whole(json_file, json.dumps(record(found), indent=1, ensure_ascii=False) + "\n")
-    _show(console, found)
-    return 1 if found.determined or found.alone or found.combined else 0
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
+    from leakgauge.risk.cohort import read_cohort
+    from leakgauge.risk.cohort_log import read_log
 
-def record(found: Cohort) -> dict[str, object]:
-    """The result as JSON has it."""
-    alone = [{"round": name, "client": client, "entries": count} for (name, client), count in found.alone.items()]
-    return asdict(found) | {
-        "alone": alone,
-        "assumes": "updates stay the same over the rounds",
-        "verdict": verdict(found),
-    }
-
-
-def verdict(found: Cohort) -> str:
-    """One sentence."""
-    lonely = sum(d.alone_in is not None for d in found.determined)
-    size = f"{found.clients} clients in {found.rounds} rounds"
-    if lonely:
-        return f"{_number(lonely, 'update')} can be read off a round with a single client ({size})."
-    if found.determined:
-        return (
-            f"{_number(len(found.determined), 'single update')} can be computed from the sums of {size}, if updates "
-            "stay the same over the rounds."
-        )
-    if found.alone:
-        count = _number(len(found.alone), "update")
-        return f"No whole update follows from the sums of {size}, but {count} sent entries that nobody else sent."
-    if found.combined:
-        count = _number(len(found.combined), "update")
-        return f"No whole update follows from the sums of {size}, but entries of {count} do, from several rounds."
-    least = len(found.group.clients)
-    bound = f"exactly {least}" if found.group.smallest else f"at least 3, {least} found"
-    return f"No single update follows from the sums of {size}. Smallest group whose combination is known: {bound}."
-
-
-def _number(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
-def _show(console: Console, found: Cohort) -> None:
+    found, console = read_cohort(read_log(log)), Console()
+    write_json(json_file, record(found))
     console.print(Text(verdict(found), style="bold"))
     console.print(Text(f"rank of the participation matrix: {found.rank} of {found.clients} clients"))
     if found.determined:
         table = Table("client", "rounds combined", "drift enters × ", box=None, pad_edge=False)
         for d in found.determined[:SHOWN]:
-            read = f"none: alone in round {d.alone_in}" if d.alone_in is not None else str(d.rounds)
-            table.add_row(d.client, read, "–" if d.alone_in is not None else f"{d.drift_gain:.1f}")
+            alone = d.alone_in is not None
+            read = f"none: alone in round {d.alone_in}" if alone else str(d.rounds)
+            table.add_row(d.client, read, "–" if alone else f"{d.drift_gain:.1f}")
         console.print(table)
-        _rest(console, len(found.determined))
-    if found.pairs:
-        console.print(Text("pairs of which one combination is known:"))
-        for a, b in found.pairs[:SHOWN]:
-            console.print(Text(f"  {a} and {b}"))
-        _rest(console, len(found.pairs))
-    if found.alone:
-        console.print(Text("entries that one client alone sent, so that they are in clear in the sum:"))
-        for (name, client), count in list(found.alone.items())[:SHOWN]:
-            console.print(Text(f"  round {name}, client {client}: {count}"))
-        _rest(console, len(found.alone))
-    if found.combined:
-        console.print(Text("entries that follow from several rounds, as not all clients sent them in all:"))
-        for client, count in list(found.combined.items())[:SHOWN]:
-            console.print(Text(f"  client {client}: {count}"))
-        _rest(console, len(found.combined))
+    for line in _lines(found):
+        console.print(Text(line))
+    sys.exit(1 if found.determined or found.alone or found.combined else 0)
+
+
+def _lines(found: Cohort) -> Iterator[str]:
+    yield from _rest(found.determined)
+    lists = {
+        "pairs of which one combination is known:": [f"{a} and {b}" for a, b in found.pairs],
+        "entries that one client alone sent, so that they are in clear in the sum:": [
+            f"round {name}, client {client}: {count}" for (name, client), count in found.alone.items()
+        ],
+        "entries that follow from several rounds, as not all clients sent them in all:": [
+            f"client {client}: {count}" for client, count in found.combined.items()
+        ],
+    }
+    for title, each in lists.items():
+        if each:
+            yield title
+            yield from (f"  {line}" for line in each[:SHOWN])
+            yield from _rest(each)
     if found.unread:
-        console.print(Text(f"entries that were not combined over rounds, being too unlike: {found.unread}"))
+        yield f"entries that were not combined over rounds, being too unlike: {found.unread}"
     if not found.determined and not found.pairs:
-        console.print(Text(f"smallest group found: {', '.join(found.group.clients[:SHOWN])}"))
-    console.print(
-        Text(
-            "Updates that stay the same over the rounds are the worst case. Where they vary from round to round by "
-            "noise of size s, a read is off by s times the factor above; a round with one client is read as it is."
-        )
+        yield f"smallest group found: {', '.join(found.group.clients[:SHOWN])}"
+    yield (
+        "Updates that stay the same over the rounds are the worst case. Where they vary from round to round by noise "
+        "of size s, a read is off by s times the factor above; a round with one client is read as it is."
     )
-    console.print(Text("Not covered: what several clients tell the server, and what a sum itself shows of a batch."))
+    yield "Not covered: what several clients tell the server, and what a sum itself shows of a batch."
 
 
-def _rest(console: Console, count: int) -> None:
-    if count > SHOWN:
-        console.print(Text(f"  and {count - SHOWN} more: --json FILE has all"))
+def _rest(each: Sequence[object]) -> Iterator[str]:
+    if len(each) > SHOWN:
+        yield f"  and {len(each) - SHOWN} more: --json FILE has all"
+
+
+def record(found: Cohort) -> dict[str, object]:
+    """The result as JSON has it."""
+    alone = [{"round": name, "client": client, "entries": count} for (name, client), count in found.alone.items()]
+    assumes = "updates stay the same over the rounds"
+    return asdict(found) | {"alone": alone, "assumes": assumes, "verdict": verdict(found)}
+
+
+def verdict(found: Cohort) -> str:
+    """One sentence."""
+
+    def number(each: Sequence[object], thing: str) -> str:
+        return f"{len(each)} {thing}{'s' * (len(each) != 1)}"
+
+    lonely = [d for d in found.determined if d.alone_in is not None]
+    size = f"{found.clients} clients in {found.rounds} rounds"
+    none = f"No whole update follows from the sums of {size}, but"
+    if lonely:
+        return f"{number(lonely, 'update')} can be read off a round with a single client ({size})."
+    if found.determined:
+        can = "can be computed from the sums of"
+        return f"{number(found.determined, 'single update')} {can} {size}, if updates stay the same over the rounds."
+    if found.alone:
+        return f"{none} {number(list(found.alone), 'update')} sent entries that nobody else sent."
+    if found.combined:
+        return f"{none} entries of {number(list(found.combined), 'update')} do, from several rounds."
+    least = len(found.group.clients)
+    bound = f"exactly {least}" if found.group.smallest else f"at least 3, {least} found"
+    return f"No single update follows from the sums of {size}. Smallest group whose combination is known: {bound}."

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+import click
 
-from leakgauge.compute import Compute
-from leakgauge.errors import require
-from leakgauge.frontiers.plan import resolve_frontier
-from leakgauge.frontiers.results import Report
-from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
-from leakgauge.resolve import read_option
-from leakgauge.study.grammar import read_yaml
-from leakgauge.study.session import ProgressLines, executor_of
+from leakgauge.cli.options import PATH, SPEC, into, to_json, with_workers
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from leakgauge.frontiers.results import Report
+    from leakgauge.frontiers.session import OnProgress
 
 SHORTEST = 12
 """Columns that a row's name has at least."""
@@ -31,6 +26,75 @@ QUICK: Mapping[str, Any] = {
     "utility": {"rounds": 15, "examples": 20_000, "test_examples": 4000, "evaluate_every": 5},
 }
 """What --quick changes in a plan, beside the strengths: of each family the first and the last."""
+
+
+@click.command()
+@click.argument("plan", required=False, type=PATH)
+@into("frontier-out")
+@click.option("--quick", "is_quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--train", type=SPEC, help="Training data, as in a plan: parquet:PATH. Needed to measure accuracy.")
+@click.option("--test", type=SPEC, help="Test data; also what is attacked, unless the plan names other data.")
+@to_json("the report")
+@with_workers("At a time.")
+@click.option("--ray", metavar="ADDRESS", help="Attack on this Ray cluster instead: host:6379, or auto.")
+@click.option("--example", is_flag=True, help="Print the plan that runs when none is given, and stop.")
+def frontier(
+    plan: Path | None,
+    output: Path,
+    is_quick: bool,
+    train: Any,
+    test: Any,
+    json_file: Path | None,
+    workers: int,
+    ray: str | None,
+    example: bool,
+) -> None:
+    """What each defence leaves to an attacker, beside what it costs: accuracy, bytes, time and privacy budget.
+
+    Writes report.html and report.json with a recommendation. Killed and run again, it goes on where it was; a
+    finished run does no work.
+    """
+    if example:
+        click.echo(example_text(), nl=False)
+        return
+    import yaml
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    from leakgauge.compute import Compute
+    from leakgauge.frontiers.plan import resolve_frontier
+    from leakgauge.frontiers.session import run_frontier
+    from leakgauge.study.grammar import read_yaml
+    from leakgauge.study.session import ProgressLines, executor_of
+
+    console, compute = Console(), Compute()
+    compute.apply()
+    raw = yaml.safe_load(example_text()) if plan is None else read_yaml(plan)
+    raw = quick(raw) if is_quick else raw
+    data = {key: given for key, given in (("train", train), ("test", test)) if given is not None}
+    resolved = resolve_frontier(overlaid(raw, {"utility": data}) if data else raw)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+
+        def bar(title: str) -> OnProgress:
+            task, told = progress.add_task(title, total=None), ProgressLines(title)
+
+            def on_progress(done: int, total: int, _: str) -> None:
+                progress.update(task, completed=done, total=total)
+                if not console.is_terminal:
+                    told(done, total)
+
+            if not console.is_terminal:
+                console.print(Text(f"{title} …"))
+            return on_progress
+
+        pool = executor_of(ray, workers, compute, output)
+        report = run_frontier(resolved, output, workers=workers, compute=compute, progress=bar, executor=pool)
+    if json_file is not None:
+        report.write(json_file)
+    _summary(console, report)
+    console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
 
 
 def example_text() -> str:
@@ -57,54 +121,13 @@ def quick(raw: Mapping[str, Any]) -> dict[str, object]:
     return made
 
 
-def frontier_command(
-    path: Path | None,
-    output: Path,
-    *,
-    is_quick: bool,
-    train: str | None,
-    test: str | None,
-    json_file: Path | None,
-    workers: int,
-    ray: str | None = None,
-    console: Console,
-) -> None:
-    """Everything behind the command. Killed and run again it goes on where it was; a finished run does no work."""
-    if json_file is not None:
-        there = json_file.absolute().parent.is_dir() and not json_file.is_dir()
-        require(there, "--json", f"cannot write '{json_file}'", "name a file in a folder that exists")
-    compute = Compute()
-    compute.apply()
-    raw = yaml.safe_load(example_text()) if path is None else read_yaml(path)
-    raw = quick(raw) if is_quick else raw
-    data = {key: read_option(text, f"--{key}") for key, text in (("train", train), ("test", test)) if text is not None}
-    raw = overlaid(raw, {"utility": data}) if data else raw
-    plan = resolve_frontier(raw)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-
-        def bar(title: str) -> OnProgress:
-            task, told = progress.add_task(title, total=None), ProgressLines(title)
-
-            def on_progress(done: int, total: int, _: str) -> None:
-                progress.update(task, completed=done, total=total)
-                if not console.is_terminal:
-                    told(done, total)
-
-            if not console.is_terminal:
-                console.print(Text(f"{title} …"))
-            return on_progress
-
-        pool = executor_of(ray, workers, compute, output)
-        report = run_frontier(plan, output, workers=workers, compute=compute, progress=bar, executor=pool)
-    if json_file is not None:
-        report.write(json_file)
-    _summary(console, report)
-    console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
-
-
 def _summary(console: Console, report: Report) -> None:
     """A line for each row, and the recommendation."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from leakgauge.frontiers.session import HEADS, line_of
+
     table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
     rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
     widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
@@ -115,9 +138,7 @@ def _summary(console: Console, report: Report) -> None:
     for cells in rows:
         table.add_row(*map(Text, cells))
     console.print(table)
-    console.print(Text(report.recommendation.headline))
-    for sentence in report.recommendation.sentences:
-        console.print(Text(f"- {sentence}"))
-    for row, notes in zip(report.rows, report.recommendation.notes, strict=True):
-        if notes:
-            console.print(Text(f"- {row.words}: {'; '.join(notes)}"))
+    found = report.recommendation
+    noted = [f"{row.words}: {'; '.join(said)}" for row, said in zip(report.rows, found.notes, strict=True) if said]
+    for line in (found.headline, *(f"- {sentence}" for sentence in (*found.sentences, *noted))):
+        console.print(Text(line))

@@ -1,57 +1,60 @@
-"""Everything behind `leakgauge inspect`."""
+"""`leakgauge inspect`: the client's check of a received model."""
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
 
 import click
 
-from leakgauge.errors import InputError
-from leakgauge.files import write_whole
-from leakgauge.inspection.page import lines, render
-from leakgauge.inspection.received import read_hashes, received
-from leakgauge.inspection.result import CheckLevel
-from leakgauge.inspection.rule import Limits
-from leakgauge.inspection.verdict import inspect
-from leakgauge.models.weights import fingerprint
+from leakgauge.cli.options import NEW_FILE, PATH, to_json, write_json
 
 
-def inspect_command(
+@click.command()
+@click.argument("state", type=PATH)
+@click.option("--model", help="The architecture: a name, package.module:function, or '{name: {parameter: value}}'.")
+@click.option("--reference", type=PATH, help="A model of the same architecture that you trust.")
+@click.option("--previous", type=PATH, help="The model of the round before.")
+@click.option("--data", help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model.")
+@click.option("--hash", "hashes", multiple=True, help="A fingerprint that another client saw; may be repeated.")
+@to_json("the result")
+@click.option("-o", "--output", "page", type=NEW_FILE, help="Also write an HTML page.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every rule's measurement, and what was not judged.")
+def inspect(
     state: Path,
-    *,
-    model: str | None = None,
-    reference: Path | None = None,
-    previous: Path | None = None,
-    data: str | None = None,
-    json_file: Path | None = None,
-    page: Path | None = None,
-    hashes: tuple[str, ...] = (),
-    verbose: bool = False,
-) -> int:
-    """Prints what the rules found and writes what was asked for.
+    model: str | None,
+    reference: Path | None,
+    previous: Path | None,
+    data: str | None,
+    hashes: tuple[str, ...],
+    json_file: Path | None,
+    page: Path | None,
+    verbose: bool,
+) -> None:
+    """Checks a received model before you train on it: does STATE look crafted to give your data away?
 
-    Returns:
-        0 if no rule reached its limit, 1 if one did, 2 if no weight could be judged.
+    STATE is a state dict as .safetensors or from torch.save (no code in it is run). Tensors alone are
+    enough for most rules; with --model and --data the rules also watch what the model would do with your
+    examples, which stay here.
 
-    Raises:
-        InputError: input that cannot be used; the command line turns it into exit code 2.
+    Exit code 0: no rule reached its limit; 1: one did; 2: the input cannot be used. Prints a fingerprint: clients
+    of a round that compare theirs (--hash) notice a server that sends each of them another model.
     """
+    from leakgauge.files import write_whole
+    from leakgauge.inspection.page import lines, render
+    from leakgauge.inspection.received import read_hashes, received
+    from leakgauge.inspection.result import CheckLevel
+    from leakgauge.inspection.rule import Limits
+    from leakgauge.inspection.verdict import inspect as inspected
+    from leakgauge.models.weights import fingerprint
+
     others = read_hashes(hashes)
-    for file, option in ((json_file, "--json"), (page, "-o")):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise InputError(option, f"no folder '{file.parent}'", "make it first")
-        if file is not None and file.is_dir():
-            raise InputError(option, f"'{file}' is a folder", "name a file")
     found = received(state, model=model, reference=reference, previous=previous, data=data)
-    result = inspect(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
-    text = json.dumps(result.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    if json_file is not None or page is not None:
-        # Before anything is printed: whoever reads only the head of the output gets whole files.
-        if json_file is not None:
-            write_whole(json_file, text)
-        if page is not None:
-            write_whole(page, render(result))
+    result = inspected(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
+    # Before anything is printed: whoever reads only the head of the output gets whole files.
+    write_json(json_file, result.to_json())
+    if page is not None:
+        write_whole(page, render(result))
     for line in lines(result, verbose=verbose):
         click.echo(line)
-    return 1 if result.alarms else 2 if result.level is CheckLevel.NOT_JUDGED else 0
+    sys.exit(1 if result.alarms else 2 if result.level is CheckLevel.NOT_JUDGED else 0)

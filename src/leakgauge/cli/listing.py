@@ -7,58 +7,36 @@ import re
 import textwrap
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to_kind
-from leakgauge.defenses import NoDefense
-from leakgauge.errors import InputError
-from leakgauge.privacy.guarantee import NoGuarantee, mechanism
-from leakgauge.registry import (
-    ATTACKS,
-    CANVASES,
-    CLIENTS,
-    DATA,
-    DEFENSES,
-    HEADS,
-    LABELS,
-    LOSSES,
-    METRICS,
-    MINIMISERS,
-    MODELS,
-    OBJECTIVES,
-    OPTIMISERS,
-    PRIORS,
-    RULES,
-    SERVERS,
-    TAPS,
-    TRAINING_LOSSES,
-    Entry,
-    Registry,
-    hints,
-)
+from leakgauge.errors import InputError, did_you_mean, require
 
-REGISTRIES: dict[str, Registry] = {
-    "attacks": ATTACKS,
-    "defenses": DEFENSES,
-    "metrics": METRICS,
-    "models": MODELS,
-    "data": DATA,
-    "clients": CLIENTS,
-    "optimisers": OPTIMISERS,
-    "objectives": OBJECTIVES,
-    "priors": PRIORS,
-    "canvases": CANVASES,
-    "minimisers": MINIMISERS,
-    "labels": LABELS,
-    "servers": SERVERS,
-    "taps": TAPS,
-    "heads": HEADS,
-    "losses": LOSSES,
-    "training-losses": TRAINING_LOSSES,
-    "rules": RULES,
+if TYPE_CHECKING:
+    from leakgauge.registry import Entry, Registry
+
+KINDS = {
+    "attacks": "ATTACKS",
+    "defenses": "DEFENSES",
+    "metrics": "METRICS",
+    "models": "MODELS",
+    "data": "DATA",
+    "clients": "CLIENTS",
+    "optimisers": "OPTIMISERS",
+    "servers": "SERVERS",
+    "objectives": "OBJECTIVES",
+    "priors": "PRIORS",
+    "canvases": "CANVASES",
+    "minimisers": "MINIMISERS",
+    "labels": "LABELS",
+    "taps": "TAPS",
+    "heads": "HEADS",
+    "losses": "LOSSES",
+    "training-losses": "TRAINING_LOSSES",
+    "rules": "RULES",
 }
+"""What a plan may name → its registry."""
 
 INSPECTS = "these are the rules of `leakgauge inspect`; `leakgauge lint PLAN` explains what it finds itself"
 
@@ -77,6 +55,34 @@ WIDTH = 80
 """Columns of a terminal that every line fits into."""
 
 
+def _kind(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    """One of `KINDS`; another word is answered with the nearest of them, as a plan's keys are."""
+    problem = "says no kind" if value is None else f"knows no '{value}'"
+    require(value in KINDS, "list", problem, did_you_mean(value or "", KINDS))
+    return value or ""
+
+
+@click.command(
+    "list",
+    help=f"""Names that a plan may use, a line each; with NAME that one in full, its parameters and needs.
+
+    KIND is one of {", ".join(KINDS)}.""",
+)
+@click.argument("kind", required=False, callback=_kind, metavar="KIND", shell_complete=lambda *_: list(KINDS))
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="Also the attacks that `auto` is made of.")
+def list_(kind: str, name: str | None, everything: bool) -> None:
+    show(kind, name, everything=everything)
+
+
+def registry_of(kind: str) -> Registry:
+    """The registry that `KINDS` names."""
+    from leakgauge import registry
+
+    found: Registry = getattr(registry, KINDS[kind])
+    return found
+
+
 def _default(value: Any) -> str:
     """A default as a plan would write it; `…` where only code can."""
     if isinstance(value, tuple) and any(isinstance(v, Enum) for v in value):
@@ -85,19 +91,13 @@ def _default(value: Any) -> str:
     return (repr(value) if isinstance(value, str) else str(value)) if plain else "…"
 
 
-def _counter(entry: Entry) -> Counter | NoneKnown | None:
-    """What an attacker who knows this defence does; `None` for the one that is none."""
-    made: Any = entry.build if inspect.isclass(entry.build) else hints(entry.build)["return"]
-    return None if made is NoDefense else counter_to_kind(made)
-
-
 def lines(kind: str, *, everything: bool = True) -> list[str]:
     """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees.
 
     Args:
         everything: also what other entries are made of.
     """
-    entries = [e for e in REGISTRIES[kind] if everything or kind != "attacks" or e.name not in PARTS_OF_AUTO]
+    entries = [e for e in registry_of(kind) if everything or kind != "attacks" or e.name not in PARTS_OF_AUTO]
     names = [f"{e.name} ε" if kind == "defenses" and promise(e) else e.name for e in entries]
     width = max(map(len, names)) + 2
     return [f"{name:<{width}}{clause(e.summary, WIDTH - width)}" for name, e in zip(names, entries, strict=True)]
@@ -105,6 +105,8 @@ def lines(kind: str, *, everything: bool = True) -> list[str]:
 
 def promise(entry: Entry) -> str:
     """Whom a defence's differential privacy is for, by itself: a client or an example; empty where it has none."""
+    from leakgauge.privacy.guarantee import NoGuarantee, mechanism
+
     open_ = [p.name for p in entry.parameters.values() if p.default in (p.empty, None)]
     try:
         found = mechanism(entry.build(**{n: FILLED[n] for n in open_ if n in FILLED}), examples=32, layers=4)
@@ -133,11 +135,12 @@ def details(kind: str, name: str) -> list[str]:
     Raises:
         InputError: no such name; the hint is the nearest one, or where the findings of the lint are explained.
     """
-    if kind == "rules" and not any(entry.name == name for entry in RULES) and ":" not in name:
-        near = get_close_matches(name, [entry.name for entry in RULES], n=1, cutoff=0.8)
+    registry = registry_of(kind)
+    if kind == "rules" and not any(entry.name == name for entry in registry) and ":" not in name:
+        near = get_close_matches(name, [entry.name for entry in registry], n=1, cutoff=0.8)
         hint = f"did you mean '{near[0]}'?" if near else INSPECTS
         raise InputError("rule", f"unknown name '{name}'", hint)
-    entry = REGISTRIES[kind][name]
+    entry = registry[name]
     said = [name, "", *(inspect.getdoc(entry.build) or "").splitlines(), ""]
     said += [
         f"  {p.name}" + (" (required)" if p.default is p.empty else f" = {_default(p.default)}")
@@ -148,14 +151,23 @@ def details(kind: str, name: str) -> list[str]:
     if entry.needs:
         said.append(f"needs: {entry.needs}")
     if kind == "defenses":
-        match _counter(entry):
-            case Counter(name=counter, because=because):
-                said.append(f"countered by {counter}: {because}")
-            case NoneKnown(reason=reason):
-                said.append(f"no counter is known: {reason}")
-            case None:
-                pass
+        said += _countered(entry)
     return [part for line in said for part in textwrap.wrap(line, WIDTH, subsequent_indent=_indent(line)) or [""]]
+
+
+def _countered(entry: Entry) -> list[str]:
+    """What an attacker who knows this defence does; nothing where it is none."""
+    from leakgauge.attacks.adaptive import Counter, counter_to_kind
+    from leakgauge.defenses import NoDefense
+    from leakgauge.registry import hints
+
+    made: Any = entry.build if inspect.isclass(entry.build) else hints(entry.build)["return"]
+    if made is NoDefense:
+        return []
+    found = counter_to_kind(made)
+    if isinstance(found, Counter):
+        return [f"countered by {found.name}: {found.because}"]
+    return [f"no counter is known: {found.reason}"]
 
 
 def _indent(line: str) -> str:
@@ -170,7 +182,7 @@ def show(kind: str, name: str | None = None, *, everything: bool = False) -> Non
         click.echo("\nWhat `auto` is made of: leakgauge list attacks --all")
     if name is None and kind == "defenses":
         private: dict[str, list[str]] = {}
-        for entry in DEFENSES:
+        for entry in registry_of(kind):
             private.setdefault(promise(entry), []).append(entry.name)
         units = "; ".join(f"{', '.join(names)} for one {unit}" for unit, names in private.items() if unit)
         said = f"ε: differentially private by itself ({units}); the others promise nothing alone."

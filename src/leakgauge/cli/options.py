@@ -1,0 +1,77 @@
+"""What several commands take, and how a result is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from leakgauge.errors import require
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+
+
+class AsInPlan(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
+    """A name, or what is written as in a plan: ``{name: {parameter: value}}``."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises `InputError` that names the option."""
+        from leakgauge.resolve import read_option
+
+        return read_option(value, _field(param)) if isinstance(value, str) else value
+
+
+class NewFile(click.Path):
+    """A file that can be written."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises `InputError` that names the option."""
+        path = Path(value)
+        require(path.absolute().parent.is_dir(), _field(param), f"no folder '{path.parent}'", "make it first")
+        require(not path.is_dir(), _field(param), f"'{path}' is a folder", "name a file")
+        return path
+
+
+def _field(param: click.Parameter | None) -> str:
+    if param is None:
+        return "option"
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+
+
+SPEC, NEW_FILE = AsInPlan(), NewFile()
+
+
+def to_json(words: str) -> Callable[[F], F]:
+    """The option ``--json``."""
+    return click.option("--json", "json_file", type=NEW_FILE, help=f"Also write {words} to FILE.")
+
+
+def with_workers(words: str, default: int = os.cpu_count() or 1) -> Callable[[F], F]:
+    """The option ``--workers``."""
+    shown: Any = True if default == 1 else "all cores"
+    return click.option("--workers", type=click.IntRange(min=1), default=default, show_default=shown, help=words)
+
+
+def into(folder: str) -> Callable[[F], F]:
+    """The option ``-o`` of a run that can be killed and run again."""
+    words = "Folder of results; run again to go on."
+    return click.option("-o", "--output", type=PATH, default=Path(folder), show_default=True, help=words)
+
+
+def write_json(file: Path | None, record: object) -> None:
+    """Writes a result whole, where it was asked for."""
+    from leakgauge.files import write_whole
+
+    if file is not None:
+        write_whole(file, json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

@@ -1,0 +1,128 @@
+"""What one update says about a batch: equations against unknowns, the numerical rank, and what is read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+
+from leakgauge.attacks.exact import Peeling
+from leakgauge.risk.hidden_inputs import HiddenInput, hidden_inputs, summary
+from leakgauge.risk.jacobian import Rank, update_rank
+from leakgauge.risk.layers import ModelCount, count_layers
+from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
+from leakgauge.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class Count:
+    """All that is counted of a model and a batch.
+
+    Attributes:
+        model: its name.
+        soft_labels: whether labels are soft and unknown.
+        counted, rank: equations against unknowns, and the numerical rank at the given examples.
+        replay: of the peeling; why it does not apply where it does not.
+        measures: what would close that channel.
+        hidden: layers and the batch up to which they give their inputs away.
+    """
+
+    model: str
+    batch: int
+    soft_labels: bool
+    counted: ModelCount
+    rank: Rank
+    replay: Replay | str
+    measures: tuple[Measure, ...]
+    hidden: tuple[HiddenInput, ...] = ()
+
+    @staticmethod
+    def of(
+        task: Task, batch: Batch, more: Callable[[], Batch], generator: torch.Generator, *, soft_labels: bool = False
+    ) -> Count:
+        """Counts at these examples.
+
+        Args:
+            more: gives further examples, for larger batches.
+        """
+        counted = count_layers(task, len(batch), soft_labels=soft_labels)
+        rank = update_rank(task, batch, generator, soft_labels=soft_labels, bound=counted.bound)
+        read = replay(task, batch, generator)
+        advice = isinstance(read, Replay) and read.read
+        tried = measures(task, batch, more(), generator.clone_state()) if advice else ()
+        return Count(task.name, len(batch), soft_labels, counted, rank, read, tried, hidden_inputs(task))
+
+    @property
+    def labels(self) -> str:
+        """What the server knows of them."""
+        return "soft, unknown" if self.soft_labels else "known"
+
+    def to_json(self) -> dict[str, object]:
+        """As the JSON file has it."""
+        counted, rank, read = self.counted, self.rank, isinstance(self.replay, Replay)
+        tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in self.measures]
+        exact = asdict(self.replay) | {"measures": tried} if isinstance(self.replay, Replay) else {"why": self.replay}
+        return {
+            "model": self.model,
+            "batch": self.batch,
+            "labels": self.labels,
+            "corrected": {
+                "enough": counted.bound == counted.unknowns,
+                "highest_rank": counted.bound,
+                "unknowns": counted.unknowns,
+            },
+            "rank": asdict(rank) | {"exact": rank.exact, "full": rank.full},
+            "layers": [asdict(layer) for layer in counted.layers],
+            "equations": counted.equations,
+            "unknowns": counted.unknowns,
+            "exact_reads": {"applies": read} | exact,
+            "hidden_inputs": [asdict(one) for one in self.hidden],
+            "follows": self.follows,
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """The ranks, the exact reads and the layers that give their inputs away, a line each."""
+        rank, read = self.rank, self.replay
+        ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
+        faint = "" if rank.conditioning is None else f", faintest {rank.conditioning:.1e} of the strongest"
+        said = [
+            f"highest rank by counting: {self.counted.bound} of {self.counted.unknowns}",
+            f"numerical rank: {ends} of {rank.unknowns} ({rank.how}{faint})",
+        ]
+        if isinstance(read, str):
+            said.append(f"exact reads by peeling: do not apply ({read})")
+        else:
+            at = "examples at these weights and examples"
+            said.append(f"exact reads by peeling: {read.read} of {read.examples} {at}, {read.alone} of them at once")
+            if 0 < read.examples - read.read <= Peeling().directions:
+                said.append("  (a search for sparse directions may read the few others)")
+            said += [f"  with {m.words}: {m.replay.read} of {m.replay.examples}" for m in self.measures]
+        return said + summary(self.hidden, self.batch)
+
+    @property
+    def follows(self) -> str:
+        """One sentence on what the numbers mean for the client."""
+        rank = self.rank
+        examples = "the example" if self.batch == 1 else f"the {self.batch} examples"
+        if rank.full:
+            return (
+                f"The update fixes {examples} to first order (rank {rank.low} of {rank.unknowns}): no other batch near "
+                "by gives the same update, so only noise, values that are not sent, or a hard search keep the data."
+            )
+        if rank.full is None:
+            return (
+                f"Open: the rank is between {rank.low} and {rank.high} of {rank.unknowns}, so the count shows neither "
+                f"that the update fixes {examples} nor that it does not; audit it."
+            )
+        free = rank.unknowns - rank.high
+        words = f"{free}" if rank.exact else f"at least {free}"
+        why = ", as the count says"
+        if rank.exact and rank.low < self.counted.bound:
+            why = ", more than the count says: equations repeat each other, or units are silent at this point"
+        return (
+            f"The update leaves {words} of {rank.unknowns} directions open to first order{why}: {examples} cannot be "
+            f"had from it exactly without prior knowledge, but it tells {rank.low} directions, and a picture may be "
+            "recognised from them."
+        )

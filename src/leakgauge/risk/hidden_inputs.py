@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from leakgauge.attacks.features.network import Network, Untraceable
-from leakgauge.attacks.features.reach import Centring, reaches
-from leakgauge.attacks.features.unfolding import overlap
+from leakgauge.attacks.features.inside import Centring, Inside
+from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 
 SHARED = 0.5
@@ -48,19 +45,17 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
     if task.data.is_text or task.stochastic:
         return ()
     try:
-        network = Network.of(task.to(torch.empty((), dtype=torch.float64)), 2)
-    except Untraceable:
+        layers = Inside.of(task, 2).layers
+    except FOREIGN:
         return ()
-    layers = [layer for layer in network.layers() if layer.weight in task.parameters and layer.unfolding.places > 1]
-    reach = reaches(network, layers, task.data, torch.Generator().manual_seed(0)) if layers else {}
     found = []
     for layer in layers:
-        seen = reach[layer.weight]
-        places, filters = int(seen.used.sum()), len(task.parameters[layer.weight])
-        spare = 1 if seen.centring is Centring.BATCH else 0
-        shared = overlap(layer.unfolding) >= SHARED * layer.unfolding.index.shape[1]
-        fits = min(filters + spare, layer.unfolding.columns - 1) // places if places else 0
-        found.append(HiddenInput(weight=layer.weight, filters=filters, places=places, largest=fits if shared else 0))
+        if layer.unfolding.places > 1:
+            places, filters = int(layer.used.sum()), len(task.parameters[layer.weight])
+            spare = 1 if layer.centring is Centring.BATCH else 0
+            shared = layer.unfolding.overlap >= SHARED * layer.unfolding.index.shape[1]
+            fits = min(filters + spare, layer.unfolding.columns - 1) // places if places and shared else 0
+            found.append(HiddenInput(weight=layer.weight, filters=filters, places=places, largest=fits))
     return tuple(found)
 
 

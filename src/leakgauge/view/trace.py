@@ -26,6 +26,8 @@ PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
 FEW = (5, 7, 11, 13, 3)
 """The same where the examples' values decide, so that the step must really run."""
+IN_PLACE = {"relu_", "leaky_relu_", "elu_", "hardtanh_", "silu_", "sigmoid_", "tanh_", "threshold_"}
+"""Activations that write over their argument."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,11 @@ class _Resized(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if operation(n) == "detach":  # how tensors are held for the way back; it must not hold up a derivative
             return self.env[cast(fx.Node, n.args[0])]
+        if operation(n) in IN_PLACE:  # what was there may be asked for as well
+            held = cast(fx.Node, n.args[0])
+            before, self.env[held] = self.env[held], self.env[held].clone()
+            found, self.env[held] = super().run_node(n), before
+            return found
         return super().run_node(n)
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:

@@ -48,7 +48,7 @@ def test_the_input_of_a_wide_convolution_is_read_to_scale(count, mode, norm, dim
     assert not isinstance(read, str), read
     truth = inside(module, inputs, mode, "second")
     assert len(read.maps) == count
-    if read.scaled:
+    if read.residual is not None:
         assert read.certified
         assert float(distances(read.maps, truth).max()) < 1e-4
     unit = lambda t: t / t.flatten(1).norm(dim=1).view(-1, 1, 1)  # noqa: E731
@@ -108,9 +108,9 @@ def test_nearly_equal_examples_are_not_certified():
         assert not read.certified or len(read.maps) < 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [13, *(pytest.param(k, marks=pytest.mark.slow) for k in range(60) if k != 13)])
 def test_what_is_certified_is_true(seed):
+    """Of seed 13 two examples are a thousandth apart, and rounding mixed them."""
     draw = torch.Generator().manual_seed(seed)
     pick = lambda *of: of[int(torch.randint(len(of), (1,), generator=draw))]  # noqa: E731
     torch.manual_seed(seed)
@@ -125,4 +125,4 @@ def test_what_is_certified_is_true(seed):
         if read.certified and read.layers[0].weight != "head.weight":
             truth = inside(module, inputs, mode, read.layers[0].weight.removesuffix(".weight"))
             gaps = torch.cdist(read.maps.flatten(1), truth.flatten(1)).amin(1) / read.maps.flatten(1).norm(dim=1)
-            assert float(gaps.max()) < max(1e-3, 100 * read.error)
+            assert float(gaps.max()) < max(1e-3, 20 * read.error)

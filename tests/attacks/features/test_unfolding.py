@@ -1,20 +1,29 @@
-"""The rows that a convolution multiplies, against torch's own."""
+"""The rows that a layer multiplies, found in the graph of its gradient, against torch's own layers."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from leakgauge.attacks.features.unfolding import convolution
+from leakgauge.attacks.features.inside import Inside
+from leakgauge.task import DataSpec, Task
 
-CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-@settings(max_examples=30, deadline=None)
+def behind(layer, shape, after=nn.Flatten(1)):
+    """The first layer of a network as its gradient has it."""
+    with torch.no_grad():
+        wide = after(layer(torch.zeros(1, *shape, dtype=torch.float64))).shape[1]
+    task = Task.of(nn.Sequential(layer, after, nn.Tanh(), nn.Linear(wide, 2)).double(), DataSpec(shape, 2))
+    return Inside.of(task, 3).layers[0]
+
+
+@settings(max_examples=15, deadline=None)
 @given(
     dims=st.integers(1, 3),
-    size=st.integers(4, 6),
+    size=st.integers(4, 5),
     kernel=st.integers(1, 3),
     stride=st.integers(1, 2),
     padding=st.integers(0, 2),
@@ -23,18 +32,28 @@ CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def test_rows_times_the_weight_are_the_convolution(dims, size, kernel, stride, padding, dilation):
     if dilation * (kernel - 1) >= size:
         return
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 3, *[size] * dims, generator=draw, dtype=torch.float64)
-    weight = torch.randn(4, 3, *[kernel] * dims, generator=draw, dtype=torch.float64)
-    every = ([n] * dims for n in (kernel, stride, padding, dilation))
-    unfolding = convolution([size] * dims, 3, *every)
-    made = unfolding.rows(x.flatten(2)) @ weight.flatten(2).transpose(1, 2).flatten(1).T
-    want = CONVOLUTIONS[dims](x, weight, stride=stride, padding=padding, dilation=dilation)
-    assert torch.allclose(made.transpose(1, 2), want.flatten(2), atol=1e-10)
+    shape = (3, *[size] * dims)
+    layer = CONVOLUTIONS[dims](3, 4, kernel, stride, padding, dilation, bias=False).double().requires_grad_()
+    found = behind(layer, shape)
+    x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    made = found.unfolding.rows(found.unfolding.of_hidden(x)) @ found.matrix(layer.weight.detach()).T
+    assert torch.allclose(made.transpose(1, 2), layer(x).flatten(2), atol=1e-10)
+    assert found.unfolding.channels == 3
+    assert torch.equal(found.hidden_of(found.unfolding.of_hidden(x)), x)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (12,)], ids=["a sequence", "one place"])
+def test_rows_of_a_linear_layer_are_what_it_is_given(shape):
+    layer = nn.Linear(shape[-1], 4).double()
+    found = behind(layer, shape)
+    x = torch.randn(2, *shape, dtype=torch.float64)
+    made = found.unfolding.rows(found.unfolding.of_hidden(x)) @ found.matrix(layer.weight.detach()).T + layer.bias
+    assert torch.allclose(made.flatten(1), layer(x).flatten(1), atol=1e-10)
+    assert found.unfolding.places == (shape[0] if len(shape) > 1 else 1)
 
 
 def test_maps_is_the_adjoint_of_rows():
-    unfolding = convolution([5, 4], 2, [3, 2], [2, 1], [1, 0], [1, 1])
+    unfolding = behind(nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 0)).double(), (2, 5, 4)).unfolding
     draw = torch.Generator().manual_seed(0)
     h = torch.randn(1, 2, 20, generator=draw, dtype=torch.float64)
     rows = torch.randn(1, unfolding.places, unfolding.columns, generator=draw, dtype=torch.float64)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -13,10 +14,11 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
 
-from leakgauge.attacks.features.network import Layer, Network
-from leakgauge.attacks.features.reach import Reach
-from leakgauge.attacks.features.read import HiddenRead, Noisy, whole_output
-from leakgauge.attacks.features.signals import Signals
+from leakgauge.attacks.features.hidden import HiddenTensors
+from leakgauge.attacks.features.inside import Inside, Layer
+from leakgauge.attacks.features.read import HiddenRead
+from leakgauge.attacks.features.signals import Known
+from leakgauge.view.trace import operation
 
 LARGEST = 4500
 """Unknowns of one channel that a dense system is solved for."""
@@ -26,77 +28,52 @@ DETERMINED = 1e-6
 gradients alone."""
 
 
-@dataclass(frozen=True)
-class Solved:
-    """One tensor that the descent came to.
-
-    Attributes:
-        weights: of the layers that read it.
-        residual: share of its equations that is left.
-        mended: entries whose zero was decided by the gradient of a shift.
-    """
-
-    weights: tuple[str, ...]
-    residual: float
-    mended: int
-
-
 @dataclass(eq=False)
 class Descent:
     """What is known of a network's hidden tensors and error signals, and how to know more.
 
     Attributes:
-        network: of the batch, in float64.
-        layers: its products.
-        gradients: of the weights.
-        shifts: the update's gradients of shifts.
-        reach: of the layers.
+        hidden: what was read of the update.
         error: estimated relative error of what is known.
         state: values and signals.
-        solved: in the order in which they came.
     """
 
-    network: Network
-    layers: Sequence[Layer]
-    gradients: Mapping[str, Noisy]
-    shifts: Mapping[str, Tensor]
-    reach: Mapping[str, Reach]
+    hidden: HiddenTensors
     error: float
-    state: Signals
-    solved: list[Solved] = field(default_factory=list)
+    state: Known
     _failed: dict[Node, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(
-        network: Network,
-        layers: Sequence[Layer],
-        gradients: Mapping[str, Noisy],
-        shifts: Mapping[str, Tensor],
-        reach: Mapping[str, Reach],
-        start: HiddenRead,
-    ) -> Descent:
+    def of(hidden: HiddenTensors, start: HiddenRead) -> Descent:
         """From one hidden tensor that was read to scale."""
-        made = Descent(network, layers, gradients, shifts, reach, start.error, Signals(network))
-        layer = start.layers[0]
+        inside = hidden.inside
+        made = Descent(hidden, start.error, Known(inside))
         for one in start.layers:
-            made.state.known[one.output] = whole_output(one, start.signals[one.weight], reach[one.weight], network)
+            made.state.sent[one.output] = inside.output_of(one, start.signals[one.weight])
             made.state.lifted(one.output)
-        made._keep(layer, start.raw, start.maps if start.sparse else None)
+        made._keep(start.layers[0], start.raw, start.maps if start.sparse else None)
         return made
+
+    @property
+    def inside(self) -> Inside:
+        """The network."""
+        return self.hidden.inside
 
     def run(self) -> None:
         """Solves for one tensor after the other, as long as the equations determine one."""
         while self._step():
             pass
 
-    def known(self, layer: Layer) -> bool:
-        """Whether what a layer reads is known."""
-        return layer.hidden in self.state.values
-
     def equations(self) -> list[tuple[Layer, Tensor]]:
         """Layers whose signals are known and whose inputs are not, with these signals [n, places, filters]."""
-        signals = {layer: self.state.at(layer.output) for layer in self.layers if not self.known(layer)}
-        return [(k, k.signals(signal, self.network.examples)) for k, signal in signals.items() if signal is not None]
+        found = []
+        for layer in self.inside.layers:
+            if layer.hidden in self.state.values or layer.weight not in self.hidden.gradients:
+                continue
+            signal = self.state.signal(layer.output)
+            if signal is not None:
+                found.append((layer, self.inside.signals(layer.product.terms[0].signal, layer.product, signal)))
+        return found
 
     def _step(self) -> bool:
         found = self.equations()
@@ -109,14 +86,13 @@ class Descent:
 
     def _solve(self, pairs: Sequence[tuple[Layer, Tensor]]) -> bool:
         first = pairs[0][0]
-        pixels, channels, count = first.unfolding.pixels, first.unfolding.channels, self.network.examples
+        pixels, channels, count = first.unfolding.pixels, first.unfolding.channels, self.inside.examples
         if pixels * count > LARGEST:
             return False
         blocks, sides = [], []
         for layer, signal in pairs:
-            gradient = self.gradients[layer.weight].matrix.reshape(
-                len(self.gradients[layer.weight].matrix), -1, channels
-            )
+            gradient = self.hidden.gradients[layer.weight].matrix
+            gradient = gradient.reshape(len(gradient), -1, channels)
             size = gradient.norm().clamp_min(1e-300)
             blocks.append(_design(layer, signal) / size)
             sides.append(gradient.flatten(0, 1) / size)
@@ -131,8 +107,7 @@ class Descent:
         maps, residual = system.dense() if alone else system.iterated(forward)
         if residual > max(1e-5, 20 * self.error):
             return False
-        mended = self._keep(first, maps.view(channels, count, pixels).transpose(0, 1))
-        self.solved.append(Solved(tuple(layer.weight for layer, _ in pairs), residual, mended))
+        self._keep(first, maps.view(channels, count, pixels).transpose(0, 1))
         return True
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
@@ -142,30 +117,41 @@ class Descent:
             bent = self.state.kink(node)
             if bent is None:
                 continue
-            (argument,) = self.network.operands(node)
+            (argument,) = self.inside.operands(node)
             others = [n for n in self.state.values if n is not node]
-            if self.network.between([*others, hidden], argument) or not self.network.between(others, argument):
+            if self.inside.open(argument, [*others, hidden]) or not self.inside.open(argument, others):
                 continue
             on = (value > 0).flatten() if bent.below == 0 else torch.ones(value.numel(), dtype=torch.bool)
             found.append((argument, on, bent.argument(value).flatten()[on]))
         return found
 
-    def _keep(self, layer: Layer, raw: Float[Tensor, "n c pixels"], clean: Tensor | None = None) -> int:
-        """Takes maps as what a layer reads, a ReLU's zeros as zeros; how many of these were decided by a shift."""
-        hidden, mended = layer.hidden, 0
-        shape, bent = self.network.shapes[hidden], self.state.kink(hidden)
-        full = layer.hidden_of(raw, shape)
+    def _keep(self, layer: Layer, raw: Float[Tensor, "n c pixels"], clean: Tensor | None = None) -> None:
+        """Takes maps as what a layer reads, a ReLU's zeros as zeros."""
+        hidden, full = layer.hidden, layer.hidden_of(raw)
+        bent = self.state.kink(hidden)
         if bent is not None and bent.below == 0:
             floor = 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max())))
-            on = layer.hidden_of(clean, shape) > 0 if clean is not None else full > floor
-            signal = self.state.at(hidden)
-            (argument,) = self.network.operands(hidden)
-            shift = None if signal is None else self.state.shift(argument)
-            if signal is not None and shift is not None and shift.name in self.shifts and shift.axis == 1:
-                on, mended = mend(full, on, signal, self.shifts[shift.name], floor, self.error)
+            on = layer.hidden_of(clean) > 0 if clean is not None else full > floor
+            told = self._passed(hidden)
+            if told is not None and full.ndim > 1 and len(told[1]) == full.shape[1]:
+                on, _ = mend(full, on, *told, floor, self.error)
             full = full.clamp_min(0) * on
         self.state.values[hidden] = full
-        return mended
+
+    def _passed(self, hidden: Node) -> tuple[Tensor, Tensor] | None:
+        """The signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those it passes."""
+        graph = self.inside.graph
+        for product in graph.products:
+            node = product.terms[0].signal.node
+            if product.activation is not None or product.weight not in self.hidden.shifts or len(product.terms) > 1:
+                continue
+            above = [n for n in node.all_input_nodes if n in graph.colours.behind]
+            masks = [graph.same[n] for n in node.all_input_nodes if n in graph.colours.data and n not in above]
+            if len(above) == 1 and masks == [graph.same[hidden]] and operation(node):
+                signal = self.state.signal(above[0])
+                if signal is not None:
+                    return signal, self.hidden.shifts[product.weight]
+        return None
 
 
 def mend(
@@ -234,7 +220,7 @@ class _System:
     def iterated(self, forward: Sequence[tuple[Node, Tensor, Tensor]], most: int = 300) -> tuple[Tensor, float]:
         """With the forward equations, by LSMR (Fong and Saunders, 2011), preconditioned by the gradients' own part."""
         channels, unknowns = self.side.shape[1], self.design.shape[1]
-        ask = self._asked(forward)
+        ask = partial(self._asked, forward)
         zero = torch.zeros(channels, unknowns, dtype=torch.float64)
         base = ask(zero)
         target = torch.cat([values for _, _, values in forward]) if forward else zero.new_zeros(0)
@@ -265,25 +251,13 @@ class _System:
         left = float(np.linalg.norm(operator.matvec(found) - right) / np.linalg.norm(right))
         return torch.from_numpy(found).view(channels, unknowns) @ turn.T, left
 
-    def _asked(self, forward: Sequence[tuple[Node, Tensor, Tensor]]) -> "_Ask":
-        return _Ask(self.descent, self.layer, forward)
-
-
-@dataclass(frozen=True, eq=False)
-class _Ask:
-    """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""
-
-    descent: Descent
-    layer: Layer
-    forward: Sequence[tuple[Node, Tensor, Tensor]]
-
-    def __call__(self, maps: Tensor) -> Tensor:
-        network, values = self.descent.network, self.descent.state.values
-        shape = network.shapes[self.layer.hidden]
-        given = self.layer.hidden_of(maps.view(len(maps), network.examples, -1).transpose(0, 1), shape)
+    def _asked(self, forward: Sequence[tuple[Node, Tensor, Tensor]], maps: Tensor) -> Tensor:
+        """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""
+        inside, values = self.descent.inside, self.descent.state.values
+        given = self.layer.hidden_of(maps.view(len(maps), inside.examples, -1).transpose(0, 1))
         out = [maps.new_zeros(0)]
-        for argument, on, _ in self.forward:
-            known = {n: t for n, t in values.items() if argument not in network.operands(n)}
-            (made,) = network.run({**known, self.layer.hidden: given}, [argument])
+        for argument, on, _ in forward:
+            known = {n: t for n, t in values.items() if argument not in inside.operands(n)}
+            (made,) = inside.run([argument], {**known, self.layer.hidden: given})
             out.append(made.flatten()[on])
         return torch.cat(out)

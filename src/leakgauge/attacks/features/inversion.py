@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.fx import Node
 
 from leakgauge.attacks.features.descent import Descent
-from leakgauge.attacks.features.network import Layer, Network
+from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.signals import Kink
 from leakgauge.attacks.matching import AnnealedAdam, NoPrior, Prior, TotalVariation
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.observation import Status
-from leakgauge.task import DataSpec
+from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
 
 ROUNDING = 1e-9
@@ -46,13 +46,13 @@ class Residuals:
     """Examples → relative differences to what is known of the network's inside.
 
     Attributes:
-        network: of the batch.
+        inside: the batch.
         terms: known values that still depend on the examples.
         held: values that are put in where they come up, beside the term's own.
         products: layers with their signals and their weight's gradient.
     """
 
-    network: Network
+    inside: Inside
     terms: tuple[KnownTerm, ...]
     held: dict[Node, Tensor]
     products: tuple[tuple[Layer, Tensor, Tensor], ...]
@@ -60,40 +60,45 @@ class Residuals:
     @staticmethod
     def of(descent: Descent) -> Residuals:
         """All that a descent knows in front of its deepest tensors."""
-        network, values = descent.network, descent.state.values
+        inside, values = descent.inside, descent.state.values
         terms = []
         for node, value in values.items():
             bent = descent.state.kink(node)
-            at = network.operands(node)[0] if bent is not None else node
-            if network.between([n for n in values if n is not node], at):
+            at = inside.operands(node)[0] if bent is not None else node
+            if inside.open(at, [n for n in values if n is not node]):
                 terms.append(KnownTerm(at, value, bent))
-        products = tuple(
-            (layer, signal, descent.gradients[layer.weight].matrix) for layer, signal in descent.equations()
-        )
-        return Residuals(network, tuple(terms), dict(values), products)
+        gradients = descent.hidden.gradients
+        products = tuple((layer, signal, gradients[layer.weight].matrix) for layer, signal in descent.equations())
+        return Residuals(inside, tuple(terms), dict(values), products)
 
     def to(self, dtype: torch.dtype) -> Residuals:
         """The same in another precision."""
         return Residuals(
-            self.network.to(dtype),
+            self.inside.to(dtype),
             tuple(KnownTerm(t.node, t.value.to(dtype), t.bent) for t in self.terms),
             {n: v.to(dtype) for n, v in self.held.items()},
             tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products),
         )
 
     @property
+    def shape(self) -> torch.Size:
+        """Of the examples."""
+        return torch.Size((self.inside.examples, *self.inside.task.data.shape))
+
+    @property
     def determined(self) -> bool:
         """Whether there are as many equations as unknowns, a ReLU's zeros not counted."""
         active = sum(int((t.value > 0).sum()) if t.bent is not None else t.value.numel() for t in self.terms)
         equations = active + sum(min(g.numel(), s.numel() * g.shape[1] // s.shape[2]) for _, s, g in self.products)
-        return equations >= self.network.shapes[self.network.inputs].numel()
+        return equations >= self.shape.numel()
 
     def __call__(self, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, " m"]:
         """All differences, each term relative to the size of what is known."""
-        network, parts = self.network, []
+        inside, parts = self.inside, []
         nodes = [t.node for t in self.terms] + [layer.hidden for layer, _, _ in self.products]
         # A term's own value is behind its argument; no other argument needs it that does not stand behind it.
-        made = network.run({network.inputs: inputs, **self._cut(nodes)}, nodes)
+        labels = torch.zeros(len(inputs), dtype=torch.long)
+        made = inside.run(nodes, self._cut(nodes), Batch(inputs, labels))
         for term, value in zip(self.terms, made, strict=False):
             gap = value - term.value
             if term.bent is not None:
@@ -102,7 +107,7 @@ class Residuals:
                     gap = torch.where(term.value > 0, gap, value.clamp_min(0))
             parts.append(gap.flatten() / term.value.norm())
         for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=True):
-            rows = layer.unfolding.rows(layer.maps(hidden, network.examples)).flatten(0, 1)
+            rows = layer.unfolding.rows(layer.unfolding.of_hidden(hidden)).flatten(0, 1)
             parts.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
         return torch.cat(parts)
 
@@ -153,7 +158,7 @@ class FeatureInversion:
     ) -> Inverted:
         """From grey, within the meter's budget."""
         single = residuals.to(torch.float32)
-        shape = residuals.network.shapes[residuals.network.inputs]
+        shape = residuals.shape
         image = data.is_image
         prior: Prior = TotalVariation(self.weight) if image else NoPrior()
 

@@ -79,10 +79,12 @@ def null_space(
     cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
     weight, seen = cover.clamp_min(1).rsqrt(), cover > 0
     shape = (first.channels, first.pixels)
-    if first.pixels == 1:  # one row an example: the row space itself
+    if first.places == 1 and bool(seen.all()):  # one row an example: the row space itself
         basis = spaces[0].basis
         return (
-            NullSpace(basis[:, :, None], basis.new_full((len(basis),), noise**2), 1.0) if len(basis) <= most else None
+            NullSpace(first.maps(basis[:, None]), basis.new_full((len(basis),), noise**2), 1.0)
+            if len(basis) <= most
+            else None
         )
 
     def outside(block: Block) -> Block:

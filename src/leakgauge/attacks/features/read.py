@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.fx import Node
 
 from leakgauge.attacks.features.demixing import unmixed
-from leakgauge.attacks.features.network import Layer, Network
-from leakgauge.attacks.features.null_space import NullSpace, SpanOfRows, null_space
-from leakgauge.attacks.features.reach import Centring, Reach
+from leakgauge.attacks.features.inside import Centring, Inside, Layer
+from leakgauge.attacks.features.null_space import SpanOfRows, null_space
 from leakgauge.attacks.features.scale import MapFactors, by_mean_row, by_shift, signals_of
-from leakgauge.attacks.features.signals import Signals, kink
+from leakgauge.attacks.features.signals import Known
 
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
@@ -44,55 +43,54 @@ class HiddenRead:
     """A hidden tensor of each example that a layer showed.
 
     Attributes:
-        hidden: the node.
         layers: that read it, and of which it was read.
-        maps: to scale where `scaled`; zeros of a ReLU are exactly zero.
+        maps: to scale where a `residual` says so; zeros of a ReLU are exactly zero.
         raw: the same before that.
         signals: at the layers' outputs, by weight, at the places that are used; with `maps` they make the gradient.
         error: estimated relative error of the maps.
-        residual: of the shift's gradient, where it set the scale.
-        mean_residual: of the mean row, where that set the relative scale.
-        scaled: whether the scale is known.
+        residual: of the shift's gradient, where one set the scale.
         sparse: whether zeros of a ReLU were seen.
         told: whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing.
     """
 
-    hidden: Node
     layers: tuple[Layer, ...]
     maps: Float[Tensor, "k c pixels"]
     raw: Float[Tensor, "k c pixels"]
     signals: Mapping[str, Float[Tensor, "k places filters"]]
     error: float
     residual: float | None
-    mean_residual: float | None
-    scaled: bool
     sparse: bool
     told: bool
+
+    @property
+    def hidden(self) -> Node:
+        """The node."""
+        return self.layers[0].hidden
 
     @property
     def certified(self) -> bool:
         """Whether a shift's gradient, which no step of the read has used, agrees, and zeros tell the maps apart."""
         limit = min(max(CERTAIN, 30 * self.error), 2e-3)
-        return self.told and self.scaled and self.residual is not None and self.residual < limit
+        return self.told and self.error < EXACT and self.residual is not None and self.residual < limit
 
 
 TOLD = 0.05
 """Least share of the pixels that hold a map's zeros, where several are told apart."""
 
+EXACT = 1e-3
+"""Most error of what is certified."""
+
 CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
 
 
-def row_space(
-    layer: Layer, gradient: Noisy, reach: Reach, *, most: int, steps: int | None = 1
-) -> tuple[SpanOfRows, float] | str:
+def row_space(layer: Layer, gradient: Noisy, *, most: int) -> tuple[SpanOfRows, float] | str:
     """The space of a layer's rows and the share by which errors may turn it, or the condition that fails.
 
     Args:
         most: examples that the update holds at most.
-        steps: gradients that it sums; `None` where that is not known.
     """
-    unfolding = layer.unfolding.only(reach.used)
+    unfolding = layer.unfolding.only(layer.used)
     places, (filters, columns) = unfolding.places, gradient.matrix.shape
     values, basis = _rows_of(gradient.matrix)
     rank = int((values > gradient.faintest).sum())
@@ -102,14 +100,13 @@ def row_space(
         return f"{filters} filters are fewer than its {places} places"
     if rank >= columns:
         return f"its {columns} columns are all in use"
-    lost = {Centring.NONE: 0, Centring.BATCH: steps or 1, Centring.EXAMPLE: most}[reach.centring]
+    lost = {Centring.NONE: 0, Centring.BATCH: 1, Centring.EXAMPLE: most}[layer.centring]
     if rank >= filters and rank != places * most - lost:
         return f"{filters} filters are fewer than {places} places × {most} examples"
-    known = steps is not None and reach.centring is not Centring.EXAMPLE
-    if known and (rank + lost) % places:
+    if layer.centring is not Centring.EXAMPLE and (rank + lost) % places:
         return f"rank {rank} of {places} places × {most} examples: signals are too faint, repeated or dead"
     turned = gradient.faintest / float(values[rank - 1])
-    return SpanOfRows(unfolding, basis[:rank], reach.centring is not Centring.NONE), turned
+    return SpanOfRows(unfolding, basis[:rank], layer.centring is not Centring.NONE), turned
 
 
 def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
@@ -128,25 +125,22 @@ def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
 def read_hidden(
     layers: Sequence[Layer],
     gradients: Mapping[str, Noisy],
-    reach: Mapping[str, Reach],
-    network: Network,
+    inside: Inside,
     generator: torch.Generator,
     *,
-    most: int,
     shifts: Mapping[str, Tensor],
 ) -> HiddenRead | str:
     """The hidden tensor that some layers read, or the condition that fails.
 
     Args:
         layers: that read one node.
-        most: examples in the update.
         shifts: the update's gradients of shifts.
     """
     spaces: list[SpanOfRows] = []
     read: list[Layer] = []
-    turned, why = 0.0, ""
+    turned, why, most = 0.0, "", inside.examples
     for layer in layers:
-        found = row_space(layer, gradients[layer.weight], reach[layer.weight], most=most)
+        found = row_space(layer, gradients[layer.weight], most=most)
         if isinstance(found, str):
             why = why or found
             continue
@@ -160,27 +154,15 @@ def read_hidden(
     null = null_space(spaces, most, generator, noise=turned)
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
-    return _unmixed_read(tuple(read), spaces, null, gradients, reach, network, generator, shifts)
-
-
-def _unmixed_read(
-    layers: tuple[Layer, ...],
-    spaces: Sequence[SpanOfRows],
-    null: NullSpace,
-    gradients: Mapping[str, Noisy],
-    reach: Mapping[str, Reach],
-    network: Network,
-    generator: torch.Generator,
-    shifts: Mapping[str, Tensor],
-) -> HiddenRead | str:
-    count, hidden = len(null.maps), layers[0].hidden
-    shape = null.maps.shape[1:]
+    count, (first, *_) = len(null.maps), read
     made = unmixed(null.maps.flatten(1), generator, noise=null.error)
     if len(made.maps) < count:
         return f"of {count} maps that it holds only {len(made.maps)} come apart by their zeros"
-    maps = made.maps.view(count, *shape)
+    maps = made.maps.view(count, *null.maps.shape[1:])
+    apart = torch.linalg.svdvals(made.maps / made.maps.norm(dim=1, keepdim=True))[-1]
+    error = min(null.error / max(float(apart), 1e-300), 1.0)  # in a span of nearly equal maps, mixtures are near too
     floor = (3 * made.floor * made.maps.amax(1)).view(-1, 1, 1)
-    bent = kink(network, hidden)
+    bent = Known(inside).kink(first.hidden)
     sparse = bent is not None and bent.below == 0
     if sparse and float((-maps).amax((1, 2)).div(maps.amax((1, 2))).max()) > max(1e-3, 100 * null.error):
         return "a map has negative entries, behind a ReLU"
@@ -188,7 +170,7 @@ def _unmixed_read(
     if sparse:
         maps = maps * (maps > floor)
     mean: MapFactors | None = None
-    if reach[layers[0].weight].centring is Centring.BATCH:
+    if first.centring is Centring.BATCH:
         mean = by_mean_row(spaces, maps)
         maps = maps * mean.factors.view(-1, 1, 1)
         if mean.residual > max(1e-3, 100 * null.error):
@@ -196,24 +178,20 @@ def _unmixed_read(
     maps = maps / maps.flatten(1).norm(dim=1).mean()
     raw = raw * (maps.sum((1, 2)) / (raw * (raw > floor) if sparse else raw).sum((1, 2))).view(-1, 1, 1)
     signals = {
-        layer.weight: _signals(space, maps, gradients[layer.weight].matrix, reach[layer.weight].centring)
-        for layer, space in zip(layers, spaces, strict=True)
+        layer.weight: _signals(space, maps, gradients[layer.weight].matrix, layer.centring)
+        for layer, space in zip(read, spaces, strict=True)
     }
-    found = _scaled(layers, maps, signals, reach, network, shifts, together=mean is not None)
-    factors = torch.ones(count, dtype=torch.float64) if found is None else found.factors
-    if found is not None and sparse and not bool((factors > 0).all()):
-        found = None
-        factors = torch.ones_like(factors)
+    scale = _scaled(read, maps, signals, inside, shifts, together=mean is not None)
+    if scale is not None and sparse and not bool((scale.factors > 0).all()):
+        scale = None
+    factors = (torch.ones(count, dtype=torch.float64) if scale is None else scale.factors).view(-1, 1, 1)
     return HiddenRead(
-        hidden,
-        layers,
-        maps * factors.view(-1, 1, 1),
-        raw * factors.view(-1, 1, 1),
-        {name: signal / factors.view(-1, 1, 1) for name, signal in signals.items()},
-        null.error,
-        None if found is None else found.residual,
-        None if mean is None else mean.residual,
-        found is not None,
+        tuple(read),
+        maps * factors,
+        raw * factors,
+        {name: signal / factors for name, signal in signals.items()},
+        error,
+        None if scale is None else scale.residual,
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
     )
@@ -230,67 +208,28 @@ def _signals(
     return signals_of(rows, gradient)
 
 
-def whole_output(
-    layer: Layer, signals: Float[Tensor, "k places filters"], reach: Reach, network: Network
-) -> Float[Tensor, "k ..."]:
-    """Signals at the used places as the gradient of the layer's output."""
-    full = signals.new_zeros(len(signals), layer.unfolding.places, signals.shape[2])
-    full[:, reach.used] = signals
-    shape = network.shapes[layer.output]
-    rows = len(signals) * shape[0] // network.examples
-    return layer.output_of(full, torch.Size((rows, *shape[1:])))
-
-
 def _scaled(
     layers: Sequence[Layer],
     maps: Float[Tensor, "k c pixels"],
     signals: Mapping[str, Tensor],
-    reach: Mapping[str, Reach],
-    network: Network,
+    inside: Inside,
     shifts: Mapping[str, Tensor],
     *,
     together: bool,
 ) -> MapFactors | None:
-    """MapFactors by the shift behind a layer, else by the one in front of the hidden tensor."""
+    """Factors by the shift of which the signals know most: behind a layer, or in front of the hidden tensor."""
+    if len(maps) != inside.examples:
+        return None
+    known = Known(inside, {layers[0].hidden: layers[0].hidden_of(maps)})
     best: MapFactors | None = None
-    for sums, shift in _shift_sums(layers, maps, signals, reach, network, shifts):
-        if together:
-            found = by_shift(sums.sum(0, keepdim=True), shift)
-            found = None if found is None else MapFactors(found.factors.expand(len(maps)), found.residual)
-        else:
-            found = by_shift(sums, shift)
+    for layer in layers:
+        known.sent[layer.output] = inside.output_of(layer, signals[layer.weight])
+    for layer in layers:
+        known.lifted(layer.output)
+    for name, sums in known.shifts(set(shifts)):
+        found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
         if found is not None and (best is None or found.residual < best.residual):
             best = found
+    if best is not None and together:
+        best = MapFactors(best.factors.expand(len(maps)), best.residual)
     return best
-
-
-def _shift_sums(
-    layers: Sequence[Layer],
-    maps: Float[Tensor, "k c pixels"],
-    signals: Mapping[str, Tensor],
-    reach: Mapping[str, Reach],
-    network: Network,
-    shifts: Mapping[str, Tensor],
-) -> list[tuple[Tensor, Tensor]]:
-    """What the signals of each map say of shifts that the update holds."""
-    if len(maps) != network.examples:
-        return []
-    state = Signals(network, {layers[0].hidden: layers[0].hidden_of(maps, network.shapes[layers[0].hidden])})
-    for layer in layers:
-        state.known[layer.output] = whole_output(layer, signals[layer.weight], reach[layer.weight], network)
-    pairs = []
-    for layer in layers:
-        if layer.bias is not None and layer.bias in shifts:
-            pairs.append((signals[layer.weight].sum(1), shifts[layer.bias]))
-        state.lifted(layer.output)
-    asked = [node for node in state.known if node not in {layer.output for layer in layers}]
-    hidden = layers[0].hidden
-    if state.kink(hidden) is not None and state.at(hidden) is not None:
-        (argument,) = network.operands(hidden)
-        if state.at(argument) is not None:
-            asked.append(argument)
-    for node in asked:
-        shift = state.shift(node)
-        if shift is not None and shift.name in shifts:
-            pairs.append((shift.sums(state.known[node]), shifts[shift.name]))
-    return pairs

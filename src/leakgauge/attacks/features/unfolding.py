@@ -20,11 +20,33 @@ class Unfolding:
         index: pixel of each offset of each place; `pixels` itself stands for padding, which is zero.
         pixels: of the map.
         channels: of the map.
+        last: whether the hidden tensor has its channels behind its pixels; so do then the layer's columns.
     """
 
     index: Int[Tensor, "places offsets"]
     pixels: int
     channels: int
+    last: bool = False
+
+    @staticmethod
+    def of(entries: Int[Tensor, "places columns"], shape: Sequence[int]) -> Unfolding:
+        """From the entry of a hidden tensor of that shape that each column of each place is; −1 for padding.
+
+        Channels are the first axis, or the last one, of which all columns of an offset see one pixel.
+        """
+        places, columns = entries.shape
+        size = math.prod(shape)
+        for channels, last in ((shape[0], False), (shape[-1], True)):
+            if columns % channels:
+                continue
+            offsets, pixels = columns // channels, size // channels
+            split = entries.view(places, offsets, channels) if last else entries.view(places, channels, -1).mT
+            seen, step = split[..., 0], 1 if last else pixels
+            every = torch.where(seen[..., None] < 0, -1, seen[..., None] + step * torch.arange(channels))
+            pixel = seen // channels if last else seen
+            if torch.equal(split, every) and bool((pixel < pixels).all()):
+                return Unfolding(torch.where(seen < 0, pixels, pixel), pixels, channels, last)
+        return Unfolding(torch.where(entries < 0, size, entries), size, 1)
 
     @property
     def places(self) -> int:
@@ -42,9 +64,19 @@ class Unfolding:
         seen = torch.bincount(self.index.flatten(), minlength=self.pixels + 1)
         return seen[: self.pixels].double()
 
+    @property
+    def overlap(self) -> int:
+        """Most offsets that two neighbouring places share: without any, rows say nothing of each other."""
+        near = itertools.pairwise(set(row) for row in self.index.tolist())
+        return max((len((a & b) - {self.pixels}) for a, b in near), default=0)
+
     def only(self, used: Tensor) -> Unfolding:
         """The same layer at some of its places."""
-        return Unfolding(self.index[used], self.pixels, self.channels)
+        return Unfolding(self.index[used], self.pixels, self.channels, self.last)
+
+    def matrix(self, gradient: Float[Tensor, "filters columns"]) -> Float[Tensor, "filters columns"]:
+        """A layer's gradient with its columns in the order of `rows`."""
+        return gradient if self.last else gradient.view(len(gradient), self.channels, -1).transpose(1, 2).flatten(1)
 
     def rows(self, maps: Float[Tensor, "n c pixels"]) -> Float[Tensor, "n places columns"]:
         """What the layer multiplies, offsets before channels."""
@@ -57,36 +89,12 @@ class Unfolding:
         out.index_add_(1, self.index.flatten(), rows.reshape(len(rows), -1, self.channels))
         return out[:, : self.pixels].transpose(1, 2)
 
+    def of_hidden(self, hidden: Float[Tensor, "n *shape"]) -> Float[Tensor, "n c pixels"]:
+        """A hidden tensor as maps."""
+        if self.last:
+            return hidden.reshape(len(hidden), self.pixels, self.channels).transpose(1, 2)
+        return hidden.reshape(len(hidden), self.channels, self.pixels)
 
-def convolution(
-    size: Sequence[int],
-    channels: int,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> Unfolding:
-    """The unfolding of a convolution with zero padding, in any number of dimensions, over a map of spatial `size`."""
-    whole = tuple(size)
-    axes = []
-    for long, k, s, p, d in zip(whole, kernel, stride, padding, dilation, strict=True):
-        starts = torch.arange((long + 2 * p - d * (k - 1) - 1) // s + 1) * s - p
-        axes.append(starts[:, None] + torch.arange(k) * d)
-    dims = len(whole)
-    index = torch.zeros((*(len(a) for a in axes), *kernel), dtype=torch.long)
-    outside = torch.zeros(index.shape, dtype=torch.bool)
-    for axis, at in enumerate(axes):
-        shape = [1] * (2 * dims)
-        shape[axis], shape[dims + axis] = at.shape
-        at = at.view(shape)
-        index = index + at * math.prod(whole[axis + 1 :])
-        outside = outside | (at < 0) | (at >= whole[axis])
-    index = index.masked_fill(outside, math.prod(whole))
-    return Unfolding(index.reshape(math.prod(index.shape[:dims]), -1), math.prod(whole), channels)
-
-
-def overlap(unfolding: Unfolding) -> int:
-    """Most offsets that two places share: without any, rows say nothing of each other."""
-    seen = [set(row) for row in unfolding.index.tolist()]
-    near = itertools.pairwise(seen)
-    return max((len((a & b) - {unfolding.pixels}) for a, b in near), default=0)
+    def hidden(self, maps: Float[Tensor, "n c pixels"], shape: Sequence[int]) -> Float[Tensor, "n *shape"]:
+        """`of_hidden` back."""
+        return (maps.transpose(1, 2) if self.last else maps).reshape(len(maps), *shape)

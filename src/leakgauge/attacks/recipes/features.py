@@ -9,16 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
-from leakgauge.attacks.features.network import Untraceable
 from leakgauge.attacks.features.read import HiddenRead
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
@@ -58,11 +57,10 @@ class Features(SearchingAttack):
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if observation.task.stochastic or observation.task.data.is_text:
             return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
-        gradient = single_gradient(observation)
         try:
-            hidden = read_all(observation, count, generator, gradient)
-        except Untraceable as error:
-            return Reconstruction.not_applicable(f"the forward pass is no graph: {error}")
+            hidden = read_all(observation, count, generator)
+        except FOREIGN as error:
+            return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
         features = tuple(
             KnownFeatures(read.layers[0].weight, read.maps, read.error, read.certified) for read in hidden.reads
         )
@@ -72,7 +70,7 @@ class Features(SearchingAttack):
         words = described(features, count)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
         starts = [read for read in hidden.reads if read.certified and len(read.maps) == count]
-        if gradient is None or not starts or meter.over(1) is not None:
+        if not hidden.single or not starts or meter.over(1) is not None:
             return bare
         residuals = Residuals.of(deepest(hidden, starts))
         if not residuals.determined:
@@ -131,7 +129,7 @@ def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
     """The descent from the most exact read, or from the one nearest to the examples where that leads further."""
 
     def descended(start: HiddenRead) -> Descent:
-        made = Descent.of(hidden.network, hidden.layers, hidden.gradients, hidden.shifts, hidden.reach, start)
+        made = Descent.of(hidden, start)
         made.run()
         return made
 
@@ -141,13 +139,16 @@ def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
 
 def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:
     """The class that each example's signal at the logits pulls up, by least squares; `None` where it is not told."""
-    network = hidden.network
-    head = next((layer for layer in hidden.layers if layer.output is network.logits), None)
-    if head is None or not head.sequence or head.unfolding.places != 1:
+    inside = hidden.inside
+    graph, head = inside.graph, inside.layers[-1] if inside.layers else None
+    logits = graph.trace.outputs
+    if head is None or logits is None or head.unfolding.places != 1 or head.weight not in hidden.gradients:
+        return None
+    if graph.same[graph.bases.get(logits, logits)] is not graph.same[graph.bases.get(head.hidden, head.hidden)]:
         return None
     with torch.no_grad():
-        (features,) = network.run({network.inputs: inputs}, [head.hidden])
-    rows = head.unfolding.rows(head.maps(features, network.examples))
+        (features,) = inside.run([head.hidden], {}, Batch(inputs, torch.zeros(len(inputs), dtype=torch.long)))
+    rows = head.unfolding.rows(head.unfolding.of_hidden(features))
     if len(rows) > rows.shape[2]:
         return None
     return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)

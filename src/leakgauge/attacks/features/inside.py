@@ -1,0 +1,207 @@
+"""A network's layers as their gradients have them, and values inside it where others are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.fx import Node
+
+from leakgauge.attacks.features.unfolding import Unfolding
+from leakgauge.batch import Batch
+from leakgauge.task import Task
+from leakgauge.view.axes import Atom, cut, shape_of
+from leakgauge.view.graph import Graph, OuterSum, traced
+from leakgauge.view.products import Operand
+from leakgauge.view.trace import operation, probe
+
+
+class Centring(Enum):
+    """Over which rows each filter's signals sum to nothing, by a normalisation behind the layer."""
+
+    NONE = "none"
+    BATCH = "batch"
+    EXAMPLE = "example"
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A weight whose gradient is one sum of outer products of error signals with rows of a hidden tensor.
+
+    Attributes:
+        weight: its name in the update.
+        product: in the graph.
+        unfolding: from the hidden tensor to its rows.
+        used: places that some error signal can reach.
+        centring: of the signals.
+    """
+
+    weight: str
+    product: OuterSum
+    unfolding: Unfolding
+    used: Bool[Tensor, " places"]
+    centring: Centring
+
+    @property
+    def hidden(self) -> Node:
+        """What it reads."""
+        assert self.product.activation is not None
+        return self.product.activation.node
+
+    @property
+    def output(self) -> Node:
+        """The error signals at what it answers."""
+        return self.product.terms[0].signal.node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the hidden tensor of one example."""
+        return shape_of(self.hidden)[1:]
+
+    def matrix(self, gradient: Tensor) -> Float[Tensor, "filters columns"]:
+        """The weight's gradient, a row a filter, columns in the order of the unfolding."""
+        return self.unfolding.matrix(self.product.matrices(gradient)[0])
+
+    def hidden_of(self, maps: Float[Tensor, "n c pixels"]) -> Tensor:
+        """Maps as the hidden tensor."""
+        return self.unfolding.hidden(maps, self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """The graph of a batch's gradient.
+
+    Attributes:
+        task: its parameters give the precision.
+        examples: in the batch.
+        layers: in the order in which they run.
+    """
+
+    graph: Graph
+    task: Task
+    examples: int
+    layers: tuple[Layer, ...]
+
+    @staticmethod
+    def of(task: Task, examples: int) -> Inside:
+        """In float64. Raises as `traced` does."""
+        bare = Inside(traced(task), task.to(torch.empty((), dtype=torch.float64)), examples, ())
+        unclear = {name for name, _ in bare.graph.unexplained}
+        own = [p for p in bare.graph.products if p.weight not in unclear and _readable(p)]
+        order = {node: k for k, node in enumerate(bare.graph.trace.code.graph.nodes)}
+        own.sort(key=lambda p: [order[o.node] for t in p.terms for o in (t.activation,) if o is not None])
+        sent = replace(bare, examples=2).run([p.terms[0].signal.node for p in own], {}, probe(bare.task, 2))
+        found = [bare._layer(p, signal) for p, signal in zip(own, sent, strict=True)]
+        return replace(bare, layers=tuple(one for one in found if one is not None))
+
+    def to(self, dtype: torch.dtype) -> Inside:
+        """The same in another precision."""
+        return replace(self, task=self.task.to(torch.empty((), dtype=dtype)))
+
+    @property
+    def inputs(self) -> Node:
+        """The raw examples."""
+        return self.graph.trace.nodes["inputs"]
+
+    def run(self, wanted: Sequence[Node], given: Mapping[Node, Tensor], batch: Batch | None = None) -> list[Tensor]:
+        """Values of nodes where some are given; what needs the examples is of `batch`, or of random ones."""
+        batch = probe(self.task, self.examples) if batch is None else batch
+        return self.graph.trace.evaluate(list(wanted), self.task, batch, given=given)
+
+    def open(self, node: Node, given: Iterable[Node]) -> bool:
+        """Whether a node depends on the examples otherwise than through those that are given."""
+        colours, seen, todo = self.graph.colours, set(given), [node]
+        leaves = (self.inputs, self.graph.trace.nodes["labels"])
+        while todo:
+            at = todo.pop()
+            if at in leaves:
+                return True
+            if at in seen or (at not in colours.data and at not in colours.behind):
+                continue
+            seen.add(at)
+            below = at.args[0] if at.args else None
+            first = isinstance(below, Node) and operation(at) == "getitem" and at.args[1] == 0
+            if isinstance(below, Node) and first and operation(below) == "convolution_backward":
+                todo += [n for k, n in enumerate(below.args) if isinstance(n, Node) and k != 1]  # not what was read
+            elif operation(at) not in _SHAPES:
+                todo += at.all_input_nodes
+        return False
+
+    def operands(self, node: Node) -> list[Node]:
+        """What a node of the forward pass is made of, of what depends on the examples."""
+        return [n for n in node.all_input_nodes if n in self.graph.colours.data]
+
+    def value_shape(self, node: Node) -> tuple[int, ...]:
+        """Of a node's value, for so many examples."""
+        return tuple(self._sized(s) for s in shape_of(node))
+
+    def signals(self, operand: Operand, product: OuterSum, value: Tensor) -> Float[Tensor, "n places filters"]:
+        """Error signals of a product, a row an example and place."""
+        rows, outputs = _axes(product, operand)
+        found = operand.matrix(value, (*rows, *outputs), self._sized)
+        return found.reshape(self.examples, -1, math.prod(a.length for a in outputs))
+
+    def output_of(self, layer: Layer, signals: Float[Tensor, "n used filters"]) -> Tensor:
+        """Signals at the used places as a value of the layer's output."""
+        operand = layer.product.terms[0].signal
+        rows, outputs = _axes(layer.product, operand)
+        own = [a for axis in cut(operand.dims) for a in axis]
+        order = [*rows, *outputs]
+        full = signals.new_zeros(len(signals), len(layer.used), signals.shape[2])
+        full[:, layer.used] = signals
+        split = full.reshape([self._sized(a.length) for a in order]).permute([order.index(a) for a in own])
+        return split.reshape(self.value_shape(layer.output))
+
+    def _sized(self, length: int) -> int:
+        traced = self.graph.trace.examples
+        return length if length % traced else length // traced * self.examples
+
+    def _layer(self, product: OuterSum, signal: Tensor) -> Layer | None:
+        one, two = replace(self, examples=1), replace(self, examples=2)
+        term = product.terms[0]
+        assert term.activation is not None
+        assert product.weight is not None
+        shape = shape_of(term.activation.node)
+        rows, _ = _axes(product, term.signal)
+        inputs = [a for a, kind in term.kinds if kind == "activation"]
+        if not shape or shape[0] != self.graph.trace.examples or not rows or rows[0].length % shape[0]:
+            return None
+        if set(rows) | set(inputs) != {a for axis in cut(term.activation.dims) for a in axis}:
+            return None
+        counted = torch.arange(1, math.prod(shape[1:]) + 1, dtype=torch.float64).view(1, *shape[1:])
+        entries = term.activation.matrix(counted, (*rows, *inputs), one._sized).reshape(-1, product.shape[2])
+        sent = two.signals(term.signal, product, signal)
+        size = sent.abs().sum((0, 1)).clamp_min(1e-300)
+        centring = Centring.NONE
+        if float((sent.sum((0, 1)).abs() / size).max()) < 1e-6:
+            alone = (sent.sum(1).abs() / sent.abs().sum(1).clamp_min(1e-300)).max()
+            centring = Centring.EXAMPLE if float(alone) < 1e-6 else Centring.BATCH
+        unfolding = Unfolding.of(entries.long() - 1, shape[1:])
+        return Layer(product.weight, product, unfolding, sent.abs().amax((0, 2)) > 0, centring)
+
+
+_SHAPES = {"new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like"}
+
+
+def _readable(product: OuterSum) -> bool:
+    term = product.terms[0]
+    return (
+        product.weight is not None
+        and len(product.terms) == 1
+        and term.activation is not None
+        and not term.activation.hot
+        and term.signal.windows is None
+        and product.shape[0] == 1
+    )
+
+
+def _axes(product: OuterSum, signal: Operand) -> tuple[list[Atom], list[Atom]]:
+    """Axes of examples and places, and those of the filters."""
+    kinds = dict(product.terms[0].kinds)
+    rows = [a for axis in cut(signal.dims) for a in axis if a not in kinds]
+    return rows, [a for a, kind in product.terms[0].kinds if kind == "signal"]

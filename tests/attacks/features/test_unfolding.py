@@ -12,8 +12,9 @@ from leakgauge.task import DataSpec, Task
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-def behind(layer, shape, after=nn.Flatten(1)):
+def behind(layer, shape):
     """The first layer of a network as its gradient has it."""
+    after = nn.Flatten(1)
     with torch.no_grad():
         wide = after(layer(torch.zeros(1, *shape, dtype=torch.float64))).shape[1]
     task = Task.of(nn.Sequential(layer, after, nn.Tanh(), nn.Linear(wide, 2)).double(), DataSpec(shape, 2))

@@ -17,7 +17,7 @@ from torch.fx import Node
 from leakgauge.attacks.features.hidden import HiddenTensors
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import HiddenRead
-from leakgauge.attacks.features.signals import Known
+from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.view.trace import operation
 
 LARGEST = 4500
@@ -40,14 +40,14 @@ class Descent:
 
     hidden: HiddenTensors
     error: float
-    state: Known
+    state: KnownInside
     _failed: dict[Node, int] = field(default_factory=dict)
 
     @staticmethod
     def of(hidden: HiddenTensors, start: HiddenRead) -> Descent:
         """From one hidden tensor that was read to scale."""
         inside = hidden.inside
-        made = Descent(hidden, start.error, Known(inside))
+        made = Descent(hidden, start.error, KnownInside(inside))
         for one in start.layers:
             made.state.sent[one.output] = inside.output_of(one, start.signals[one.weight])
             made.state.lifted(one.output)
@@ -111,7 +111,7 @@ class Descent:
         return True
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
-        """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
+        """KnownInside tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
         found, hidden = [], layer.hidden
         for node, value in self.state.values.items():
             bent = self.state.kink(node)
@@ -143,14 +143,15 @@ class Descent:
         graph = self.inside.graph
         for product in graph.products:
             node = product.terms[0].signal.node
-            if product.activation is not None or product.weight not in self.hidden.shifts or len(product.terms) > 1:
+            shift = self.hidden.shifts.get(product.weight or "")
+            if product.activation is not None or shift is None or len(product.terms) > 1:
                 continue
             above = [n for n in node.all_input_nodes if n in graph.colours.behind]
             masks = [graph.same[n] for n in node.all_input_nodes if n in graph.colours.data and n not in above]
             if len(above) == 1 and masks == [graph.same[hidden]] and operation(node):
                 signal = self.state.signal(above[0])
                 if signal is not None:
-                    return signal, self.hidden.shifts[product.weight]
+                    return signal, shift
         return None
 
 

@@ -14,7 +14,7 @@ from leakgauge.attacks.features.demixing import unmixed
 from leakgauge.attacks.features.inside import Centring, Inside, Layer
 from leakgauge.attacks.features.null_space import SpanOfRows, null_space
 from leakgauge.attacks.features.scale import MapFactors, by_mean_row, by_shift, signals_of
-from leakgauge.attacks.features.signals import Known
+from leakgauge.attacks.features.signals import KnownInside
 
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
@@ -162,7 +162,7 @@ def read_hidden(
     apart = torch.linalg.svdvals(made.maps / made.maps.norm(dim=1, keepdim=True))[-1]
     error = min(null.error / max(float(apart), 1e-300), 1.0)  # in a span of nearly equal maps, mixtures are near too
     floor = (3 * made.floor * made.maps.amax(1)).view(-1, 1, 1)
-    bent = Known(inside).kink(first.hidden)
+    bent = KnownInside(inside).kink(first.hidden)
     sparse = bent is not None and bent.below == 0
     if sparse and float((-maps).amax((1, 2)).div(maps.amax((1, 2))).max()) > max(1e-3, 100 * null.error):
         return "a map has negative entries, behind a ReLU"
@@ -220,7 +220,7 @@ def _scaled(
     """Factors by the shift of which the signals know most: behind a layer, or in front of the hidden tensor."""
     if len(maps) != inside.examples:
         return None
-    known = Known(inside, {layers[0].hidden: layers[0].hidden_of(maps)})
+    known = KnownInside(inside, {layers[0].hidden: layers[0].hidden_of(maps)})
     best: MapFactors | None = None
     for layer in layers:
         known.sent[layer.output] = inside.output_of(layer, signals[layer.weight])

@@ -48,7 +48,7 @@ def kink(inside: Inside, node: Node) -> Kink | None:
 
 
 @dataclass(eq=False)
-class Known:
+class KnownInside:
     """Values and error signals of a batch.
 
     Attributes:
@@ -102,7 +102,7 @@ class Known:
 
         Not those that change with the scale of a hidden tensor, which may not be known.
         """
-        longer = Known(self.inside, {n: 2 * t for n, t in self.values.items()}, self.sent, self._kinks).given
+        longer = KnownInside(self.inside, {n: 2 * t for n, t in self.values.items()}, self.sent, self._kinks).given
         given = self.given
         for product in self.inside.graph.products:
             if product.activation is not None or product.weight not in names or len(product.terms) > 1:

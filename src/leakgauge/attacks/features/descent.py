@@ -111,7 +111,7 @@ class Descent:
         return True
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
-        """KnownInside tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
+        """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
         found, hidden = [], layer.hidden
         for node, value in self.state.values.items():
             bent = self.state.kink(node)

@@ -33,10 +33,10 @@ from leakgauge.errors import InputError
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import run_frontier
 from leakgauge.models import mlp
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import FILE
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 
 GROUP, WORKER, STOPPED = "kill the group", "kill a worker", "stop a worker"

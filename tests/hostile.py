@@ -24,9 +24,9 @@ from leakgauge.models.weights import read_model
 from leakgauge.risk.lint import lint_source
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 
 SECRET = "/etc/hostname"

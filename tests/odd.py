@@ -18,8 +18,8 @@ from leakgauge.data import InMemory
 from leakgauge.defenses import Defense
 from leakgauge.errors import InputError
 from leakgauge.study.grammar import read_yaml
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 
 BASE = "model: {mlp: {hidden: [4]}}\ndata: {source: samples, size: 8, batches: 1}\nattacks: [closed-form]\n"
 PLANS = {

@@ -50,7 +50,6 @@ WRITES = {
     "study.document": "report.json",
     "study.grammar": "a plan's YAML",
     "study.judging.records": "trials of report.json",
-    "study.judging.results": "findings of report.json",
     "study.store": "the store",
 }
 """Modules that read or write a file's text, and which: they alone may hold records that no type describes."""

@@ -34,7 +34,7 @@ from leakgauge.defenses import ClientDP, Clip
 from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, GuardMod, seen
 from leakgauge.guard import SendingGuard
 from leakgauge.models.weights import fingerprint, read_model
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import resolve_plan
 from leakgauge.update import Update, UpdateKind
 from study import own_round
 

@@ -26,13 +26,13 @@ from leakgauge.inspection.result import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
-from leakgauge.study.audited import Audit, lent, owning
+from leakgauge.study.audit import Audit, lent, owning
 from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.pipeline.lint import lint_once
-from leakgauge.study.pipeline.linted import LINT, findings_text
+from leakgauge.study.pipeline.lint_file import LINT, findings_text
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import OnTrial, run
 from leakgauge.study.session import write_reports
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from leakgauge.capture import Recorder
-from leakgauge.study.explaining.captured import read_update
+from leakgauge.study.explaining.rounds import read_update
 from leakgauge.task import DataSpec, Task
 from leakgauge.update import UPDATE, Update, UpdateKind
 

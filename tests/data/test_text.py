@@ -14,9 +14,9 @@ from leakgauge.data import Tokens, open_source, spec
 from leakgauge.defenses import laplace
 from leakgauge.errors import InputError
 from leakgauge.report.html import render
-from leakgauge.study.dealt import Key
+from leakgauge.study.deal import Key
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from texts import CLASSES, VOCABULARY, Bag, Decoder, Encoder, texts
 
 CSV = 'who,text,ill\nanna,"Anaemia, mild; anaemia!",yes\nbert,No complaint.,no\n'
@@ -79,12 +79,12 @@ def planned(model: Any, **changes: Any) -> Any:
 
 def report(plan: Any, **options: Any) -> dict[str, Any]:
     """All trials in this process, as an audit would write them."""
-    from leakgauge.study.judging.records import Trial
-    from leakgauge.study.judging.verdict import verdict
+    from leakgauge.study.judging.records import read_trial
+    from leakgauge.study.judging.verdict import VERDICT, verdict
 
     trials = [run_trial(plan, key, compute=Compute(), **options).record for key in plan.trials()]
-    judged = verdict([Trial.from_json(t) for t in trials], plan.gate)
-    return {"trials": trials, "verdict": judged.to_json(), "config": {"name": "texts"}}
+    judged = verdict([read_trial(t) for t in trials], plan.gate)
+    return {"trials": trials, "verdict": VERDICT.dump_python(judged, mode="json"), "config": {"name": "texts"}}
 
 
 def test_one_text_in_order_is_exposed_word_for_word() -> None:

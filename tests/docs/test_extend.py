@@ -14,8 +14,8 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.draws import Draws
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, METRICS, OBJECTIVES
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 
 PAGE = "docs/extend.md"
 

@@ -25,8 +25,8 @@ from leakgauge.metrics import PSNR
 from leakgauge.observation import Status
 from leakgauge.step import losses, parts, targets
 from leakgauge.study.grammar import PlanConfig
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update
 
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -14,8 +14,8 @@ import pytest
 import leakgauge as lg
 from docs.pages import ROOT, blocks
 from leakgauge.study.grammar import read_yaml
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 
 EXAMPLES = ROOT / "examples"
 

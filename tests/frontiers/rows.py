@@ -20,6 +20,7 @@ from leakgauge.frontiers.results import (
     Simulated,
 )
 from leakgauge.intervals import proportion_interval, proportion_upper
+from leakgauge.observation import Cost
 from leakgauge.study.judging.records import Data, Scenario
 from leakgauge.study.judging.results import (
     Finding,
@@ -29,14 +30,22 @@ from leakgauge.study.judging.results import (
     NullPSNR,
     Power,
     PSNRSummary,
-    TotalCost,
 )
 
 TOLERANCE = Tolerance()
 LABELS = LabelLeak(1.0, 1.0, 1.0, 1.0, 0.25, 0.75, 0.75, 0.75, 1.0, 20, 20, True, True)
 
 
-SCENARIO = Scenario("mlp", "eval", "honest", (), "fedsgd", "none", False, (), Data("memory", 1, 0, (3, 8, 8), 4))
+SCENARIO = Scenario(
+    model="mlp",
+    mode="eval",
+    server="honest",
+    client="fedsgd",
+    defense="none",
+    defended=False,
+    knowledge=(),
+    data=Data("memory", 8, batch=4),
+)
 
 
 def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> Finding:
@@ -74,7 +83,7 @@ def finding(identified: int, n: int, psnr: float, spread: float = 1.0) -> Findin
         recovered=identified,
         label_f1=LABELS,
         power=Power(30.0, True, "control/x"),
-        cost=TotalCost(10, 0.1),
+        cost=Cost(10, 0.1),
         sentence="as it went",
         clients=n,
         flags=(),

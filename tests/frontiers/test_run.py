@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from pydantic import TypeAdapter
 
 from leakgauge.cli import main
 from leakgauge.files import Lock
 from leakgauge.frontiers.accuracy import accuracy_of, participations, stage_of
 from leakgauge.frontiers.plan import resolve_frontier
-from leakgauge.study.judging.scores import plain
 
 
 def _without_time(value: Any) -> Any:
@@ -130,7 +130,7 @@ def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any]) 
     for row in resolved.rows[:3]:
         simulation = resolved.training(row)
         done = simulation.run(stage.task, stage.train, stage.hands, stage.test)
-        expected = plain(accuracy_of(row.training, done, stage.test.labels))
+        expected = TypeAdapter(Accuracy).dump_python(accuracy_of(row.training, done, stage.test.labels), mode="json")
         stated = next(r for r in report["rows"] if r["family"] == row.family)["accuracy"]
         assert _without_time(stated) == _without_time(expected)
 

@@ -178,7 +178,7 @@ def test_crops_and_flips_are_of_the_padded_image() -> None:
 
 
 def test_the_command_writes_weights_that_a_plan_loads(tmp_path: Path) -> None:
-    from leakgauge.study.written import resolve_plan
+    from leakgauge.study.plan import resolve_plan
 
     data = examples(60)
     np.savez(tmp_path / "d.npz", images=data.inputs.permute(0, 2, 3, 1).numpy(), labels=data.labels.numpy())

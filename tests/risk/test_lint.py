@@ -18,8 +18,7 @@ from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_so
 from leakgauge.risk.spectrum import spectrum
 from leakgauge.study.pipeline import lint
 from leakgauge.study.pipeline.lint import lint_plan
-from leakgauge.study.plan import Plan
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 

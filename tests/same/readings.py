@@ -23,7 +23,7 @@ from leakgauge.observation import Attack, Knowledge, Reconstruction
 from leakgauge.risk.layers import count_layers
 from leakgauge.risk.mask_replay import Replay, replay
 from leakgauge.study.pipeline.lint import lint_plan
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 
 INPUTS, UNITS, CLASSES = 48, 96, 5

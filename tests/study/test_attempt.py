@@ -15,9 +15,9 @@ from leakgauge.compute import Compute
 from leakgauge.defenses import Defense
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Reconstruction, Status
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import readable, run_trial
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 
 

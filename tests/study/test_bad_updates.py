@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from leakgauge.cli import main
 from leakgauge.data import Samples
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import resolve_plan
 from leakgauge.update import FORMAT, Update, UpdateHeader, UpdateKind
 
 State = dict[str, Tensor]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide
 from leakgauge.study.judging.gate import Why
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict

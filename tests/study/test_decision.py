@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+from leakgauge.observation import Cost
 from leakgauge.privacy.tested import Claim
-from leakgauge.risk.lint import SENT, LintFinding, LintSeverity
-from leakgauge.study.deciding.budgets import budgets
-from leakgauge.study.deciding.decision import Answer, Decision, DecisionScope, decide, label_words
-from leakgauge.study.deciding.facts import facts
+from leakgauge.risk.lint import HIDDEN, SENT, LintFinding, LintSeverity
 from leakgauge.study.document import verdict_of
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide, label_words
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.records import Explanation, Trial
 from leakgauge.study.judging.results import Level
+from leakgauge.study.judging.statement import budgets, signed
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from leakgauge.study.tables import PlannedAudit
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 from study.trials import POWER, judged, row_of, trial
 from study.trials import quiet as unread
@@ -75,7 +75,7 @@ def test_what_stands_against_it(
 
 
 def test_an_unexplained_update_is_never_without_objection() -> None:
-    doubt = Explanation(False, "The plan explains 35 % of this update.", {"holds": False, "sentence": "35 %"})
+    doubt = Explanation(holds=False, sentence="The plan explains 35 % of this update.")
     trials = [t if t.control else replace(t, explained=doubt) for t in ENOUGH]
     for gate in (GATE, None):
         found = decided(trials, gate)
@@ -83,8 +83,16 @@ def test_an_unexplained_update_is_never_without_objection() -> None:
         assert "explain" in found.reason
 
 
+def test_larger_batches_are_advised_as_the_lint_counts_them() -> None:
+    """ "A defence or larger batches first", of layers that give away what they are given at any batch but a vast."""
+    leaky, hint = [*POWER, trial(0, 30.0, identified=True)], "more than 900 examples a step"
+    layers = LintFinding(HIDDEN, LintSeverity.MEDIUM, "m", "16 layers", hint)
+    assert hint in decided(leaky, lint=(layers,)).next.step
+    assert "larger batches" not in decided(leaky).next.step
+
+
 def test_the_next_step_says_what_it_costs() -> None:
-    trials = [*POWER, *(replace(t, seconds=60.0) for t in quiet(16))]
+    trials = [*POWER, *(replace(t, cost=Cost(7, 60.0)) for t in quiet(16))]
     following = decided(trials).next
     missing = needed(0.05)
     assert isinstance(missing, int)
@@ -105,7 +113,7 @@ def test_one_client_never_says_that_labels_do_not_leak() -> None:
     leak = found.findings[0].label_f1
     assert leak is not None
     assert leak.leaks is None
-    told = facts(decided([trial(0, 10.0, f1=1.0, constant=1.0)], None), found, config={}, contents={}, lint=[])
+    told: Any = signed(found, gate=None, config={}, contents={}, lint=[])
     assert "F1 1.00" in told["labels"]
     assert "no better" not in told["labels"]
 
@@ -113,7 +121,7 @@ def test_one_client_never_says_that_labels_do_not_leak() -> None:
 def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> None:
     trials = [trial(0, 10.0)]
     config = {"data": {"batch": 4}, "defenses": ["none", [{"clip": {"norm": 1.0}}, {"noise": {"sigma": 1.0}}]]}
-    found = facts(decided(trials), verdict(trials, None), config=config, contents={"data": "ab"}, lint=[])
+    found: Any = signed(verdict(trials, None), gate=None, config=config, contents={"data": "ab"}, lint=[])
     without, noisy = found["privacy_budget"]
     assert without["epsilon"] is None
     assert "neither clip nor noise" in without["reason"]
@@ -127,7 +135,7 @@ def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> 
         ("round.safetensors", "round.safetensors"),
         ("/data/round-1/u.safetensors", "round-1/u.safetensors"),
     ):
-        own = facts(decided(trials), verdict(trials, None), config=config | {"update": file}, contents={}, lint=[])
+        own: Any = signed(verdict(trials, None), gate=None, config=config | {"update": file}, contents={}, lint=[])
         assert own["origin"]["words"] == f"Captured: one real update, {words}"
     assert "safe" not in str(found)
     assert found["rows"] == ["a on m, fedsgd, none"]

@@ -82,7 +82,7 @@ def test_grey_is_not_identified_and_not_above_the_nulls() -> None:
     t = Truth(t.batch, scrambled, t.public, (), t.prior)
     record = evaluate(found(torch.full_like(t.batch.inputs, 0.5)), t, SPEC, labels_known=False)
     assert not any(record.scores.identified)
-    bars = record.controls.nearest_public
+    bars = record.controls.nearest_public.psnr
     assert all(p < b + 3 for p, b in zip(record.scores.psnr, bars, strict=True))
 
 
@@ -91,7 +91,7 @@ def test_no_result_has_no_scores_but_keeps_its_nulls(status: Status) -> None:
     record = evaluate(found(None, None, status), truth(), SPEC, labels_known=False)
     assert record.scores is None
     assert record.labels is None
-    assert len(record.controls.nearest_public) == 3
+    assert len(record.controls.nearest_public.psnr) == 3
 
 
 def test_other_clients_examples_are_scored_too() -> None:
@@ -243,7 +243,8 @@ def test_look_alikes_do_not_hide_a_picture_that_is_plainly_seen() -> None:
     result = evaluate(found(read), t, WIDE, labels_known=False)
     assert result.scores is not None
     assert all(
-        p is not None and p < bar + 6 for p, bar in zip(result.scores.psnr, result.controls.nearest_public, strict=True)
+        p is not None and p < bar + 6
+        for p, bar in zip(result.scores.psnr, result.controls.nearest_public.psnr, strict=True)
     )
     assert result.scores.recovered == (True, True)
     template = evaluate(found(chests(64, 13).mean(0, keepdim=True).repeat(2, 1, 1, 1)), t, WIDE, labels_known=False)

@@ -16,11 +16,9 @@ from leakgauge.data.source import Share, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.explained import Explained
-from leakgauge.study.explaining.fit import Fit, TensorFit
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.explaining.setting import Fit, Setting, TensorFit
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.records import Explanation
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.task import Batch, DataSpec, Task
@@ -328,7 +326,7 @@ def test_two_updates_are_compared_a_block_at_a_time() -> None:
 
 def test_an_explanation_holds_few_updates_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ten rounds that it simulates at most a few are there together."""
-    monkeypatch.setattr("leakgauge.study.explaining.fit.BLOCK", 1 << 12)
+    monkeypatch.setattr("leakgauge.study.explaining.setting.BLOCK", 1 << 12)
     module = nn.Sequential(nn.Flatten(), nn.Linear(768, 2000), nn.ReLU(), nn.Linear(2000, SPEC.classes))
     account = setting(module, FedSGD(), mode="eval")
     update = client_update(account.task, FedSGD(), account.batch, Draws(3))
@@ -354,13 +352,12 @@ def test_what_is_not_explained_is_inconclusive_and_fails_its_gate(share: float) 
     """Twenty pictures that no attack came near to, with controls that show power: a passed gate but for the plan."""
     one = TensorFit("w", 1.0, Fit(share, 1.0))
     told = Explained(Fit(share, 1.0), (1.0, 1.0), recognisable=True, tensors=(one,))
-    explanation = Explanation.from_json(told.record)
-    rows = [replace(trial(i, 11.0, defense="topk"), explained=explanation) for i in range(20)]
+    rows = [replace(trial(i, 11.0, defense="topk"), explained=told.record) for i in range(20)]
     found = verdict([*rows, *LEAKY], GateConfig.model_validate({"identified": {"max": 0.2}}))
     level = next(f.level for f in found.findings if f.scenario.defense == "topk")
     assert level is (Level.NOT_RECOVERED if share == 1.0 else Level.INCONCLUSIVE)
     assert any("The plan explains 35.0 %" in r.text for r in found.gate.reasons) == (share < 1)
-    assert found.to_json()["explained"] == told.record
+    assert found.explained == told.record
 
 
 SPEC_ = DataSpec((3, 16, 16), 4)

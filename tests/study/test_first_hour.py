@@ -20,11 +20,10 @@ from leakgauge.privacy.one_update import in_words
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
 from leakgauge.study.grammar import parse
-from leakgauge.study.judging.flags import NoGradient
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.pipeline.gate import Judged, write_junit, write_sarif
 from leakgauge.study.pipeline.lint import of_data
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import resolve_plan
 from study.trials import POWER, trial
 
 
@@ -84,10 +83,10 @@ def test_a_read_that_needed_no_search_did_not_stand_still() -> None:
 
     def flags(**more: Any) -> set[str]:
         rows = [trial(i, 107.0, trace=((0, 1e-9), (9, 1e-9)), defense="noise", **more) for i in range(8)]
-        return {type(f).__name__ for found in verdict([*rows, *POWER], None).findings for f in found.flags}
+        return {f.kind for found in verdict([*rows, *POWER], None).findings for f in found.flags}
 
-    assert NoGradient.__name__ not in flags(identified=True)
-    assert NoGradient.__name__ in flags(identified=False)
+    assert "NoGradient" not in flags(identified=True)
+    assert "NoGradient" in flags(identified=False)
 
 
 def test_junit_lists_what_held_as_well(tmp_path: Path) -> None:

@@ -11,24 +11,13 @@ import torch
 
 from leakgauge.compute import Compute
 from leakgauge.defenses import Defense
-from leakgauge.study.dealt import first_holders
+from leakgauge.observation import Cost
+from leakgauge.study.deal import first_holders
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.cut_short import CutShort
-from leakgauge.study.judging.flags import (
-    ControlNotRecovered,
-    InputsOfLayer,
-    MethodRaised,
-    NoBetterThanPrior,
-    NoGradient,
-    NotUnderstood,
-    RestartsDisagree,
-    Uninformed,
-    WeakerWins,
-)
-from leakgauge.study.judging.records import Attempted, LayerRead, Role, Trial
-from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.judging.records import Attempted, LayerRead, Role, Trial, read_trial, record_of
+from leakgauge.study.judging.verdict import VERDICT, verdict
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from study.plans import tiny
@@ -37,13 +26,17 @@ from study.trials import POWER, judged, quiet, row_of, trial
 GATE = GateConfig.model_validate({"identified": {"max": 0.9}})
 
 
-def kinds(trials: Sequence[Trial], defense: str = "d", attack: str = "a") -> set[type]:
+def kinds(trials: Sequence[Trial], defense: str = "d", attack: str = "a") -> set[str]:
     found = next(
         f
         for f in verdict(trials, None).findings
         if f.scenario.defense == defense and f.attack == attack and not f.control
     )
-    return {type(flag) for flag in found.flags}
+    return {flag.kind for flag in found.flags}
+
+
+def flags(trials: Sequence[Trial]) -> set[str]:
+    return {flag.kind for flag in row_of(trials).flags}
 
 
 def broken_strongest(rng: np.random.Generator) -> list[Trial]:
@@ -133,18 +126,18 @@ def opaque(rng: np.random.Generator) -> list[Trial]:
     return [*POWER, *(replace(trial(i, 10.0, defense="d"), tried=tried) for i in range(8))]
 
 
-FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[type]] = {
-    broken_strongest: {WeakerWins},
-    naive_wins: {WeakerWins},
-    zero_gradient: {NoGradient},
-    infinite: {NoGradient},
-    powerless: {ControlNotRecovered},
-    prior_only: {ControlNotRecovered, NoBetterThanPrior},
-    torn: {RestartsDisagree},
-    lucky_restart: {RestartsDisagree},
-    raising: {MethodRaised},
-    features_alone: {InputsOfLayer},
-    opaque: {NotUnderstood},
+FAULTS: dict[Callable[[np.random.Generator], list[Trial]], set[str]] = {
+    broken_strongest: {"WeakerWins"},
+    naive_wins: {"WeakerWins"},
+    zero_gradient: {"NoGradient"},
+    infinite: {"NoGradient"},
+    powerless: {"ControlNotRecovered"},
+    prior_only: {"ControlNotRecovered", "NoBetterThanPrior"},
+    torn: {"RestartsDisagree"},
+    lucky_restart: {"RestartsDisagree"},
+    raising: {"MethodRaised"},
+    features_alone: {"InputsOfLayer"},
+    opaque: {"NotUnderstood"},
 }
 
 
@@ -194,25 +187,25 @@ def test_two_attacks_of_luck_do_not_convict_each_other() -> None:
             for name, role in (("a", Role.STRONGEST), ("b", Role.RECIPE))
             for i in range(6)
         ]
-        false += WeakerWins in kinds(trials)
+        false += "WeakerWins" in kinds(trials)
     assert false <= 2
 
 
 def test_what_was_tried_survives_the_record_and_an_error_is_told() -> None:
     broken = next(t for t in raising(np.random.default_rng(0)) if any(one.raised for one in t.tried))
-    told = broken.to_json()
+    told = record_of(broken)
     kept = {"name": "patches", "status": "failed", "why": "KeyError: 'logits'", "raised": True, "opaque": False}
     assert told["tried"][0] == kept
-    assert Trial.from_json(told).tried == broken.tried
+    assert read_trial(told).tried == broken.tried
     told.pop("tried")
-    assert Trial.from_json(told).tried == ()  # of an earlier version
-    flags = verdict(raising(np.random.default_rng(0)), GATE).to_json()["findings"][0]["flags"]
-    assert "patches ended by an error in" in flags[0]["sentence"]
+    assert read_trial(told).tried == ()  # of an earlier version
+    flag = verdict(raising(np.random.default_rng(0)), GATE).findings[0].flags[0]
+    assert "patches ended by an error in" in flag.sentence
 
 
 def test_a_flag_is_on_the_record_and_in_the_sentence() -> None:
     result = verdict(zero_gradient(np.random.default_rng(0)), GATE)
-    record = result.to_json()["findings"][0]
+    record = VERDICT.dump_python(result, mode="json")["findings"][0]
     assert record["flags"][0]["kind"] == "NoGradient"
     assert "no gradient to follow" in record["flags"][0]["sentence"]
     assert "no gradient to follow" in record["sentence"]
@@ -230,11 +223,11 @@ class Secret(Defense):
 
 def test_a_search_that_the_clock_ended_early_is_flagged() -> None:
     """A defence that is slow to simulate looked like one that protects: a tenth of the search in the same time."""
-    slow = [replace(t, status="time_limit", gradient_evaluations=10) for t in quiet(20)]
-    control = [replace(t, gradient_evaluations=100) for t in POWER]
-    assert any(isinstance(flag, CutShort) for flag in row_of([*control, *slow]).flags)
+    slow = [replace(t, status="time_limit", cost=Cost(10, 1.0)) for t in quiet(20)]
+    control = [replace(t, cost=Cost(100, 1.0)) for t in POWER]
+    assert "CutShort" in flags([*control, *slow])
     assert judged([*control, *slow]).passed is False
-    even = [replace(t, status="time_limit", gradient_evaluations=90) for t in quiet(20)]
+    even = [replace(t, status="time_limit", cost=Cost(90, 1.0)) for t in quiet(20)]
     assert judged([*control, *even]).passed is True
 
 
@@ -244,16 +237,16 @@ def test_controls_that_were_read_show_no_search_s_power(status: str, spent: int,
     """Random-k stood on six evaluations, "not recovered" with no flag: the controls had been read exactly, without any.
     With 150 one of six came back."""
     rows = [trial(i, [9.0] * batch, defense="d", status=status) for i in range(20)]
-    rows = [replace(t, gradient_evaluations=spent) for t in rows]
+    rows = [replace(t, cost=Cost(spent, 1.0)) for t in rows]
     both = [True] * batch
     read = [trial(i, [300.0] * batch, identified=both, control=True, status="exact", certified=batch) for i in range(5)]
-    read = [replace(t, gradient_evaluations=0) for t in read]
-    assert any(isinstance(flag, CutShort) for flag in row_of([*read, *rows]).flags) is doubted
+    read = [replace(t, cost=Cost(0, 1.0)) for t in read]
+    assert ("SearchNotShown" in flags([*read, *rows])) is doubted
     assert judged([*read, *rows]).passed is not doubted
     # Beside one that was read, a control that was searched for says how much a search takes.
-    searched = replace(read[4], status="converged", gradient_evaluations=1000)
+    searched = replace(read[4], status="converged", cost=Cost(1000, 1.0))
     searched = replace(searched, scores=replace(rows[0].scores, recovered=both))
-    assert any(isinstance(flag, CutShort) for flag in row_of([*read[:4], searched, *rows]).flags)
+    assert "CutShort" in flags([*read[:4], searched, *rows])
 
 
 def test_controls_of_one_picture_show_no_power() -> None:
@@ -267,16 +260,16 @@ def test_controls_of_one_picture_show_no_power() -> None:
 @pytest.mark.parametrize("status", ["stopped", "out_of_budget", "out_of_steps"])
 def test_a_search_that_ended_itself_early_is_flagged(status: str) -> None:
     """An attack that gave up after one evaluation wherever there was a defence cleared it."""
-    control = [replace(t, gradient_evaluations=100) for t in POWER]
-    rows = [replace(t, status=status, gradient_evaluations=1) for t in quiet(20)]
-    assert any(isinstance(flag, CutShort) for flag in row_of([*control, *rows]).flags)
+    control = [replace(t, cost=Cost(100, 1.0)) for t in POWER]
+    rows = [replace(t, status=status, cost=Cost(1, 1.0)) for t in quiet(20)]
+    assert "CutShort" in flags([*control, *rows])
     assert judged([*control, *rows]).passed is False
 
 
 def test_a_search_that_never_took_a_step_is_flagged() -> None:
     """ "Converged" at its first evaluation, where a defence left the objective flat: one point is no trace to judge."""
-    rows = [replace(t, gradient_evaluations=1) for t in quiet(20, trace=((1, 0.5),))]
-    assert any(isinstance(flag, NoGradient) for flag in row_of([*POWER, *rows]).flags)
+    rows = [replace(t, cost=Cost(1, 1.0)) for t in quiet(20, trace=((1, 0.5),))]
+    assert "NoGradient" in flags([*POWER, *rows])
     assert judged([*POWER, *rows]).passed is False
 
 
@@ -288,4 +281,4 @@ def test_a_mechanism_that_only_its_author_knows_clears_nothing() -> None:
     told = {d: "defense" in record["scenario"]["knowledge"] for d, record in knowledge.items()}
     assert told == {0: True, 1: False, 2: False}
     hidden = [replace(t, scenario=replace(t.scenario, knowledge=("example_count",))) for t in quiet(20)]
-    assert any(isinstance(flag, Uninformed) for flag in row_of([*POWER, *hidden]).flags)
+    assert "Uninformed" in flags([*POWER, *hidden])

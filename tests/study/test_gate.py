@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from leakgauge.cli import main
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError
-from leakgauge.study.deciding.decision import Answer, DecisionScope, decide, label_words
-from leakgauge.study.deciding.facts import signed
+from leakgauge.observation import Cost
 from leakgauge.study.document import verdict_of
 from leakgauge.study.grammar import GateConfig, parse
-from leakgauge.study.judging.flags import BrokenElsewhere
-from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.decision import Answer, DecisionScope, decide, label_words
+from leakgauge.study.judging.records import Role, read_trial
 from leakgauge.study.judging.results import Level
+from leakgauge.study.judging.statement import signed
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.pipeline.linted import read_lint
+from leakgauge.study.pipeline.lint_file import read_lint
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 from study.trials import POWER, judged, quiet, row_of, trial
 
@@ -59,9 +59,9 @@ def test_a_defence_that_is_broken_by_more_than_one_update_does_not_pass(defense:
     data = {"source": "samples", "size": 16, "batch": 2, "batches": 1, "normalise": False}
     plan = resolve_plan(tiny(defenses=[defense], data=data))
     record = run_trial(plan, next(key for key in plan.trials() if not key.control), compute=Compute()).record
-    by = Trial.from_json(record).scenario.broken_by
+    by = read_trial(record).scenario.broken_by
     rows = [replace(t, scenario=replace(t.scenario, broken_by=by)) for t in quiet(20)]
-    assert any(isinstance(flag, BrokenElsewhere) for flag in row_of([*POWER, *rows]).flags) == flagged
+    assert any(flag.kind == "BrokenElsewhere" for flag in row_of([*POWER, *rows]).flags) == flagged
     assert judged([*POWER, *rows]).passed is not flagged
 
 
@@ -133,7 +133,7 @@ def test_without_strangers_nothing_is_cleared() -> None:
 
 def test_reads_without_a_search_pass_no_gate() -> None:
     """A closed form that a defence stops, and nothing else: "none of the attacks tried recovered an image", exit 0."""
-    reads = [replace(t, trace=(), gradient_evaluations=0) for t in quiet(60)]
+    reads = [replace(t, trace=(), cost=Cost(0, 1.0)) for t in quiet(60)]
     result = judged([*POWER, *reads])
     assert result.passed is False
     assert "only reads without a search were tried" in result.reasons[0].text

@@ -12,11 +12,10 @@ from leakgauge.compute import Compute
 from leakgauge.data import InMemory
 from leakgauge.defenses import Defense
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from promises import Row, keep
 from study.plans import tiny
 
@@ -49,7 +48,7 @@ def findings(seed: int) -> list[Finding]:
         gallery=20,
     )
     plan = resolve_plan(raw)
-    trials = [Trial.from_json(run_trial(plan, key, compute=Compute()).record) for key in plan.trials()]
+    trials = [run_trial(plan, key, compute=Compute()).trial for key in plan.trials()]
     judged = verdict(trials, GateConfig.model_validate({"identified": {"max": 0.9}}))
     return [found for found in judged.findings if not found.control]
 

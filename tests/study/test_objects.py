@@ -9,20 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge import clients
-from leakgauge.attacks import matching
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.recipes import inverting_gradients
 from leakgauge.clients import FedAvg, FedSGD
-from leakgauge.data import InMemory, Samples
+from leakgauge.data import InMemory
 from leakgauge.defenses import NoDefense, noise
 from leakgauge.errors import InputError
 from leakgauge.models import mlp
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES
 from leakgauge.resolve import label_of, resolve
-from leakgauge.study.described import described
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
-from leakgauge.study.written import resolve_plan
 
 
 def net(seed: int = 0) -> nn.Module:
@@ -38,7 +35,7 @@ def examples(count: int = 120) -> InMemory:
 def plan(**changes: Any) -> dict[str, Any]:
     data = {"source": examples(), "batch": 1, "batches": 2}
     parts = {"clients": [FedSGD()], "defenses": [NoDefense()], "attacks": [LinearRead()]}
-    return {"name": "own", "model": net(), "data": data, "gallery": 20, **parts, **changes}
+    return {"name": "own", "model": net(), "data": data, "gallery": 20, "identity": "own", **parts, **changes}
 
 
 def test_a_module_and_tensors_of_ones_own_are_audited(tmp_path: Path) -> None:
@@ -72,19 +69,6 @@ def test_what_is_no_part_is_named() -> None:
     for registry, value in ((ATTACKS, FedSGD()), (CLIENTS, NoDefense()), (DEFENSES, LinearRead())):
         with pytest.raises(InputError, match=r"parts\[0\]"):
             resolve(registry, value, "parts[0]")
-
-
-def test_descriptions_tell_contents_apart() -> None:
-    assert described(net()) == described(net())
-    assert described(net()) != described(net(1))
-    other = examples()
-    other.inputs[0, 0, 0, 0] += 0.5 * (1 - other.inputs[0, 0, 0, 0])
-    assert described(examples()) != described(other)
-    assert described(noise(relative=1.0)) != described(noise(relative=2.0))
-    assert described(Samples(size=8)) == described(Samples(size=8))
-    # The room and the name: a plan stays the same when a module of the package is moved.
-    assert list(described(clients.Adam())) == ["leakgauge.clients.Adam"]
-    assert list(described(matching.Adam())) == ["leakgauge.attacks.Adam"]
 
 
 @pytest.mark.parametrize(

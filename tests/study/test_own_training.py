@@ -18,8 +18,8 @@ from leakgauge.clients.losses import CrossEntropy
 from leakgauge.data import InMemory
 from leakgauge.errors import InputError
 from leakgauge.models import of_parts
-from leakgauge.study.described import described, description
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.identity import described, description
+from leakgauge.study.plan import resolve_plan
 from leakgauge.task import cross_entropy
 from leakgauge.update import Update
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import xml.etree.ElementTree as ET
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ from rich.console import Console
 
 from leakgauge.cli import main
 from leakgauge.risk.lint import LintFinding, LintSeverity
-from leakgauge.study.contents import withheld_name
+from leakgauge.study.document import schema
+from leakgauge.study.identity import withheld_name
 from leakgauge.study.pipeline.gate import Judged, write_junit
-from leakgauge.study.pipeline.linted import print_rules
+from leakgauge.study.pipeline.lint_file import print_rules
 from study.plans import tiny
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -74,10 +74,6 @@ def test_a_plan_without_a_gate_is_refused_before_it_runs(tmp_path: Path) -> None
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(tiny()))
     code, text = run("audit", tmp_path / "p.yaml", "-o", tmp_path / "out", "--fail-on-gate")
     assert (code, "the plan has none" in text, (tmp_path / "out").exists()) == (2, True, False)
-
-
-def schema() -> dict[str, Any]:
-    return dict(json.loads(files("leakgauge.study").joinpath("report.schema.json").read_text()))
 
 
 def test_reports_are_what_the_schema_says(audit: Path) -> None:

@@ -15,10 +15,10 @@ from torch import nn
 from leakgauge.data import InMemory, Samples, Tokens
 from leakgauge.data.source import check
 from leakgauge.errors import InputError
-from leakgauge.study.dealt import CONTROLS, control_client
+from leakgauge.study.deal import CONTROLS, control_client
 from leakgauge.study.grammar import example_text, read_yaml
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import trial_id
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch
 from study.plans import pictures, tiny
 

@@ -14,11 +14,10 @@ from sqlalchemy import NullPool, create_engine, text
 from leakgauge.errors import InputError
 from leakgauge.executor import LocalPool
 from leakgauge.study.document import document
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import OWN, Store
-from leakgauge.study.trial import TrialResult
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 from study.postgres import cluster
 
@@ -68,7 +67,7 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch:
 
     # What two bring lands once; what is brought second changes nothing.
     before = again.records()
-    again.add(TrialResult(before[0]["id"], before[0] | {"message": "second"}, ()))
+    again.add(before[0]["id"], before[0] | {"message": "second"})
     assert again.records() == before
     again.close()
 

@@ -27,11 +27,11 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import Named
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.explained import Explained
-from leakgauge.study.explaining.recorded import Recorded
+from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.explaining.record import Recorded
 from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from study.own_round import MOST, PLAN, captured_round, grouped, photos
 

@@ -19,13 +19,13 @@ from leakgauge.cli import main
 from leakgauge.cli.captured import plan_of
 from leakgauge.data import Captured, Samples
 from leakgauge.errors import InputError
-from leakgauge.study.dealt import Key
+from leakgauge.study.deal import Key
 from leakgauge.study.explaining.rounds import clients_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Data
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import resolve_plan
 from leakgauge.update import UPDATE, Update
 from study.trials import LEAKY, trial
 

@@ -28,13 +28,13 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
 from leakgauge.study import session
 from leakgauge.study.document import document
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import read_trial
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import run_audit
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from study.plans import tiny
 
@@ -231,11 +231,9 @@ def test_a_full_database_is_one_line(tmp_path: Path) -> None:
     small.key = store.key
     from sqlalchemy import event
 
-    from leakgauge.study.trial import TrialResult
-
     event.listen(small._base.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=1"))
     with pytest.raises(InputError, match="full"):
-        small.add(TrialResult("z", record | {"padding": "x" * 10**6}, ()))
+        small.add("z", record | {"padding": "x" * 10**6})
     small.close()
     reopened = Store.open(tmp_path)
     assert len(reopened.finished()) == 18
@@ -436,7 +434,7 @@ def test_a_match_of_an_update_without_image_information_is_said_to_be_none(activ
     record = run_trial(plan, key, compute=Compute()).record
     assert record["cost"]["gradient_evaluations"] == 2, "the question is not the attack's"
     assert ("no image information" in record["blind"]) == (activation == "sigmoid")
-    sentence = verdict([Trial.from_json(record)], None).findings[0].sentence
+    sentence = verdict([read_trial(record)], None).findings[0].sentence
     assert ("The update carries no image information" in sentence) == (activation == "sigmoid")
 
 

@@ -8,9 +8,8 @@ from reproduce.mkor.quiet import QuietTaps
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError
 from leakgauge.servers.mkor import MKOR, NLLRaw
-from leakgauge.study.plan import Plan
+from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.study.trial import parts, run_trial
-from leakgauge.study.written import resolve_plan
 
 PLAN = {
     "model": {"vgg": {"blocks": [[24], [96]], "hidden": [32]}},

@@ -22,10 +22,10 @@ from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.study.document import document
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import FILE, Store
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 
 

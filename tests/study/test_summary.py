@@ -14,9 +14,9 @@ from leakgauge.study.document import document, summary, write_json
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
-from leakgauge.study.written import resolve_plan
 from study.plans import tiny
 from study.trials import LEAKY, POWER, trial
 
@@ -36,8 +36,8 @@ def test_the_verdict_on_what_is_held_is_that_on_everything(
         trial(6, None, defense="d", status="non_finite"),
     ]
     rows[0] = replace(rows[0], message="a remark")
-    whole = verdict(rows, GATE).to_json()
-    assert verdict([row.judged for row in rows], GATE).to_json() == whole
+    whole = verdict(rows, GATE)
+    assert verdict([row.judged for row in rows], GATE) == whole
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ from leakgauge.errors import InputError
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
 from leakgauge.risk.lint import SENT, UNSENT
-from leakgauge.study.dealt import Key
+from leakgauge.study.deal import Key
 from leakgauge.study.document import document
-from leakgauge.study.explaining.explained import Explained
+from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 from study.plans import tiny
 

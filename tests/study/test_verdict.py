@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from leakgauge.intervals import proportion_upper
-from leakgauge.study.deciding.decision import DecisionScope, decide
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.decision import DecisionScope, decide
 from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
 from leakgauge.study.judging.gate import GateResult, needed
 from leakgauge.study.judging.groups import groups_of
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import Trial, read_trial, record_of
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.verdict import Verdict, verdict
+from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
 from study.trials import LEAKY, OTHERS, POWER, trial
 
 
@@ -63,7 +63,7 @@ def test_exposure_never_passes_a_gate() -> None:
     records = [*POWER, *quiet(300), trial(300, 9.0, defense="d", recovered=True)]
     result = judged({"identified": {"max": 1.0}, "psnr": {"worst": 90}}, records)
     assert result.passed is False
-    assert "1 of 301 images were recovered; no limit lets that pass" in lines(result)
+    assert "1 of 301 images recovered; no limit lets that pass" in lines(result)
 
 
 def test_not_recovered_needs_an_attack_that_has_shown_its_power() -> None:
@@ -355,7 +355,7 @@ def test_data_that_are_no_images_are_examples() -> None:
     """An electrocardiogram is no picture, in no sentence."""
     records = [replace(t, scenario=replace(t.scenario, data=replace(t.scenario.data, kind="example"))) for t in LEAKY]
     found: Verdict = verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}}))
-    words = json.dumps([found.headline, found.findings[0].sentence, found.to_json()["gate"]])
+    words = json.dumps([found.headline, found.findings[0].sentence, VERDICT.dump_python(found, mode="json")["gate"]])
     assert "8 of 8 examples" in words
     assert "picture" not in words
     assert "image" not in words
@@ -369,5 +369,6 @@ def test_trials_and_verdicts_are_json_and_trials_come_back() -> None:
         trial(9, [10.0, 11.0], f1=0.5, confidence=None, restarts=(1.0, 2.0)),
     ]
     for record in records:
-        assert Trial.from_json(json.loads(json.dumps(record.to_json()))) == record
-    json.dumps(verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}})).to_json(), allow_nan=False)
+        assert read_trial(json.loads(json.dumps(record_of(record)))) == record
+    result = verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}}))
+    json.dumps(VERDICT.dump_python(result, mode="json"), allow_nan=False)

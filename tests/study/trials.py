@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from leakgauge.observation import Cost
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import GateResult
-from leakgauge.study.judging.records import Data, Role, Scenario, Trial
+from leakgauge.study.judging.records import (
+    Data,
+    LabelScores,
+    MeanImage,
+    NearestPublic,
+    Nulls,
+    OtherClients,
+    Role,
+    Scenario,
+    Scores,
+    Trial,
+)
 from leakgauge.study.judging.results import Finding
-from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores
 from leakgauge.study.judging.verdict import verdict
 
 OTHERS = 39
@@ -87,15 +98,13 @@ def trial(
         scores=scores if result else None,
         labels=None if f1 is None else LabelScores(f1, constant, constant, confidence, known),
         controls=Nulls(
-            mean_image=(10.0,) * n,
-            mean_identified=0,
-            nearest_public=(12.0,) * n,
+            mean_image=MeanImage((10.0,) * n, 0),
+            nearest_public=NearestPublic((12.0,) * n),
             other_client=OtherClients((other,) * n, tuple(strangers), (0,) * len(strangers)) if result else None,
         ),
         restarts=tuple(restarts),
         trace=tuple(trace) if result else (),
-        gradient_evaluations=7,
-        seconds=1.0,
+        cost=Cost(7, 1.0),
     )
 
 

@@ -19,11 +19,11 @@ from leakgauge.defenses import Defense, Prune
 from leakgauge.draws import Draws
 from leakgauge.observation import VIEW, Knowledge, Observation, Tried
 from leakgauge.study.attempt import attempt
-from leakgauge.study.judging.flags import NotUnderstood
-from leakgauge.study.judging.records import Attempted, Trial
+from leakgauge.study.judging.flags import Doubt
+from leakgauge.study.judging.records import Attempted, Trial, read_trial, record_of
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.pipeline.lint import lint_plan
-from leakgauge.study.written import resolve_plan
+from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.view.normal import look_at, looked
 from study.trials import POWER, judged, quiet, trial
@@ -91,21 +91,21 @@ def test_attacks_the_lint_and_a_flag_say_what_is_not_understood(name: str) -> No
 
     tried = tuple(Attempted(t.name, t.status.value, t.why, t.raised, t.opaque) for t in of_all.tried)
     calm = [*POWER, *(replace(t, tried=tried) for t in quiet(20))]
-    assert flags(calm) == {NotUnderstood(of_view(of_all.tried)[0].why, 20, 20)}
+    assert flags(calm) == {Doubt.NotUnderstood.flag(why=of_view(of_all.tried)[0].why, trials=20, of=20)}
     assert not judged(calm).passed
     assert judged([*POWER, *quiet(20)]).passed
 
 
 def flags(trials: Sequence[Trial]) -> set[object]:
     (found,) = [f for f in verdict(trials, None).findings if f.scenario.defense == "d" and not f.control]
-    return {f for f in found.flags if isinstance(f, NotUnderstood)}
+    return {f for f in found.flags if f.kind == "NotUnderstood"}
 
 
 def test_what_is_exposed_needs_no_flag_and_records_keep_it() -> None:
     told = (Attempted(VIEW, "failed", USED, False, True),)
     exposed = [replace(trial(i, 30.0, identified=True, defense="d"), tried=told) for i in range(8)]
     assert flags([*POWER, *exposed]) == set()
-    assert Trial.from_json(exposed[0].to_json()).tried == told
+    assert read_trial(record_of(exposed[0])).tried == told
 
 
 class Tied(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,9 @@ def report(folder: Path | None, schema: bool, pdf: bool, by: str, to: str) -> No
     sheet.html is one page in plain words, for a signature.
     """
     if schema:
-        from importlib.resources import files
+        from leakgauge.study.document import schema as schema_of
 
-        click.echo(files("leakgauge.study").joinpath("report.schema.json").read_text(encoding="utf-8"), nl=False)
+        click.echo(json.dumps(schema_of(), indent=1, ensure_ascii=False))
         return
     require(folder is not None, "folder", "is missing", "give the folder of an audit, or --schema")
     assert folder is not None

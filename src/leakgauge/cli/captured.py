@@ -69,8 +69,8 @@ def captured(
     """
     from rich.console import Console
 
+    from leakgauge.study.plan import resolve_plan
     from leakgauge.study.session import Unexplained, print_explained, run_audit
-    from leakgauge.study.written import resolve_plan
 
     folder, several = folders[0], len(folders) > 1
     plan = plan_of(folders, model=model, client=client, mode=mode, data=data)

@@ -34,7 +34,7 @@ def lint(target: Path, json_file: Path | None) -> None:
 
     from leakgauge.files import write_whole
     from leakgauge.risk.lint import LintSeverity
-    from leakgauge.study.pipeline.linted import findings_text, print_findings, sorted_findings
+    from leakgauge.study.pipeline.lint_file import findings_text, print_findings, sorted_findings
 
     found = sorted_findings(findings(target))
     if json_file is not None:
@@ -53,7 +53,7 @@ def findings(target: Path) -> Iterator[LintFinding]:
     from leakgauge.risk.lint import lint_source, lint_update
     from leakgauge.study.grammar import read_yaml
     from leakgauge.study.pipeline.lint import lint_plan
-    from leakgauge.study.written import resolve_plan
+    from leakgauge.study.plan import resolve_plan
     from leakgauge.update import Update
 
     require(target.exists(), str(target), "is not there", HINT)

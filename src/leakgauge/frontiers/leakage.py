@@ -20,7 +20,6 @@ from leakgauge.executor import Executor
 from leakgauge.frontiers.plan import FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import CounterUsed, Leakage
 from leakgauge.observation import Observation, Reconstruction
-from leakgauge.study.document import read_trial
 from leakgauge.study.judging.groups import TrialGroup, groups_of
 from leakgauge.study.judging.records import Role
 from leakgauge.study.judging.verdict import told
@@ -43,7 +42,7 @@ def run_leakage(
 
         place = folder / hashlib.sha256(setting.encode()).hexdigest()[:16]
         store = run_audit(audit, place, executor=pool, compute=compute, counts_only=True, on_trial=say)
-        groups[setting] = groups_of([read_trial(record).judged for record in store.each()])
+        groups[setting] = groups_of([trial.judged for trial in store.trials()])
         store.close()
         before += len(audit.trials())
     return [leakage_of(groups[row.setting], row) for row in plan.rows]

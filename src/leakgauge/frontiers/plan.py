@@ -18,12 +18,10 @@ from leakgauge.frontiers.grammar import FrontierConfig, RowConfig, parse, parse_
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
 from leakgauge.resolve import Named, label, resolve, resolve_defense
-from leakgauge.study.contents import data_identity, digest_of, plan_in_words
-from leakgauge.study.dealt import Dealt, Key, Selection
-from leakgauge.study.described import Description
+from leakgauge.study.deal import Dealt, Key, Selection
+from leakgauge.study.identity import Description, data_identity, digest_of, plan_in_words
 from leakgauge.study.model_spec import model_of
-from leakgauge.study.plan import Plan
-from leakgauge.study.written import known, perceptual_of, source_of
+from leakgauge.study.plan import Plan, known, perceptual_of, source_of
 from leakgauge.task import Mode, Task
 from leakgauge.training.federated import FederatedTraining
 
@@ -263,7 +261,7 @@ class FrontierPlan:
                 raise InputError(where, error.problem, error.hint) from error
 
     def contents(self) -> dict[str, str]:
-        """What the trainings rest on beside the text, as it is now: see `leakgauge.study.contents`. Each audit compares
+        """What the trainings rest on beside the text, as it is now: see `leakgauge.study.identity`. Each audit compares
         its own."""
         found = self.audits[self.undefended.setting][0].contents()
         if self.utility is not None:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from leakgauge import __version__
 from leakgauge.files import write_whole
 from leakgauge.frontiers.plan import UNDEFENDED
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.study.judging.results import Finding, Identified, PSNRSummary
-from leakgauge.study.judging.scores import plain
 
 SCHEMA_VERSION = 4
 """4: findings whole, as in an audit's report.json; numbers in place of sentences. 3: without `reads`. 2: findings of
@@ -273,5 +274,6 @@ class Report:
 
     def write(self, path: Path) -> Path:
         """Whole or not at all."""
-        text = json.dumps(plain(self), indent=1, allow_nan=False, ensure_ascii=False, default=str)
+        record = TypeAdapter(Report).dump_python(self, mode="json", fallback=str)
+        text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
         return write_whole(path, text + "\n", "free space, then run the same command: what is finished is kept")

@@ -21,12 +21,11 @@ from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.results import Accuracy, AttackEffort, Leakage, Report, RowCost, RowResult, Simulated
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
-from leakgauge.study.audited import copied, frame, table
+from leakgauge.study.audit import copied, frame, table
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import environment
 from leakgauge.study.store import Store
 from leakgauge.study.tables import PlannedAudit
-from leakgauge.study.trial import TrialResult
 from leakgauge.task import Mode
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def run_frontier(
             return {name: row for name, row in planned.items() if name not in done}
 
         def keep(found: Measured, planned: dict[str, FrontierRow], told: OnProgress) -> None:
-            store.add(TrialResult(found.id, TypeAdapter(Measured).dump_python(found, mode="json"), ()))
+            store.add(found.id, TypeAdapter(Measured).dump_python(found, mode="json"))
             left(planned, told)
 
         told, task = stage("client time"), plan.attacked_task()

@@ -29,6 +29,8 @@ SENT, UNSENT = "batchnorm-statistics", "statistics-assumed-local"
 """Rules on running statistics: those that are known to travel, and those of which nothing is said."""
 OPAQUE = "network-not-understood"
 """Rule on a network that the reads of the lint see only in part."""
+HIDDEN = "hidden-inputs"
+"""Rule on layers that give away what they are given, with the batch beyond which they do not."""
 MOVED = 0.5
 """Share of an embedding's rows above which weight decay or the like moved them, rather than what occurs."""
 

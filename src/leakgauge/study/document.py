@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from leakgauge.errors import InputError
+from pydantic import TypeAdapter
+
 from leakgauge.files import written_whole
 from leakgauge.risk.lint import SENT
-from leakgauge.study.deciding.facts import signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Reason, Why
 from leakgauge.study.judging.records import Trial
-from leakgauge.study.judging.verdict import Verdict, verdict
-from leakgauge.study.pipeline.linted import NOT_RUN, read_lint
+from leakgauge.study.judging.statement import signed
+from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
+from leakgauge.study.pipeline.lint_file import NOT_RUN, read_lint
 from leakgauge.study.store import Store
 
-SCHEMA_VERSION = 2
-"""2: trials say `role`, `base`, `blind`, `restarts`, `scenario.defended`, `scores.recovered`, `scores.likeness`,
-`scores.trained_psnr`, `scores.certified`, `scores.whole`, `labels.constant_f1`, and how many of other clients' examples
-were identified; findings say `flags`, `residual_risk`, `gain`, `certified` and `clients`, and of PSNR `highest` and
-`lowest` for what was `best_for_attacker` and `weakest`. Shares have intervals over clients, no longer over images."""
+SCHEMA_VERSION = 3
+"""3: flags say `kind` and `sentence` alone. 2: shares have intervals over clients, no longer over images; trials and
+findings have the fields that the changelog names."""
 FREE_SPACE = "free space, then `leakgauge report` the folder"
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """The parts of report.json; trials are written one by one."""
+
+    schema_version: Literal[3]
+    leakgauge_version: str
+    created_at: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    counts_only: bool
+    decision: dict[str, Any]
+    trials: list[Trial]
+    verdict: Verdict
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema that every report.json follows."""
+    return TypeAdapter(AuditReport).json_schema(mode="serialization")
 
 
 def gate_of(config: dict[str, Any]) -> GateConfig | None:
@@ -54,7 +74,7 @@ def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
             contents=json.loads(audit.contents),
             lint=read_lint(store.folder, audit.identity),
         ),
-        "verdict": judged.to_json(),
+        "verdict": VERDICT.dump_python(judged, mode="json"),
     }
 
 
@@ -76,30 +96,16 @@ def verdict_of(store: Store) -> Verdict:
     Raises:
         InputError: an earlier version wrote them, or what the lint found beside them is damaged.
     """
-    trials = [read_trial(record).judged for record in store.each()]
+    trials = [trial.judged for trial in store.trials()]
     lint, left = read_lint(store.folder, store.audit.identity), store.missing()
     proof = next((f"{f.where}: {f.evidence}" for f in lint if f.rule == "exact-read"), "")
-    lacking = [f"unfinished: {left} trials have not run"] if left else []
-    lacking += [f"lint: {f.evidence}" for f in lint if f.rule == NOT_RUN]
-    open_ = [Reason(Why.FAILED, text) for text in lacking]
+    lacking = [Reason(Why.FAILED, "unfinished", "", f"{left} trials have not run")] if left else []
+    lacking += [Reason(Why.FAILED, "lint", "", f.evidence) for f in lint if f.rule == NOT_RUN]
     gate = gate_of(json.loads(store.audit.config))
     if gate is not None:
-        sent = [f"statistics: {f.where}: {f.evidence}: {f.hint}" for f in lint if f.rule == SENT]
-        open_ += [Reason(Why.STATISTICS, text) for text in sent]
-    return verdict(trials, gate, proof, open_)
-
-
-def read_trial(record: dict[str, Any]) -> Trial:
-    """A stored trial.
-
-    Raises:
-        InputError: an earlier version wrote it.
-    """
-    try:
-        return Trial.from_json(record)
-    except KeyError as error:
-        problem = f"trial {record.get('id')} was stored by another version (it lacks {error})"
-        raise InputError("folder", problem, "run the audit again in a new folder") from error
+        sent = [f for f in lint if f.rule == SENT]
+        lacking += [Reason(Why.STATISTICS, "statistics", f.where, f"{f.evidence}: {f.hint}") for f in sent]
+    return verdict(trials, gate, proof, lacking)
 
 
 def write_json(store: Store, told: Mapping[str, Any]) -> Path:

@@ -17,7 +17,16 @@ from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twin
 from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, Scores, TokenScores, Values
+from leakgauge.study.judging.records import (
+    LabelScores,
+    MeanImage,
+    NearestPublic,
+    Nulls,
+    OtherClients,
+    Scores,
+    TokenScores,
+    Values,
+)
 from leakgauge.task import Batch, DataSpec
 
 COPY = 40.0
@@ -206,9 +215,11 @@ def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
     nearest = nearest_public(x, truth.public, data_range=data.range, low=data.low)
     constant = LineUp(mean_image(truth.public, 1), truth.gallery, data.range, data.low)
     return Nulls(
-        mean_image=tuple(_rounded(v) for v in psnr(mean_image(truth.public, len(x)), x).tolist()),
-        mean_identified=sum(int(p.ranks[0]) == 1 for p in constant.identify(*x.split(1))),
-        nearest_public=tuple(_rounded(v) for v in psnr(nearest, x).tolist()),
+        mean_image=MeanImage(
+            tuple(_rounded(v) for v in psnr(mean_image(truth.public, len(x)), x).tolist()),
+            sum(int(p.ranks[0]) == 1 for p in constant.identify(*x.split(1))),
+        ),
+        nearest_public=NearestPublic(tuple(_rounded(v) for v in psnr(nearest, x).tolist())),
         other_client=None if reads is None else _other_clients(reads, truth, data),
     )
 

@@ -13,7 +13,7 @@ from leakgauge.data.lent import Lent
 from leakgauge.metrics.tokens import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
-from leakgauge.study.judging.scores import Nulls, OtherClients, Scores, TokenScores
+from leakgauge.study.judging.records import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores
 from leakgauge.task import DataSpec
 
 
@@ -28,7 +28,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     public, own = _counts(truth.public, data), _counts(truth.batch.inputs, data)
     if read is None or not reconstruction.status.has_result:
         constant = _LineUp.of(_frequent(public, data.shape[0]), truth, data)
-        nothing = Nulls((), sum(constant.identified(own)), (), None)
+        nothing = Nulls(MeanImage((), sum(constant.identified(own))), NearestPublic(()), None)
         return Evaluation(None, labels, nothing, (None,) * n)
     kept = read.counts.cpu().clone()
     if data.padding is not None:
@@ -56,7 +56,8 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         gallery=len(truth.gallery),
         whole=len(truth.gallery) if truth.whole is None else truth.whole,
     )
-    controls = Nulls((), sum(constant.identified(own)), (), _others(line_up, constant, truth, data))
+    mean = MeanImage((), sum(constant.identified(own)))
+    controls = Nulls(mean, NearestPublic(()), _others(line_up, constant, truth, data))
     tokens = _tokens(read, kept.sum(0), own.sum(0), frequent_tokens(public, n), texts, slots, data)
     return Evaluation(scores, labels, controls, tuple(slots), tokens)
 

@@ -1,10 +1,11 @@
-"""A plan: what an audit does, in objects, validated before anything runs."""
+"""A plan: what an audit does, in objects, validated before anything runs; and how the words of a file become one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from leakgauge.attacks.closed_form import ServerRead
@@ -13,27 +14,33 @@ from leakgauge.clients import FedSGD
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
-from leakgauge.data.source import Source, check, spec
+from leakgauge.data import Source, open_source
+from leakgauge.data.source import check, spec
 from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.metrics.lpips import LPIPS
 from leakgauge.metrics.metric import Metric
-from leakgauge.models.weights import fingerprint, read_model, weights_path
 from leakgauge.observation import Known
-from leakgauge.resolve import Named
+from leakgauge.registry import ATTACKS, CLIENTS, DATA, SERVERS
+from leakgauge.resolve import Named, resolve, resolve_defense
 from leakgauge.servers.server import Broadcast, Honest
-from leakgauge.study.contents import contents, digest_of, plan_in_words
-from leakgauge.study.dealt import Client, Dealt, Key, Selection, product
-from leakgauge.study.described import Description
-from leakgauge.study.explaining.captured import explained_by, read_update, refuse_contradiction
-from leakgauge.study.explaining.explained import Explained
-from leakgauge.study.explaining.recorded import Recorded
-from leakgauge.study.explaining.rounds import CapturedRound, clients_of, rounds_of
+from leakgauge.study.deal import Client, Dealt, Key, Selection, product
+from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.explaining.rounds import (
+    CapturedRound,
+    clients_of,
+    explained_round,
+    read_update,
+    refuse_contradiction,
+    rounds_of,
+)
 from leakgauge.study.explaining.setting import Setting
-from leakgauge.study.grammar import GateConfig
-from leakgauge.study.model_spec import ModelSpec
+from leakgauge.study.grammar import BudgetConfig, DataConfig, GateConfig, OnlyRule, parse
+from leakgauge.study.identity import Description, contents, digest_of, plan_in_words
+from leakgauge.study.model_spec import ModelSpec, loss_of, model_of
 from leakgauge.task import DataSpec, Mode
-from leakgauge.update import EXAMPLES, Update
+from leakgauge.update import Update
 
 PLAIN = Named("fedsgd", FedSGD(), ("fedsgd",))
 UNDEFENDED = Named("none", NoDefense(), ("none",))
@@ -52,7 +59,7 @@ def with_read(server: Named, attacks: Sequence[Named]) -> tuple[Named, ...]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
     """What an audit does, in objects: every model × client × defence × attack × seed × batch that `only` keeps. Making
-    one validates everything that can be known before running. `leakgauge.study.written` makes one from a file's words.
+    one validates everything that can be known before running. `resolve_plan` makes one from a file's words.
 
     Attributes:
         data: the clients' examples.
@@ -145,7 +152,7 @@ class Plan:
         return digest_of(self._words, self.identity)
 
     def contents(self) -> dict[str, str]:
-        """What the results rest on beside the text, as it is now: see `leakgauge.study.contents`."""
+        """What the results rest on beside the text, as it is now: see `leakgauge.study.identity`."""
         return contents(self.config if self.written is None else self.written, self.source, self.batches)
 
     @property
@@ -202,22 +209,13 @@ class Plan:
         """
         if self.update is None:
             return None
-        task, indices = self.broadcast(Key(0, 0, 0, 0, 0, number)).task, self.batches[number]
+        indices, captured, model = self.batches[number], self.rounds[number], self.models[0].value
+        task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
-        model, captured = self.models[0].value, self.rounds[number]
-        named = model.weights if isinstance(model, ModelSpec) else None
-        file = captured.weights or (None if named is None else weights_path(named))
-        received = None if file is None else fingerprint(read_model(file, "model.weights"))
+        weights = model.weights if isinstance(model, ModelSpec) else None
         update, draws = self.captured(number), Draws(self.seeds[0]).of("explained", number)
-        found = explained_by(
-            update, setting, self.source, indices, draws, received=received, recorded=self._recorded(number)
-        )
+        found = explained_round(captured, update, setting, self.source, indices, draws, weights=weights)
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
-
-    def _recorded(self, number: int) -> Recorded | None:
-        """What the capture of a round heard of its client's steps. It judges the plan alone."""
-        place = self.rounds[number].examples
-        return None if place is None else Recorded.read(place / EXAMPLES)
 
     @cached_property
     def _client_of_batch(self) -> list[int]:
@@ -289,3 +287,111 @@ class Plan:
     def examples(self, key: Key) -> Client:
         """What the client of a trial holds."""
         return self.data.examples(key.batch, control=key.control)
+
+
+OWN = [name for name in DataConfig.model_fields if name not in ("source", "size")]
+"""Keys under ``data`` that are not the source's."""
+
+
+def resolve_plan(raw: Mapping[str, Any]) -> Plan:
+    """The plan that the keys of a file describe; objects may stand where the file has names.
+
+    Raises:
+        InputError: names the key and the hint.
+    """
+    config = parse(dict(raw))
+    knows = known(config.knows)
+    server = resolve(SERVERS, config.server, "server")
+    source = source_of(config.data.source, config.data.options, OWN)
+    data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
+    several = config.model if isinstance(config.model, list) else [config.model]
+    models = [
+        model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)
+    ]
+    clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
+    defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
+    attacks = with_read(server, [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)])
+    parts = {"model": models, "client": clients, "defense": defenses, "attack": attacks}
+    called = config.data.source if isinstance(config.data.source, str) else ""
+    dealt = config.data
+    return Plan(
+        name=config.name,
+        data=Dealt(source, dealt.batch, dealt.batches, dealt.start, called, dealt.size),
+        models=tuple(models),
+        mode=mode,
+        clients=tuple(clients),
+        defenses=tuple(defenses),
+        attacks=tuple(attacks),
+        server=server,
+        knows=knows,
+        only=None if config.only is None else tuple(_rule(r, i, parts) for i, r in enumerate(config.only)),
+        budget=budget_of(config.budget),
+        trial_seconds=config.budget.trial_seconds,
+        seeds=tuple(config.seeds),
+        gallery=config.gallery,
+        perceptual=perceptual_of(config.lpips, data),
+        update=config.update,
+        gate=config.gate,
+        identity=config.identity,
+        written=raw,
+        again=partial(resolve_plan, raw),
+    )
+
+
+def known(names: Sequence[str]) -> tuple[Known, ...]:
+    """What attackers are given. Raises `InputError` for a field that there is not."""
+    fields = [k.value for k in Known]
+    for i, name in enumerate(names):
+        require(name in fields, f"knows[{i}]", f"unknown field '{name}'", did_you_mean(name, fields))
+    return tuple(map(Known, names))
+
+
+def budget_of(config: BudgetConfig) -> Budget:
+    return Budget(config.gradient_evaluations, config.seconds)
+
+
+def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> Selection:
+    """Names of labels, or of parts without their parameters, to places in the plan's lists."""
+
+    def places(key: str) -> frozenset[int] | None:
+        if (names := rule.names(key)) is None:
+            return None
+        there = {name for named in parts[key] for name in (named.label, named.name)}
+        for name in names:
+            require(name in there, f"only[{number}].{key}", f"'{name}' is not in the plan", did_you_mean(name, there))
+        return frozenset(i for i, named in enumerate(parts[key]) if {named.label, named.name} & set(names))
+
+    return Selection(places("model"), places("client"), places("defense"), places("attack"), rule.batches)
+
+
+def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source:
+    """The source that a plan names, or that it is given.
+
+    Args:
+        options: keywords of its constructor.
+        own: keys that the plan itself has beside them, for a hint where one is misspelt.
+
+    Raises:
+        InputError: names the key.
+    """
+    kind = source.partition(":")[0] if isinstance(source, str) else ""
+    taken = next((entry.parameters for entry in DATA if entry.name == kind), {})
+    for key in (key for key in options if key not in taken):
+        near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
+        require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
+    if isinstance(source, Source):
+        require(not options, f"data.{next(iter(options), '')}", "is for a source that the plan names", "leave it out")
+        return source
+    try:
+        return open_source(source, **options)
+    except InputError as error:
+        raise error if error.field.startswith("data") else error.within("data") from error
+
+
+def perceptual_of(weights: str | None, data: DataSpec) -> Metric | None:
+    """LPIPS from a weights file, or through torchmetrics; `None` when not asked for."""
+    if weights is None:
+        return None
+    if weights == "torchmetrics":
+        return LPIPS.through_torchmetrics(data_range=data.range, low=data.low)
+    return LPIPS(weights=weights, data_range=data.range, low=data.low)

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cloudpickle
@@ -17,9 +17,9 @@ from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.contents import ANEW, changed
-from leakgauge.study.dealt import Key
-from leakgauge.study.explaining.explained import Explained
+from leakgauge.study.deal import Key
+from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.identity import ANEW, changed
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
 from leakgauge.study.tables import PlannedAudit
@@ -78,7 +78,7 @@ def _run(job: Job) -> TrialResult:
     plan, work = _work
     result = run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
     if work.explained and not job.key.control:
-        result.record["explained"] = work.explained[job.key.batch].record
+        result = replace(result, trial=replace(result.trial, explained=work.explained[job.key.batch].record))
     return result
 
 
@@ -174,7 +174,7 @@ def _run_left(
     work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
-        store.add(result)
+        store.add(result.id, result.record, result.pictures)
         done.add(result.id)
         if on_trial is not None:
             on_trial(len(done), len(keys), result.id)

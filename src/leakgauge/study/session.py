@@ -20,14 +20,14 @@ from leakgauge.files import fingerprint_of_file, write_whole
 from leakgauge.report.html import render
 from leakgauge.report.sheet import commit_of, sheet
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
-from leakgauge.study.explaining.explained import Explained
+from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.judging.verdict import Verdict, lines, named
 from leakgauge.study.pipeline.lint import lint_once
-from leakgauge.study.pipeline.linted import LINT, findings_text, print_rules
+from leakgauge.study.pipeline.lint_file import LINT, findings_text, print_rules
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
-from leakgauge.study.written import resolve_plan
 
 OTHERS = 42
 """Width of the summary's columns beside the setting."""

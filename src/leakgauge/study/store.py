@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
-from leakgauge.study.contents import ANEW, refuse_other
+from leakgauge.report.rows import Picture
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.database import Database, Pictures
+from leakgauge.study.identity import ANEW, refuse_other
+from leakgauge.study.judging.records import Trial, read_trial
 from leakgauge.study.tables import DIED, AuditRow, PictureRow, PlannedAudit, PlannedRow, TrialRow, checksum_of, died
-from leakgauge.study.trial import TrialResult
 
 LOCK = ".audit.lock"
 SHARED = "store.json"
@@ -200,25 +201,25 @@ class Store:
         with self._base.readable(), Session(self._base.engine) as session:
             return int(session.scalar(left.where(PlannedRow.id.not_in(ran))) or 0)
 
-    def add(self, result: TrialResult) -> None:
-        """Keeps a trial and its pictures, all or nothing. A trial that is there already stays as it is, unless it had
-        given no answer and now does."""
-        record = json.dumps(result.record, allow_nan=False)
-        now, count = _now(), len(result.pictures)
-        row = {"id": result.id, "record": record, "pictures": count, "created_at": now}
-        row["checksum"] = checksum_of(result.id, record, str(count), now)
+    def add(self, name: str, found: Mapping[str, Any], shown: Sequence[Picture] = ()) -> None:
+        """Keeps the record of a trial and its pictures, all or nothing. A trial that is there already stays as it is,
+        unless it had given no answer and now does."""
+        record = json.dumps(found, allow_nan=False)
+        now, count = _now(), len(shown)
+        row = {"id": name, "record": record, "pictures": count, "created_at": now}
+        row["checksum"] = checksum_of(name, record, str(count), now)
         pictures: list[dict[str, Any]] = []
-        for p in result.pictures:
+        for p in shown:
             kept = {"name": p.name, "original": p.original, "reconstruction": p.reconstruction}
-            checksum = checksum_of(result.id, str(p.slot), *kept.values())
-            pictures.append({"audit": self.key, "trial": result.id, "slot": p.slot, "checksum": checksum, **kept})
+            checksum = checksum_of(name, str(p.slot), *kept.values())
+            pictures.append({"audit": self.key, "trial": name, "slot": p.slot, "checksum": checksum, **kept})
         with self._base.readable(), Session(self._base.engine) as session, session.begin():
-            before = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.id == result.id, died())
+            before = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.id == name, died())
             if DIED not in record and session.scalar(before) is not None:
                 for table, key in ((PictureRow, PictureRow.trial), (TrialRow, TrialRow.id)):
-                    session.execute(delete(table).where(table.audit == self.key, key == result.id))
-            found = session.execute(self._base.insert(TrialRow).values(audit=self.key, **row).returning(TrialRow.id))
-            if found.first() is not None and pictures:
+                    session.execute(delete(table).where(table.audit == self.key, key == name))
+            entered = session.execute(self._base.insert(TrialRow).values(audit=self.key, **row).returning(TrialRow.id))
+            if entered.first() is not None and pictures:
                 session.execute(self._base.insert(PictureRow), pictures)
 
     def each(self) -> Iterator[dict[str, Any]]:
@@ -234,6 +235,14 @@ class Store:
                     raise self._base.damaged(f"trial {row.id}")
                 session.expunge(row)
                 yield json.loads(row.record)
+
+    def trials(self) -> Iterator[Trial]:
+        """The same, typed.
+
+        Raises:
+            InputError: one is damaged, or an earlier version wrote it.
+        """
+        return map(read_trial, self.each())
 
     def records(self) -> list[dict[str, Any]]:
         """All finished trials, by id."""

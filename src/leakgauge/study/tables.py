@@ -105,7 +105,7 @@ class PlannedAudit:
     Attributes:
         digest: of the plan's text, the gate left out.
         config: the plan as written.
-        contents: see `leakgauge.study.contents`.
+        contents: see `leakgauge.study.identity`.
         planned: ids of all trials.
     """
 

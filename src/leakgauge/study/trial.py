@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,15 @@ from leakgauge.data.lent import Lent
 from leakgauge.data.source import InWords, Share, whole_gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction, Status
+from leakgauge.observation import Attack, Cost, Knowledge, Known, Observation, Reconstruction, Status
 from leakgauge.report.rows import Picture
 from leakgauge.resolve import Named
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
-from leakgauge.study.contents import withheld_name
-from leakgauge.study.dealt import Key
+from leakgauge.study.deal import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.evaluate_texts import evaluate_texts
-from leakgauge.study.judging.records import Attempted, LayerRead, Trial
+from leakgauge.study.identity import withheld_name
+from leakgauge.study.judging.records import Attempted, LayerRead, Trial, readable, record_of
 from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.study.words import in_words
@@ -41,11 +41,20 @@ OTHERS = 7
 
 @dataclass(frozen=True)
 class TrialResult:
-    """`record` is an entry of report.json's trials."""
+    """A trial, and its examples beside its reads where these are pictures."""
 
-    id: str
-    record: dict[str, object]
+    trial: Trial
     pictures: tuple[Picture, ...]
+
+    @property
+    def id(self) -> str:
+        """Of the trial."""
+        return self.trial.id
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """The entry of report.json's trials."""
+        return record_of(self.trial)
 
 
 def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
@@ -136,8 +145,7 @@ def run_trial(
         controls=found.controls,
         restarts=tuple(_finite(v) for v in reconstruction.restarts),
         trace=tuple((evaluations, _finite(objective)) for evaluations, objective in reconstruction.trace),
-        gradient_evaluations=reconstruction.cost.gradient_evaluations,
-        seconds=round(reconstruction.cost.seconds, 3),
+        cost=Cost(reconstruction.cost.gradient_evaluations, round(reconstruction.cost.seconds, 3)),
         tokens=found.tokens,
         tried=tuple(
             Attempted(one.name, one.status.value, one.why, one.raised, one.opaque) for one in reconstruction.tried
@@ -151,10 +159,10 @@ def run_trial(
         if counts_only or not plan.spec.is_image
         else _pictures(plan.spec, list(examples.names), batch, reconstruction, found.order)
     )
-    told = trial.to_json()
     if isinstance(plan.source, InWords):
-        told["words"] = in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
-    return TrialResult(trial.id, readable(told), pictures)
+        words = in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
+        trial = replace(trial, words=words)
+    return TrialResult(trial, pictures)
 
 
 def _attacked(
@@ -231,15 +239,6 @@ def observe(
     except InputError as error:
         why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
         return Reconstruction(None, None, Status.FAILED, why)
-
-
-def readable(value: Any) -> Any:
-    """Data whose texts can be written as UTF-8; bytes of a file name that are none are shown as numbers."""
-    if isinstance(value, dict):
-        return {key: readable(inside) for key, inside in value.items()}
-    if isinstance(value, list):
-        return [readable(inside) for inside in value]
-    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
 def _finite(value: float) -> float | None:

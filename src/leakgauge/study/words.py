@@ -8,6 +8,7 @@ from torch import Tensor
 
 from leakgauge.data.source import InWords
 from leakgauge.observation import Reconstruction, TokenCounts
+from leakgauge.study.judging.records import Words
 from leakgauge.task import Batch, DataSpec
 
 
@@ -19,7 +20,7 @@ def in_words(
     order: tuple[int | None, ...],
     *,
     counts_only: bool,
-) -> dict[str, object]:
+) -> Words:
     """What is true and what was read of each example, and the share of its words that was read.
 
     For texts, the read is the text itself where its order is known (`form` says so), else its tokens in the order of
@@ -31,9 +32,9 @@ def in_words(
     )
     shares = [_in_common(t, r) if data.is_text else _equal(t, r) for t, r in zip(true, reads, strict=True)]
     if counts_only:
-        return {"match": shares}
-    form = {"form": _form(reconstruction.tokens, len(batch))} if data.is_text else {}
-    return {"columns": list(source.columns), "true": true, "read": reads, "match": shares} | form
+        return Words(match=shares)
+    form = _form(reconstruction.tokens, len(batch)) if data.is_text else None
+    return Words(columns=tuple(source.columns), true=true, read=reads, match=shares, form=form)
 
 
 def _cells(source: InWords, reconstruction: Reconstruction, order: tuple[int | None, ...]) -> list[list[str] | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,11 +22,11 @@ from leakgauge.clients import Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.explained import ENOUGH, EXACT, RECORD, Cause, Explained
-from leakgauge.study.explaining.fit import Fit, TensorFit, products
-from leakgauge.study.explaining.mistakes import SHUFFLE, Mistake, RoundAccount, mistakes, of_the_shuffle
-from leakgauge.study.explaining.recorded import Recorded, contradictions, loop_of
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.explanation import ENOUGH, EXACT, RECORD, Explained
+from leakgauge.study.explaining.mistakes import SHUFFLE, Account, mistakes, shuffled
+from leakgauge.study.explaining.record import Recorded, contradictions, loop_of
+from leakgauge.study.explaining.setting import Fit, Setting, TensorFit, products
+from leakgauge.study.judging.records import Cause
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
@@ -97,36 +97,6 @@ class Evidence:
     recorded: Recorded | None = None
     weights: bool | None = None
     causes: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Account:
-    """The plan with one thing changed, and the round as it then was.
-
-    Attributes:
-        cause: the change, with the share that one simulated round explained.
-        setting: the plan's account with it.
-        update: what was captured, read as the change has it.
-        fitted: whether a learning rate was fitted to this update, which lets a wrong account explain more.
-        left: share of the update's length that one simulated round left.
-    """
-
-    cause: Cause
-    setting: Setting
-    update: Update
-    fitted: bool = False
-    left: float = math.inf
-
-    @property
-    def share(self) -> float:
-        return -1.0 if self.cause.share is None else self.cause.share
-
-    def closest(self, own: Iterable[Update], draws: Draws) -> list[float]:
-        """Shares explained of the update, and of each of `own`; empty where it cannot be simulated."""
-        try:
-            return [c.fit.share for c in self.setting.closest(itertools.chain([self.update], own), draws)]
-        except (InputError, RuntimeError, ValueError):
-            return []
 
 
 def explain(setting: Setting, update: Update, draws: Draws, evidence: Evidence = Evidence()) -> Explained:
@@ -213,27 +183,25 @@ def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, ev
     blind = not plain.recognisable or plain.too_well or (plain.unordered and plain.enough)
     if not evidence.causes or blind or not doubted:
         return ()
-    tried = _tried(setting, update, draws, plain, evidence)
-    weights = Cause("model.weights", "they are not those that the capture recorded", None)
+    plan = Account(setting, update)
+    tried = _tried(plan, draws, plain, evidence)
     if plain.expected[0] > EXACT:
-        found = sorted((a for a in tried if a.left < _much_less(plain)), key=lambda a: round(a.left, 2))
-        if evidence.weights is False and plain.leaves_more and (not found or found[0].share < ALL):
-            return _one_a_key([weights, *(a.cause for a in found)])
-        left = f" of the update's length left for {plain.fit.left:.1e}"
-        told = [
-            replace(a.cause, change=f"{a.cause.change}, {a.left:.1e}{left}") if plain.enough else a.cause for a in found
-        ]
+        better = sorted((a for a in tried if a.fit.left < _much_less(plain)), key=lambda a: round(a.fit.left, 2))
+        left = f" of the update's length left for {plain.fit.left:.1e}" if plain.enough else ""
+        told = [_cause(replace(a, change=a.change + (left and f", {a.fit.left:.1e}{left}"))) for a in better]
+        if evidence.weights is False and plain.leaves_more and (not better or better[0].fit.share < ALL):
+            told.insert(0, Cause("model.weights", "they are not those that the capture recorded"))
     else:
-        told = _rivals(setting, update, draws, plain, tried)
+        told = _rivals(plan, draws, plain, tried)
     if not told and plain.enough and plain.odd and not plain.drawn:
         names = ", ".join(plain.odd[:3]) + (f" and {len(plain.odd) - 3} more" if len(plain.odd) > 3 else "")
-        told = [
-            Cause("update", f"{names} moved otherwise than the plan says: frozen, changed on the way or left out", None)
-        ]
+        words = f"{names} moved otherwise than the plan says: frozen, changed on the way or left out"
+        told = [Cause("update", words)]
     if not told and not plain.enough:
-        told = _unknown(setting, update, draws, plain, evidence)
-        gained = [a.cause for a in tried if a.share > max(plain.fit.share, 0) + BETTER]
-        told += sorted(gained, key=lambda c: -(c.share or 0))
+        gained = sorted(
+            (a for a in tried if a.fit.share > max(plain.fit.share, 0) + BETTER), key=lambda a: -a.fit.share
+        )
+        told = [*_unknown(plan, draws, plain, evidence), *map(_cause, gained)]
     return _one_a_key(told)
 
 
@@ -241,36 +209,36 @@ def _much_less(plain: Explained) -> float:
     return MUCH_LESS * min(plain.fit.left, 1.0)
 
 
-def _tried(setting: Setting, update: Update, draws: Draws, plain: Explained, evidence: Evidence) -> list[Account]:
+def _tried(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) -> list[Account]:
     """The loop over the table: each mistake undone, up to one that explains all. What was recorded is no mistake."""
     known = {"model.weights"} if evidence.weights else set[str]()
-    known |= {"data", "clients[0]", SHUFFLE} if setting.steps else set()
-    others = (Mistake("data", words, replace(setting, batch=b)) for words, b in evidence.elsewhere())
+    known |= {"data", "clients[0]", SHUFFLE} if plan.setting.steps else set()
+    others = (plan.but("data", words, replace(plan.setting, batch=b)) for words, b in evidence.elsewhere())
     tried: list[Account] = []
-    for mistake in itertools.chain(mistakes(RoundAccount(setting, update, draws)), () if "data" in known else others):
-        if mistake.key not in known:
-            tried.append(_undone(mistake, update, draws))
-            if tried[-1].share >= ALL and tried[-1].left < _much_less(plain) / 5:
+    for account in itertools.chain(mistakes(plan, draws), () if "data" in known else others):
+        if account.key not in known:
+            tried.append(_measured_account(account, draws))
+            if tried[-1].fit.share >= ALL and tried[-1].fit.left < _much_less(plain) / 5:
                 break
     return tried
 
 
-def _rivals(setting: Setting, update: Update, draws: Draws, plain: Explained, tried: Sequence[Account]) -> list[Cause]:
+def _rivals(plan: Account, draws: Draws, plain: Explained, tried: Sequence[Account]) -> list[Cause]:
     """Where dropout, order or noise are drawn: accounts that explain more of the update than the plan does, and gain
     less on rounds of the plan's own. A wrong plan may explain as much as of those, and would vindicate itself."""
-    own = [setting.own_round(update, draws.of("round", i)) for i in range(ROUNDS)]
-    plan = [c.fit.share for c in setting.closest([update, *own], draws)]
+    own = [plan.setting.own_round(plan.update, draws.of("round", i)) for i in range(ROUNDS)]
+    plans = _closest(plan, own, draws)
     found: list[tuple[Account, float]] = []
-    best = sorted(tried, key=lambda a: (a.cause.key != SHUFFLE, -a.share))[:SHORT]
+    best = sorted(tried, key=lambda a: (a.key != SHUFFLE, -a.fit.share))[:SHORT]
     for account in sorted(best, key=tried.index):
-        if closest := account.closest(own, draws):
-            gain, *others = (share - p for share, p in zip(closest, plan, strict=True))
-            exact = closest[0] >= ALL and plan[0] < ENOUGH
+        if closest := _closest(account, own, draws):
+            gain, *others = (share - p for share, p in zip(closest, plans, strict=True))
+            exact = closest[0] >= ALL and plans[0] < ENOUGH
             if exact or (gain > BETTER + max(0.0, *others) if plain.enough else gain > BETTER and closest[0] >= HALF):
                 found.append((account, closest[0]))
     near = max((share for _, share in found), default=0.0) - BETTER
-    found.sort(key=lambda pair: (pair[1] <= near, pair[0].fitted if pair[1] > near else -pair[1]))
-    return [replace(account.cause, share=share) for account, share in found]
+    found.sort(key=lambda pair: (pair[1] <= near, pair[0].fit_rate if pair[1] > near else -pair[1]))
+    return [_cause(account, share) for account, share in found]
 
 
 def _one_a_key(causes: Sequence[Cause]) -> tuple[Cause, ...]:
@@ -280,39 +248,41 @@ def _one_a_key(causes: Sequence[Cause]) -> tuple[Cause, ...]:
     return tuple(first.values())
 
 
-def _unknown(setting: Setting, update: Update, draws: Draws, plain: Explained, evidence: Evidence) -> list[Cause]:
+def _unknown(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) -> list[Cause]:
     """What no simulated round can try, less what was recorded. Other labels in the classifier's bias speak for other
     pictures."""
-    pictures = Cause("data", "the round's own examples and labels (source, start, batch)", None)
-    weights = Cause("model.weights", "those that the server broadcast in this round", None)
-    found = [] if evidence.weights else [weights]
+    found = [] if evidence.weights else [Cause("model.weights", "those that the server broadcast in this round")]
     if evidence.recorded is None:
-        differ = _labels_differ(setting, setting.simulated(update, draws), update)
-        found = [pictures, *found] if differ else [*found, pictures]
-    for mistake in [] if setting.steps else of_the_shuffle(RoundAccount(setting, update, draws)):
-        share = max(Account(UNKNOWN, mistake.setting, update).closest((), draws), default=0.0)
-        if mistake.change == "true" and share > plain.fit.share + BETTER / 2:
+        pictures = Cause("data", "the round's own examples and labels (source, start, batch)")
+        found.insert(0 if _labels_differ(plan, draws) else len(found), pictures)
+    for account in [] if plan.setting.steps else shuffled(plan, draws):
+        share = max(_closest(account, (), draws), default=0.0)
+        if account.change == "true" and share > plain.fit.share + BETTER / 2:
             found.insert(0, Cause(SHUFFLE, f"true. {RECORD}", share))
-    return [*found, UNKNOWN, *([OTHER_STEPS] if setting.steps else [])]
+    return [*found, UNKNOWN, *([OTHER_STEPS] if plan.setting.steps else [])]
 
 
-def _undone(mistake: Mistake, update: Update, draws: Draws) -> Account:
-    setting, words = mistake.setting, mistake.change
-    if mistake.kind is not None:
-        update = replace(update, header=replace(update.header, kind=mistake.kind))
-    if mistake.tensors is not None:
-        update = replace(update, tensors=mistake.tensors)
-    fit = setting.fit(update, draws)
-    if mistake.against:  # its length may be another as well
-        turned = replace(update, tensors={k: -v for k, v in update.tensors.items()})
-        return Account(
-            Cause(mistake.key, words, -fit.cosine), setting, turned, left=math.sqrt(max(2 + 2 * fit.cosine, 0.0))
-        )
-    if mistake.fit_rate:
-        setting, fit = _fitted(setting, fit, update, draws)
+def _measured_account(account: Account, draws: Draws) -> Account:
+    """With the fit of one simulated round, and the learning rate found where it is to be."""
+    setting, words = account.setting, account.change
+    fit = setting.fit(account.update, draws)
+    if account.fit_rate:
+        setting, fit = _fitted(setting, fit, account.update, draws)
         rate = _rate(setting.protocol)
         words = words if rate is None else f"{words} lr: {rate:.3g}"
-    return Account(Cause(mistake.key, words, fit.share), setting, update, mistake.fit_rate, fit.left)
+    return replace(account, setting=setting, change=words, fit=fit)
+
+
+def _closest(account: Account, own: Sequence[Update], draws: Draws) -> list[float]:
+    """Shares explained of the update, and of each of `own`; empty where it cannot be simulated."""
+    try:
+        return [c.fit.share for c in account.setting.closest([account.update, *own], draws)]
+    except (InputError, RuntimeError, ValueError):
+        return []
+
+
+def _cause(account: Account, share: float | None = None) -> Cause:
+    return Cause(account.key, account.change, account.fit.share if share is None else share)
 
 
 def _rate(protocol: Protocol) -> float | None:
@@ -349,13 +319,13 @@ def _fitted(setting: Setting, fit: Fit, update: Update, draws: Draws) -> tuple[S
     return max(tried, key=lambda t: t[1].share)
 
 
-def _labels_differ(setting: Setting, simulated: Tensors, update: Update) -> bool:
+def _labels_differ(plan: Account, draws: Draws) -> bool:
     """Whether the classifier's bias moved for other classes than the plan's: most of its move is the labels'."""
-    layer = find_classifier(Observation(setting.task, update, Knowledge()))
+    layer = find_classifier(Observation(plan.setting.task, plan.update, Knowledge()))
     if isinstance(layer, Unknown):
         return False
     name = layer.weight if layer.bias is None else layer.bias
-    both = simulated[name].double(), update.tensors[name].double()
+    both = plan.setting.simulated(plan.update, draws)[name].double(), plan.update.tensors[name].double()
     one, two = both if layer.bias is not None else (t.flatten(1).sum(1) for t in both)
     return float(nn.functional.cosine_similarity(one, two, dim=0)) < ALIKE
 

@@ -1,5 +1,5 @@
 """The table of mistakes that people make when they describe a round, each undone: what was forgotten, the change, and
-the plan's account with it, which says how the update moves."""
+the account of the round with it, which says how the update moves."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense, TopK, parts_of
 from leakgauge.draws import Draws
-from leakgauge.study.explaining.fit import Fit, products
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.setting import Fit, Setting, products
 from leakgauge.task import Batch, Loss, Mode, Task, cross_entropy
 from leakgauge.tensors import Tensors, entries
 from leakgauge.update import Update, UpdateKind
@@ -41,135 +40,126 @@ PROBED = 1e-3
 """Weight decay whose effect on a round says how much of it there is."""
 
 SHUFFLE = "clients[0].shuffle"
+NO_FIT = Fit(0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class RoundAccount:
-    """A plan's account of a round, the update that was captured, and draws for simulated rounds."""
+class Account:
+    """An account of a captured round: the plan's, or the plan's with one mistake undone.
+
+    Attributes:
+        setting: everything that a simulated client needs.
+        update: what was captured, read as this account has it.
+        key, change: of the plan, and what it should say.
+        fit_rate: whether its learning rate is to be found, which lets a wrong account explain more.
+        fit: of one simulated round.
+    """
 
     setting: Setting
     update: Update
-    draws: Draws
-
-
-@dataclass(frozen=True, eq=False)
-class Mistake:
-    """One mistake undone.
-
-    Attributes:
-        key: of the plan.
-        change: what the plan should say.
-        setting: the plan's account without the mistake.
-        fit_rate: its learning rate has to be found.
-        against: the update points the other way.
-        kind: of the update, whatever its header says.
-        tensors: those of the update without the mistake, where it is in them.
-    """
-
-    key: str
-    change: str
-    setting: Setting
+    key: str = ""
+    change: str = ""
     fit_rate: bool = False
-    against: bool = False
-    kind: UpdateKind | None = None
-    tensors: Tensors | None = None
+    fit: Fit = NO_FIT
+
+    def but(
+        self,
+        key: str,
+        change: str,
+        setting: Setting | None = None,
+        *,
+        tensors: Tensors | None = None,
+        kind: UpdateKind | None = None,
+        fit_rate: bool = False,
+    ) -> Account:
+        """With one mistake undone: another setting, or the update's tensors or kind read otherwise."""
+        update = self.update if tensors is None else replace(self.update, tensors=tensors)
+        update = update if kind is None else replace(update, header=replace(update.header, kind=kind))
+        return Account(setting or self.setting, update, key, change, fit_rate)
+
+    def with_task(self, key: str, change: str, **changed: object) -> Account:
+        """With fields of its task changed."""
+        return self.but(key, change, replace(self.setting, task=replace(self.setting.task, **changed)))  # type: ignore[arg-type]
+
+    @property
+    def loop(self) -> LocalTraining | None:
+        """Its local training, where that is the whole protocol."""
+        loop = self.setting.protocol.loop
+        return loop if loop is self.setting.protocol else None
 
 
-def mistakes(account: RoundAccount) -> Iterator[Mistake]:
+def mistakes(plan: Account, draws: Draws) -> Iterator[Account]:
     """Every row of the table. The simplest first: of those that explain equally much, the first is named."""
     for row in TABLE:
-        yield from row(account)
+        yield from row(plan, draws)
 
 
-def _of_the_zeros(account: RoundAccount) -> Iterator[Mistake]:
-    """Small entries that were left out."""
-    setting, update = account.setting, account.update
-    if not parts_of(setting.defense):
-        kept = sum(int(t.count_nonzero()) for t in update.tensors.values()) / entries(update.tensors)
-        if kept < 1:
-            words = f"{{topk: {{keep: {kept:.3g}}}}} or another that leaves entries out"
-            yield Mistake("defenses", words, replace(setting, defense=TopK(keep=kept)))
-
-
-def _swapped(account: RoundAccount) -> Iterator[Mistake]:
+def _swapped(plan: Account, draws: Draws) -> Iterator[Account]:
     """An update whose tensors of one shape fit the plan's better under each other's names."""
-    setting, update, draws = account.setting, account.update, account.draws
-    ours, groups = setting.simulated(update, draws), defaultdict[torch.Size, list[str]](list)
-    for name, tensor in update.tensors.items():
+    tensors = plan.update.tensors
+    ours, groups = plan.setting.simulated(plan.update, draws), defaultdict[torch.Size, list[str]](list)
+    for name, tensor in tensors.items():
         groups[tensor.shape].append(name)
     other: dict[str, str] = {}
     for names in groups.values():
-        fits = [[Fit.between({a: ours[a]}, {a: update.tensors[b]}).share for b in names] for a in names]
+        fits = [[Fit.between({a: ours[a]}, {a: tensors[b]}).share for b in names] for a in names]
         rows, columns = linear_sum_assignment(fits, maximize=True)
         other |= {names[i]: names[j] for i, j in zip(rows, columns, strict=True) if fits[i][j] > fits[i][i] + CLEARLY}
     if other and other.keys() == set(other.values()):
         words = f"{' and '.join(list(other)[:4])} hold each other's values: arrays in another order"
-        yield Mistake("update", words, setting, tensors={k: update.tensors[other.get(k, k)] for k in update.tensors})
+        yield plan.but("update", words, tensors={k: tensors[other.get(k, k)] for k in tensors})
 
 
-def of_the_shuffle(account: RoundAccount) -> Iterator[Mistake]:
+def shuffled(plan: Account, draws: Draws) -> Iterator[Account]:
     """Minibatches in another order: a framework's loader may shuffle unasked."""
-    setting = account.setting
-    loop, examples = setting.protocol.loop, len(setting.batch)
-    if loop is not None and loop is setting.protocol and max(loop.parts(examples)) < examples:
+    del draws
+    loop, examples = plan.loop, len(plan.setting.batch)
+    if loop is not None and max(loop.parts(examples)) < examples:
         other = replace(loop, shuffle=not loop.shuffle)
-        yield Mistake(SHUFFLE, str(other.shuffle).lower(), replace(setting, protocol=other))
+        yield plan.but(SHUFFLE, str(other.shuffle).lower(), replace(plan.setting, protocol=other))
 
 
-def _of_the_update(account: RoundAccount) -> Iterator[Mistake]:
-    setting, update = account.setting, account.update
-    task = setting.task
-    if update.header.kind is UpdateKind.DELTA:
-        after = {k: v.to(update.tensors[k]) for k, v in task.parameters.items()}
-        words = "these are the weights after training, not how far they moved: give after − before"
-        yield Mistake("update", words, setting, tensors={k: v - after[k] for k, v in update.tensors.items()})
-        gradient = replace(setting, protocol=FedSGD())
-        yield Mistake(
-            "update", "it is the gradient itself, and its header says delta", gradient, kind=UpdateKind.GRADIENT
-        )
-        yield Mistake("clients[0].lr", "set", setting, fit_rate=True)
-        yield Mistake("update", "it points against the plan's; was before − after handed in?", setting, against=True)
-        before = task.with_state({k: v - update.tensors[k].to(v) for k, v in task.parameters.items()})
-        words = "these are the weights after training; give those before"
-        yield Mistake("model.weights", words, replace(setting, task=before))
+def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
+    """An update that is something else than its header says."""
+    setting, tensors = plan.setting, plan.update.tensors
+    norm = setting.fit(plan.update, draws).norm
+    norm = norm if 0 < norm < math.inf else 1.0
+    turned = {k: -norm * v for k, v in tensors.items()}
+    if plan.update.header.kind is UpdateKind.GRADIENT:
+        for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
+            local = replace(setting, protocol=LocalTraining(batch_size=size))
+            words = "it is a delta (after − before), and its header says gradient;"
+            yield plan.but("update", words, local, kind=UpdateKind.DELTA, fit_rate=True)
+        yield plan.but("update", "it points against the plan's gradient", tensors=turned)
+        words = f"it is {1 / norm:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
+        yield plan.but("update", words, replace(setting, protocol=Scaled(setting.protocol, 1 / norm)))
         return
-    for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
-        local = replace(setting, protocol=LocalTraining(batch_size=size))
-        words = "it is a delta (after − before), and its header says gradient;"
-        yield Mistake("update", words, local, fit_rate=True, kind=UpdateKind.DELTA)
-    yield Mistake("update", "it points against the plan's gradient", setting, against=True)
-    fit = setting.fit(update, Draws(0))
-    factor = 1 / fit.norm if fit.norm > 0 else 1.0
-    words = f"it is {factor:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
-    yield Mistake("update", words, replace(setting, protocol=Scaled(setting.protocol, factor)))
+    own = setting.task.parameters
+    words = "these are the weights after training, not how far they moved: give after − before"
+    yield plan.but("update", words, tensors={k: v - own[k].to(v) for k, v in tensors.items()})
+    words = "it is the gradient itself, and its header says delta"
+    yield plan.but("update", words, replace(setting, protocol=FedSGD()), kind=UpdateKind.GRADIENT)
+    yield plan.but("clients[0].lr", "set", fit_rate=True)
+    yield plan.but("update", "it points against the plan's; was before − after handed in?", tensors=turned)
+    before = setting.task.with_state({k: v - tensors[k].to(v) for k, v in own.items()})
+    words = "these are the weights after training; give those before"
+    yield plan.but("model.weights", words, replace(setting, task=before))
 
 
-def _of_the_decay(account: RoundAccount) -> Iterator[Mistake]:
-    """Weight decay that the plan has otherwise: as much as explains most of what is left."""
-    setting, update, draws = account.setting, account.update, account.draws
-    loop = setting.protocol.loop
-    if loop is None or loop is not setting.protocol or not isinstance(loop.optimiser, SGD):
-        return
-    sgd = loop.optimiser
-
-    def decaying(decay: float) -> Setting:
-        return replace(setting, protocol=replace(loop, optimiser=replace(sgd, weight_decay=decay)))
-
-    plain, more = (decaying(sgd.weight_decay + by).simulated(update, draws) for by in (0.0, PROBED))
-    way = {k: more[k] - plain[k] for k in plain}
-    missing = {k: update.tensors[k].to(plain[k]) - plain[k] for k in plain}
-    size, _, along = products(way, missing)
-    found = sgd.weight_decay + PROBED * along / (size or 1.0)
-    if found <= 0 or not math.isfinite(found):
-        return
-    for decay in dict.fromkeys((float(f"{found:.1g}"), float(f"{found:.3g}"))):
-        yield Mistake("clients[0].weight_decay", f"{decay:g}", decaying(decay))
+def _thinned(plan: Account, draws: Draws) -> Iterator[Account]:
+    """Small entries that were left out."""
+    del draws
+    tensors = plan.update.tensors
+    kept = sum(int(t.count_nonzero()) for t in tensors.values()) / entries(tensors)
+    if kept < 1 and not parts_of(plan.setting.defense):
+        words = f"{{topk: {{keep: {kept:.3g}}}}} or another that leaves entries out"
+        yield plan.but("defenses", words, replace(plan.setting, defense=TopK(keep=kept)))
 
 
-def _of_the_order(account: RoundAccount) -> Iterator[Mistake]:
+def _reordered(plan: Account, draws: Draws) -> Iterator[Account]:
     """Weights whose arrays came in another order: those of equal shapes do not show it."""
-    setting = account.setting
-    task, layers = setting.task, defaultdict[tuple[tuple[str, torch.Size], ...], list[str]](list)
+    del draws
+    task, layers = plan.setting.task, defaultdict[tuple[tuple[str, torch.Size], ...], list[str]](list)
     for name, module in task.module.named_modules():
         own = dict(module.named_parameters(recurse=False))
         if own and all(f"{name}.{k}" in task.parameters for k in own):
@@ -179,34 +169,23 @@ def _of_the_order(account: RoundAccount) -> Iterator[Mistake]:
         both = (one, two), (two, one)
         swaps = {f"{a}.{key}": task.parameters[f"{b}.{key}"] for key, _ in form for a, b in both}
         words = f"{one} and {two} hold each other's values: arrays without names in another order"
-        yield Mistake("model.weights", words, replace(setting, task=task.with_state(swaps)))
+        yield plan.but("model.weights", words, replace(plan.setting, task=task.with_state(swaps)))
 
 
-def _of_the_mode(account: RoundAccount) -> Iterator[Mistake]:
-    setting = account.setting
-    task = setting.task
+def _other_mode(plan: Account, draws: Draws) -> Iterator[Account]:
+    del draws
+    task = plan.setting.task
     drops = [m for m in task.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
-    norms = [m for m in task.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if drops or norms:
+    if drops or any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in task.module.modules()):
         other = Mode.EVAL if task.mode is Mode.TRAIN else Mode.TRAIN
-        module = task.module_copy().train(other is Mode.TRAIN)
-        changed = replace(task, module=module, mode=other, stochastic=bool(drops) and other is Mode.TRAIN)
-        yield Mistake("mode", other.value, replace(setting, task=changed))
+        module, drawn = task.module_copy().train(other is Mode.TRAIN), bool(drops) and other is Mode.TRAIN
+        yield plan.with_task("mode", other.value, module=module, mode=other, stochastic=drawn)
 
 
-def _of_the_loss(account: RoundAccount) -> Iterator[Mistake]:
-    setting = account.setting
-    others: list[tuple[str, Loss]] = [("plain cross-entropy", cross_entropy)]
-    others += [(f"label smoothing of {s:g}", CrossEntropy(label_smoothing=s)) for s in (0.1, 0.2, 0.05)]
-    others += [("bce-with-logits", BCEWithLogits())]
-    for words, loss in others:
-        if loss != setting.task.loss:
-            yield Mistake("loss", words, replace(setting, task=replace(setting.task, loss=loss)))
-
-
-def _of_normalisation(account: RoundAccount) -> Iterator[Mistake]:
-    setting = account.setting
-    data = setting.task.data
+def _other_values(plan: Account, draws: Draws) -> Iterator[Account]:
+    """Another normalisation."""
+    del draws
+    data = plan.setting.task.data
     low, width = data.low, data.range
     ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
         ("the network saw raw values: normalise: false", (0.0,), (1.0,))
@@ -220,54 +199,78 @@ def _of_normalisation(account: RoundAccount) -> Iterator[Mistake]:
     ways.append(("values from 0 to 255: put that into the module", (low,), (width / 255,)))
     for words, mean, std in ways:
         if (set(data.mean), set(data.std)) != (set(mean), set(std)):
-            changed = replace(setting.task, data=replace(data, mean=mean, std=std))
-            yield Mistake("data.normalise", words, replace(setting, task=changed))
+            yield plan.with_task("data.normalise", words, data=replace(data, mean=mean, std=std))
 
 
-def _of_local_training(account: RoundAccount) -> Iterator[Mistake]:
-    setting = account.setting
-    loop = setting.protocol.loop
-    if loop is None or loop is not setting.protocol:
+def _other_loss(plan: Account, draws: Draws) -> Iterator[Account]:
+    del draws
+    others: list[tuple[str, Loss]] = [("plain cross-entropy", cross_entropy)]
+    others += [(f"label smoothing of {s:g}", CrossEntropy(label_smoothing=s)) for s in (0.1, 0.2, 0.05)]
+    for words, loss in (*others, ("bce-with-logits", BCEWithLogits())):
+        if loss != plan.setting.task.loss:
+            yield plan.with_task("loss", words, loss=loss)
+
+
+def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
+    """Weight decay that the plan has otherwise: as much as explains most of what is left."""
+    loop, update = plan.loop, plan.update
+    if loop is None or not isinstance(sgd := loop.optimiser, SGD):
         return
-    examples = len(setting.batch)
+
+    def decaying(decay: float) -> Setting:
+        return replace(plan.setting, protocol=replace(loop, optimiser=replace(sgd, weight_decay=decay)))
+
+    plain, more = (decaying(sgd.weight_decay + by).simulated(update, draws) for by in (0.0, PROBED))
+    way = {k: more[k] - plain[k] for k in plain}
+    missing = {k: update.tensors[k].to(plain[k]) - plain[k] for k in plain}
+    size, _, along = products(way, missing)
+    found = sgd.weight_decay + PROBED * along / (size or 1.0)
+    if found > 0 and math.isfinite(found):
+        for decay in dict.fromkeys((float(f"{found:.1g}"), float(f"{found:.3g}"))):
+            yield plan.but("clients[0].weight_decay", f"{decay:g}", decaying(decay))
+
+
+def _undefended(plan: Account, draws: Draws) -> Iterator[Account]:
+    del draws
+    if parts_of(plan.setting.defense):
+        yield plan.but("defenses", "none was applied", replace(plan.setting, defense=NoDefense()))
+
+
+def _other_training(plan: Account, draws: Draws) -> Iterator[Account]:
+    """Other epochs, minibatches and optimisers."""
+    del draws
+    loop, examples = plan.loop, len(plan.setting.batch)
+    if loop is None:
+        return
     sizes = dict.fromkeys((loop.batch_size, None, *(2**i for i in range(8) if 2**i < examples)))
-    others: list[LocalTraining] = []
-    for epochs in dict.fromkeys((loop.epochs, 1, 2, 3, 5, 10)):
-        for size in sizes:
-            other = replace(loop, epochs=epochs, batch_size=size)
-            if other != loop and other.steps(examples) <= MOST_STEPS:
-                others.append(other)
+    epochs = dict.fromkeys((loop.epochs, 1, 2, 3, 5, 10))
+    others = [replace(loop, epochs=n, batch_size=size) for n in epochs for size in sizes]
+    others = [other for other in others if other != loop and other.steps(examples) <= MOST_STEPS]
     for other in sorted(others, key=lambda o: (o.epochs != loop.epochs) + (o.batch_size != loop.batch_size)):
         words = f"epochs: {other.epochs}, batch_size: {other.batch_size or examples}"
-        yield Mistake("clients[0]", words, replace(setting, protocol=other))
+        yield plan.but("clients[0]", words, replace(plan.setting, protocol=other))
     lr = loop.optimiser.lr
     optimisers: list[tuple[str, Optimiser]] = [("SGD", SGD(lr=lr)), ("SGD with momentum 0.9", SGD(lr=lr, momentum=0.9))]
     if not loop.optimiser.rescales_entries:
         optimisers += [("Adam", Adam()), ("AdamW", adamw())]
     for name, optimiser in optimisers:
         if optimiser != loop.optimiser:
-            changed = replace(setting, protocol=replace(loop, optimiser=optimiser))
-            yield Mistake("clients[0].optimiser", f"{name},", changed, fit_rate=True)
+            changed = replace(plan.setting, protocol=replace(loop, optimiser=optimiser))
+            yield plan.but("clients[0].optimiser", f"{name},", changed, fit_rate=True)
 
 
-def _of_the_defense(account: RoundAccount) -> Iterator[Mistake]:
-    setting = account.setting
-    if parts_of(setting.defense):
-        yield Mistake("defenses", "none was applied", replace(setting, defense=NoDefense()))
-
-
-TABLE: tuple[Callable[[RoundAccount], Iterator[Mistake]], ...] = (
+TABLE: tuple[Callable[[Account, Draws], Iterator[Account]], ...] = (
     _swapped,
-    of_the_shuffle,
-    _of_the_update,
-    _of_the_zeros,
-    _of_the_order,
-    _of_the_mode,
-    _of_normalisation,
-    _of_the_loss,
-    _of_the_decay,
-    _of_the_defense,
-    _of_local_training,
+    shuffled,
+    _misread,
+    _thinned,
+    _reordered,
+    _other_mode,
+    _other_values,
+    _other_loss,
+    _other_decay,
+    _undefended,
+    _other_training,
 )
 """What people forget, each with the round as it then was."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leakgauge.intervals import (
     bounded_interval,
@@ -14,9 +14,10 @@ from leakgauge.intervals import (
     mean_interval,
     proportion_interval,
 )
-from leakgauge.study.dealt import CONTROLS
+from leakgauge.observation import Cost
+from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.groups import TrialGroup, control_of, shares
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import TokenScores, Trial
 from leakgauge.study.judging.results import (
     Finding,
     Identified,
@@ -27,9 +28,8 @@ from leakgauge.study.judging.results import (
     PSNRGain,
     PSNRSummary,
     Residual,
-    TotalCost,
+    TokenLeak,
 )
-from leakgauge.study.judging.texts import tokens_of
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""
@@ -105,7 +105,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
         upper=round(bounded_upper(each), 4),
         chance=round(max(chance, 1 / (1 + smallest)), 4),
         beyond=round(beyond_chance(group), 4),
-        naive=round(sum(t.controls.mean_identified for t in group.scored) / sum(len(s.rank) for s in scores), 4),
+        naive=round(sum(t.controls.mean_image.identified for t in group.scored) / sum(len(s.rank) for s in scores), 4),
         gallery=smallest,
         whole=min(s.whole for s in scores),
         worst=max(map(sum, found.values())),
@@ -221,6 +221,34 @@ def _reads_labels(control: TrialGroup) -> bool | None:
     return all(labels.true_counts_f1 == 1 for _, labels in read) or (above.low or 0.0) > 0
 
 
+def tokens_of(group: TrialGroup) -> TokenLeak | None:
+    """`None` where no tokens were read."""
+    by_client: dict[int, list[TokenScores]] = defaultdict(list)
+    for t in group.scored:
+        if t.tokens is not None:
+            by_client[t.client].append(t.tokens)
+    if not by_client:
+        return None
+
+    def mean(value: Callable[[TokenScores], float]) -> float:
+        return statistics.fmean(statistics.fmean(map(value, some)) for some in by_client.values())
+
+    f1 = [statistics.fmean(s.f1 for s in some) for some in by_client.values()]
+    ends = bounded_interval(f1)
+    return TokenLeak(
+        mean=round(statistics.fmean(f1), 4),
+        low=round(ends.low or 0.0, 3),
+        high=round(1.0 if ends.high is None else ends.high, 3),
+        precision=round(mean(lambda s: s.precision), 4),
+        recall=round(mean(lambda s: s.recall), 4),
+        baseline=round(mean(lambda s: s.constant_f1), 4),
+        sets=round(mean(lambda s: s.exact_set), 4),
+        counts=round(mean(lambda s: s.exact_counts), 4),
+        order=round(mean(lambda s: s.in_place == 1), 4),
+        n=len(by_client),
+    )
+
+
 def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     """The numbers and the level; sentence and flags are added by the verdict."""
     power, identified = power_of(group, groups), identified_of(group)
@@ -229,7 +257,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     images = [v for client in group.mean_psnr.values() for v in client]
     highest = [v for client in group.highest_psnr.values() for v in client]
     ends = mean_interval(means)
-    bars = [bar for t in group.scored for bar in t.controls.nearest_public]
+    bars = [bar for t in group.scored for bar in t.controls.nearest_public.psnr]
     return Finding(
         scenario=group.scenario,
         attack=group.attack,
@@ -260,8 +288,8 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
         label_f1=labels_of(group, groups),
         power=power,
         tokens=tokens_of(group),
-        cost=TotalCost(
-            sum(t.gradient_evaluations for t in group.trials), round(sum(t.seconds for t in group.trials), 3)
+        cost=Cost(
+            sum(t.cost.gradient_evaluations for t in group.trials), round(sum(t.cost.seconds for t in group.trials), 3)
         ),
     )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from enum import Enum
 
-from leakgauge.study.judging.cut_short import CutShort, cut_short
+from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.findings import gain_of
 from leakgauge.study.judging.groups import TrialGroup, control_of, shares
 from leakgauge.study.judging.records import Role, Trial
-from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.results import Finding, Flag, Level
 
 FEWEST = 4
 """Clients without which a weaker attack's win may be luck."""
@@ -23,153 +23,51 @@ NOTHING = 0.5
 """dB: less is no gain over the attack's own prior."""
 AGREES = 0.1
 """A restart agrees with the best where it is within this share of the way that the best has come."""
+SHORT = 0.5
+"""Share of the control's gradient evaluations below which a search that the clock ended was cut short."""
+LEAST = 300, 8
+"""Fewest gradient evaluations per example, and most examples counted, with which a search is complete where no control
+needed one: half of `auto`'s own."""
+ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")
+"""How a search ends that did not come to an end by itself."""
 
 
-@dataclass(frozen=True)
-class WeakerWins:
-    """An attack that should be weaker recovers what this one does not: this one is not tuned, or broken."""
+class Doubt(Enum):
+    """Kinds of flags: the name is the ``kind`` in report.json, the value a template of the sentence."""
 
-    weaker: str
-    wins: int
-    clients: int
+    Uninformed = (
+        "the attacker does not know the defence (knows: defense; one of your own says in its steps what "
+        "attackers can use), and hiding it is no defence"
+    )
+    BrokenElsewhere = "{by}; no attack here does that, so finding nothing says little"
+    CutShort = (
+        "{how} in {trials} of {of} trials, after {percent:.0f} % of the control's gradient evaluations: {why} "
+        "(budget.gradient_evaluations gives each as many)"
+    )
+    SearchNotShown = (
+        "the search was ended after few gradient evaluations in {trials} of {of} trials, and controls were read "
+        "without one: nothing shows what so short a search finds (budget)"
+    )
+    WeakerWins = "{weaker}, which should be weaker, recovers more in {wins} of {clients} clients"
+    NoGradient = "the attack's objective {what} in {trials} of {of} trials: it had no gradient to follow"
+    ControlNotRecovered = (
+        "of {clients} clients without a defence the attack recovers {percent:.0f} %: its failure says nothing"
+    )
+    NoBetterThanPrior = (
+        "without a defence its pictures are no more like their own images than like other clients' ({gain:+.1f} dB): "
+        "they come from the attack's guesswork, not from the update"
+    )
+    RestartsDisagree = "seeds or restarts of the attack disagree in {clients} of {of} clients: more would find more"
+    MethodRaised = "{method} ended by an error in {trials} of {of} trials ({why})"
+    InputsOfLayer = (
+        "what {layer} was given was read exactly for {examples} examples of {clients} clients: features that tell "
+        "whose data it was, though no picture came of them here"
+    )
+    NotUnderstood = "{why}, in {trials} of {of} trials: finding nothing says little"
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.weaker}, which should be weaker, recovers more in {self.wins} of {self.clients} clients"
-
-
-@dataclass(frozen=True)
-class NoGradient:
-    """The search had nothing to follow."""
-
-    trials: int
-    of: int
-    finite: bool
-
-    @property
-    def sentence(self) -> str:
-        what = "did not move" if self.finite else "was not finite"
-        return f"the attack's objective {what} in {self.trials} of {self.of} trials: it had no gradient to follow"
-
-
-@dataclass(frozen=True)
-class ControlNotRecovered:
-    """The attack fails without the defence too, so its failure says nothing of it."""
-
-    recovered: float
-    clients: int
-
-    @property
-    def sentence(self) -> str:
-        share = f"{100 * self.recovered:.0f} %"
-        return f"of {self.clients} clients without a defence the attack recovers {share}: its failure says nothing"
-
-
-@dataclass(frozen=True)
-class NoBetterThanPrior:
-    """Without a defence the reads are no nearer to their own images than to strangers'."""
-
-    gain: float
-
-    @property
-    def sentence(self) -> str:
-        return (
-            "without a defence its pictures are no more like their own images than like other clients' "
-            f"({self.gain:+.1f} dB): they come from the attack's guesswork, not from the update"
-        )
-
-
-@dataclass(frozen=True)
-class RestartsDisagree:
-    """Whether an image comes back is luck of the start: more of them would recover more."""
-
-    clients: int
-    of: int
-
-    @property
-    def sentence(self) -> str:
-        return f"seeds or restarts of the attack disagree in {self.clients} of {self.of} clients: more would find more"
-
-
-@dataclass(frozen=True)
-class Uninformed:
-    """The attacker does not know the defence, or no `steps` of the defence say what knowing it gives."""
-
-    @property
-    def sentence(self) -> str:
-        return (
-            "the attacker does not know the defence (knows: defense; one of your own says in its steps what "
-            "attackers can use), and hiding it is no defence"
-        )
-
-
-@dataclass(frozen=True)
-class BrokenElsewhere:
-    """A published attack breaks the defence with more than one update, and none here does."""
-
-    by: str
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.by}; no attack here does that, so finding nothing says little"
-
-
-@dataclass(frozen=True)
-class MethodRaised:
-    """A method that the attack tried ended by an error: what it would have found is not known."""
-
-    method: str
-    why: str
-    trials: int
-    of: int
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.method} ended by an error in {self.trials} of {self.of} trials ({self.why})"
-
-
-@dataclass(frozen=True)
-class InputsOfLayer:
-    """What a layer was given was read and proved, and no picture came of it here: another attacker may make one."""
-
-    layer: str
-    examples: int
-    clients: int
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"what {self.layer} was given was read exactly for {self.examples} examples of {self.clients} clients: "
-            "features that tell whose data it was, though no picture came of them here"
-        )
-
-
-@dataclass(frozen=True)
-class NotUnderstood:
-    """The network was not understood: what no attack read of it may be there all the same."""
-
-    why: str
-    trials: int
-    of: int
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.why}, in {self.trials} of {self.of} trials: finding nothing says little"
-
-
-Flag = (
-    Uninformed
-    | BrokenElsewhere
-    | CutShort
-    | WeakerWins
-    | NoGradient
-    | ControlNotRecovered
-    | NoBetterThanPrior
-    | RestartsDisagree
-    | MethodRaised
-    | InputsOfLayer
-    | NotUnderstood
-)
+    def flag(self, **values: str | float) -> Flag:
+        """With the values of its template."""
+        return Flag(self.name, self.value.format(**values))
 
 
 def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) -> tuple[Flag, ...]:
@@ -177,36 +75,60 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
     if group.control or found.level is Level.NOT_APPLICABLE:
         return ()
     control = control_of(group, groups)
+    open_ = found.level is not Level.EXPOSED
     return (
-        *_uninformed(group, found),
-        *_broken(group, found),
-        *cut_short(group, control),
+        *(_uninformed(group) if open_ else ()),
+        *_cut_short(group, control),
         *_weaker_wins(group, groups),
         *_no_gradient(group),
-        *_control(found, group),
-        *_prior(control if control is not None else group, found),
+        *(_control(found, group) if open_ else ()),
+        *(_prior(control if control is not None else group) if open_ else ()),
         *_disagree(group, control),
-        *_raised(group, found),
-        *_layers(group, found),
-        *_opaque(group, found),
+        *(_unread(group) if open_ else ()),
     )
 
 
-def _uninformed(group: TrialGroup, found: Finding) -> list[Flag]:
-    """But of a naive reading, which stands beside one that knows."""
+def _uninformed(group: TrialGroup) -> Iterator[Flag]:
+    """Attackers who do not know the defence, but of a naive reading, which stands beside one that knows; and defences
+    that a published attack breaks with more than one update."""
     scenario, naive = group.scenario, all(t.role is Role.NAIVE for t in group.trials)
-    hidden = scenario.defended and "defense" not in scenario.knowledge
-    return [Uninformed()] if hidden and not naive and found.level is not Level.EXPOSED else []
+    if scenario.defended and "defense" not in scenario.knowledge and not naive:
+        yield Doubt.Uninformed.flag()
+    if scenario.broken_by:
+        yield Doubt.BrokenElsewhere.flag(by=scenario.broken_by)
 
 
-def _broken(group: TrialGroup, found: Finding) -> list[Flag]:
-    by = group.scenario.broken_by
-    return [BrokenElsewhere(by)] if by and found.level is not Level.EXPOSED else []
+def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
+    """Whether the clock, or the attack's own end, cut searches off before they had come as far as on the control.
+    Controls that came back by a read alone show no search's power."""
+    late = [t for t in group.scored if t.status in ENDED]
+    if control is None or control is group or not late or not control.scored:
+        return
+    searched = [t for t in control.scored if _searched(t)]
+    spent, usual = (
+        statistics.median(t.cost.gradient_evaluations for t in some) for some in (late, searched or control.scored)
+    )
+    if not searched and control.certified:
+        if spent < LEAST[0] * min(group.scenario.data.batch, LEAST[1]):
+            yield Doubt.SearchNotShown.flag(trials=len(late), of=len(group.trials))
+    elif spent < SHORT * usual:
+        clock = any(t.status == "time_limit" for t in late)
+        yield Doubt.CutShort.flag(
+            trials=len(late),
+            of=len(group.trials),
+            percent=100 * spent / usual,
+            how="time ran out" if clock else "the search was ended early",
+            why="that a defence is slow to simulate is no protection" if clock else "what did not look found nothing",
+        )
 
 
-def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> list[Flag]:
+def _searched(trial: Trial) -> bool:
+    """Whether more came back than was certified."""
+    return trial.scores is not None and sum(trial.scores.recovered) > trial.scores.certified
+
+
+def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> Iterator[Flag]:
     mine = group.trials[0]
-    flags: list[Flag] = []
     for other in groups:
         if other.control or other.scenario != group.scenario or not _should_lose(other.trials[0], mine):
             continue
@@ -214,8 +136,7 @@ def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> list[Flag]:
         gaps = [statistics.fmean(other.recovered[c]) - statistics.fmean(group.recovered[c]) for c in both]
         wins = sum(gap > 0 for gap in gaps)
         if wins >= max(FEWEST, math.ceil(WINS * len(both))) and not any(gap < 0 for gap in gaps):
-            flags.append(WeakerWins(other.attack, wins, len(both)))
-    return flags
+            yield Doubt.WeakerWins.flag(weaker=other.attack, wins=wins, clients=len(both))
 
 
 def _should_lose(weaker: Trial, stronger: Trial) -> bool:
@@ -224,15 +145,15 @@ def _should_lose(weaker: Trial, stronger: Trial) -> bool:
     return stronger.role is Role.RECIPE and weaker.role is Role.NAIVE and weaker.base == stronger.base
 
 
-def _no_gradient(group: TrialGroup) -> list[Flag]:
+def _no_gradient(group: TrialGroup) -> Iterator[Flag]:
     """In half of the trials or more: a search that ends where it began."""
-    searched = [t for t in group.trials if (t.trace and t.gradient_evaluations) or t.status == "non_finite"]
+    searched = [t for t in group.trials if (t.trace and t.cost.gradient_evaluations) or t.status == "non_finite"]
     broken = [t for t in searched if t.status == "non_finite" or any(value is None for _, value in t.trace)]
     still = [t for t in searched if t not in broken and _stands(t) and not _came_back(t)]
-    for trials, finite in ((broken, False), (still, True)):
+    for trials, what in ((broken, "was not finite"), (still, "did not move")):
         if trials and 2 * len(trials) >= len(searched):
-            return [NoGradient(len(trials), len(searched), finite)]
-    return []
+            yield Doubt.NoGradient.flag(what=what, trials=len(trials), of=len(searched))
+            return
 
 
 def _came_back(trial: Trial) -> bool:
@@ -245,72 +166,58 @@ def _stands(trial: Trial) -> bool:
     return max(values) - min(values) <= 1e-9 * max(abs(v) for v in values)
 
 
-def _raised(group: TrialGroup, found: Finding) -> list[Flag]:
-    if found.level is Level.EXPOSED:
-        return []
-    first: dict[str, str] = {}
-    times: Counter[str] = Counter()
+def _unread(group: TrialGroup) -> Iterator[Flag]:
+    """Methods that raised; the layer that was read for most examples, those of a client counted once; and networks
+    that were not understood."""
+    why: dict[str, str] = {}
+    raised, opaque = Counter[str](), Counter[str]()
+    layers: dict[str, Counter[int]] = {}
     for trial in group.trials:
         broken = {one.name: one.why for one in trial.tried if one.raised}
-        times.update(broken.keys())
-        first = broken | first
-    return [MethodRaised(name, first[name], n, len(group.trials)) for name, n in times.items()]
+        raised.update(broken.keys())
+        why = broken | why
+        opaque.update(dict.fromkeys((one.why for one in trial.tried if one.opaque), 1))
+        for layer in trial.layers:
+            clients = layers.setdefault(layer.layer, Counter())
+            clients[trial.client] = max(clients[trial.client], layer.examples)
+    of = len(group.trials)
+    for method, n in raised.items():
+        yield Doubt.MethodRaised.flag(method=method, why=why[method], trials=n, of=of)
+    if layers:
+        name, clients = max(layers.items(), key=lambda item: item[1].total())
+        yield Doubt.InputsOfLayer.flag(layer=name, examples=clients.total(), clients=len(clients))
+    for words, n in opaque.items():
+        yield Doubt.NotUnderstood.flag(why=words, trials=n, of=of)
 
 
-def _layers(group: TrialGroup, found: Finding) -> list[Flag]:
-    """The layer that was read for most examples, those of a client counted once."""
-    if found.level is Level.EXPOSED:
-        return []
-    most: dict[str, dict[int, int]] = {}
-    for trial in group.trials:
-        for one in trial.layers:
-            clients = most.setdefault(one.layer, {})
-            clients[trial.client] = max(clients.get(trial.client, 0), one.examples)
-    if not most:
-        return []
-    layer, clients = max(most.items(), key=lambda item: sum(item[1].values()))
-    return [InputsOfLayer(layer, sum(clients.values()), len(clients))]
+def _control(found: Finding, group: TrialGroup) -> Iterator[Flag]:
+    """The attack fails without the defence too. Too few clients to show anything: that is said elsewhere."""
+    few = not group.scenario.defended and found.power.clients < CONTROLS
+    if found.power.shown is False and not few:
+        percent = 100 * (found.power.recovered or 0.0)
+        yield Doubt.ControlNotRecovered.flag(clients=found.power.clients, percent=percent)
 
 
-def _opaque(group: TrialGroup, found: Finding) -> list[Flag]:
-    if found.level is Level.EXPOSED:
-        return []
-    times = Counter(why for t in group.trials for why in dict.fromkeys(one.why for one in t.tried if one.opaque))
-    return [NotUnderstood(why, n, len(group.trials)) for why, n in times.items()]
-
-
-def _control(found: Finding, group: TrialGroup) -> list[Flag]:
-    if found.power.shown is not False or found.level is Level.EXPOSED:
-        return []
-    if not group.scenario.defended and found.power.clients < 5:  # too few to show anything: that is said elsewhere
-        return []
-    return [ControlNotRecovered(found.power.recovered or 0.0, found.power.clients)]
-
-
-def _prior(undefended: TrialGroup, found: Finding) -> list[Flag]:
+def _prior(undefended: TrialGroup) -> Iterator[Flag]:
     """Only of undefended clients: behind a good defence no gain is what one wants."""
     gain = None if undefended.scenario.defended else gain_of(undefended)
-    if gain is None or found.level is Level.EXPOSED or (gain.mean >= NOTHING and (gain.low or 0.0) > 0):
-        return []
-    identified = sum(shares(undefended.recovered))
-    return [NoBetterThanPrior(gain.mean)] if not identified else []
+    if gain is None or (gain.mean >= NOTHING and (gain.low or 0.0) > 0):
+        return
+    if not sum(shares(undefended.recovered)):
+        yield Doubt.NoBetterThanPrior.flag(gain=gain.mean)
 
 
-def _disagree(group: TrialGroup, control: TrialGroup | None) -> list[Flag]:
-    """Of the row's own clients, or of the undefended ones where the row has nothing to disagree on."""
+def _disagree(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
+    """Whether an image comes back is luck of the start: of the row's own clients, or of the undefended ones where the
+    row has nothing to disagree on."""
     for trials in (group, *([] if control is None or control is group else [control])):
-        torn = [client for client, members in _by_client(trials).items() if _torn(members)]
-        of = len(_by_client(trials))
-        if of and 2 * len(torn) > of:
-            return [RestartsDisagree(len(torn), of)]
-    return []
-
-
-def _by_client(group: TrialGroup) -> dict[int, list[Trial]]:
-    found: dict[int, list[Trial]] = {}
-    for trial in group.scored:
-        found.setdefault(trial.client, []).append(trial)
-    return found
+        by_client: dict[int, list[Trial]] = {}
+        for trial in trials.scored:
+            by_client.setdefault(trial.client, []).append(trial)
+        torn = sum(map(_torn, by_client.values()))
+        if by_client and 2 * torn > len(by_client):
+            yield Doubt.RestartsDisagree.flag(clients=torn, of=len(by_client))
+            return
 
 
 def _torn(trials: list[Trial]) -> bool:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Annotated
+
+from pydantic import PlainSerializer
 
 from leakgauge.intervals import bounded_lower, bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import BY_CHANCE
 from leakgauge.study.judging.groups import TrialGroup, shares
 from leakgauge.study.judging.records import Role, Scenario
-from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.results import Finding, LabelLeak, Level
 
 SURE = 0.98
 """Confidence of each end where a share and what chance gives are compared."""
@@ -39,16 +42,30 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """One line that a person can act on.
+    """What a person can act on.
 
     Attributes:
-        text: with the whole setting.
-        plain: for somebody who signs, without it; by default the text.
+        rule: what failed, e.g. ``identified``.
+        where: the attack and the setting, or the setting; empty for the whole audit.
+        words: what is wrong, or missing.
+        plain: for somebody who signs, without the setting; by default the whole text.
     """
 
     why: Why
-    text: str
+    rule: str
+    where: str
+    words: str
     plain: str = ""
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return ": ".join(filter(None, (self.rule, self.where, self.words)))
+
+
+def texts_of(reasons: Sequence[Reason]) -> list[str]:
+    """Each in one line, as JSON has them."""
+    return [reason.text for reason in reasons]
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,7 @@ class GateResult:
     """`passed` is `None` without a gate."""
 
     passed: bool | None
-    reasons: tuple[Reason, ...] = ()
+    reasons: Annotated[tuple[Reason, ...], PlainSerializer(texts_of)] = ()
 
     @property
     def sentence(self) -> str:
@@ -65,9 +82,6 @@ class GateResult:
             return "gate passed" if self.passed else ""
         counts = Counter(reason.why for reason in self.reasons)
         return "gate failed: " + ", ".join(f"{counts[why]} {why.value}" for why in Why if counts[why])
-
-    def to_json(self) -> dict[str, object]:
-        return {"passed": self.passed, "reasons": [reason.text for reason in self.reasons]}
 
 
 def judge(
@@ -89,28 +103,23 @@ def judge(
     """
     if gate is None:
         return GateResult(None, tuple(lacking))
+    reasons = [*lacking]
     tested = [(group, found) for group, found in rows if group.scored]
     if not tested:
-        return GateResult(False, (*lacking, *_nothing([group for group, _ in rows])))
-    reasons = [*lacking]
-    reasons += [Reason(Why.BROKEN, f"exact: {proof}; no limit lets that pass")] if proof else []
-    reasons += [reason for group, found in tested for reason in _reasons(gate, group, found)]
-    doubts = dict.fromkeys(group.doubt for group, _ in rows if group.doubt)
-    reasons += [Reason(Why.UNEXPLAINED, f"explained: {doubt}") for doubt in doubts]
-    reasons += [_failures(group) for group, _ in rows if group.failed]
-    reasons += [
-        Reason(
-            Why.UNRELIABLE,
-            f"unreliable: {group.title}: {flag.sentence}",
-            f"The audit doubts its own result: {flag.sentence}",
-        )
-        for group, found in rows
-        for flag in found.flags
-    ]
+        return GateResult(False, (*reasons, *_nothing([group for group, _ in rows])))
+    if proof:
+        reasons.append(Reason(Why.BROKEN, "exact", "", f"{proof}; an exact read always fails the gate"))
     for group, found in tested:
-        explained = group.failed or group.doubt or found.flags
-        if found.level is Level.INCONCLUSIVE and not explained:
-            reasons.append(Reason(Why.UNDECIDED, f"undecided: {found.sentence.rstrip('.')}"))
+        reasons += _of_row(gate, group, found)
+        if found.level is Level.INCONCLUSIVE and not (group.failed or group.doubt or found.flags):
+            reasons.append(Reason(Why.UNDECIDED, "undecided", "", found.sentence.rstrip(".")))
+    for doubt in dict.fromkeys(group.doubt for group, _ in rows if group.doubt):
+        reasons.append(Reason(Why.UNEXPLAINED, "explained", "", doubt))
+    for group, found in rows:
+        reasons += _failures(group)
+        for flag in found.flags:
+            plain = f"The audit doubts its own result: {flag.sentence}"
+            reasons.append(Reason(Why.UNRELIABLE, "unreliable", group.title, flag.sentence, plain))
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
         here = [(group, found) for group, found in tested if group.scenario == setting]
         idle = [group for group, _ in rows if group.scenario == setting and not group.scored]
@@ -120,52 +129,58 @@ def judge(
     return GateResult(not reasons, tuple(reasons))
 
 
+def _failures(group: TrialGroup) -> Iterator[Reason]:
+    if group.failed:
+        said = group.failed[0].message or group.failed[0].status
+        lost = f"{len(group.failed)} of {len(group.trials)} trials gave no result ({said})"
+        yield Reason(Why.FAILED, "failed", group.title, lost)
+
+
 def _nothing(groups: Sequence[TrialGroup]) -> list[Reason]:
     """Why nothing was tested: every trial failed, each with its own message, or no attack applies."""
-    failed = [_failures(group) for group in groups if group.failed]
+    failed = [reason for group in groups for reason in _failures(group)]
     if not failed:
         why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
-        return [Reason(Why.FAILED, why)]
-    first = failed[0].text.removeprefix("failed: ")
+        return [Reason(Why.FAILED, "", "", why)]
     which = "every trial failed" if all(group.failed for group in groups) else "every trial failed or did not apply"
-    worst = Reason(Why.FAILED, f"failed: {which}, so nothing was tested: {first}; report.html has each")
-    return [worst, *failed[1:]]
+    first = f"{which}, so nothing was tested: {failed[0].where}: {failed[0].words}; report.html has each"
+    return [Reason(Why.FAILED, "failed", "", first), *failed[1:]]
 
 
 def _of_setting(
     gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialGroup, Finding]], idle: Sequence[TrialGroup]
-) -> list[Reason]:
+) -> Iterator[Reason]:
     """What all attacks on one setting leave open, `idle` being those without a result."""
-    reasons = []
+    where = setting.words
     readers = [found.label_f1 for _, found in here if found.label_f1 is not None]
     if gate.label_f1 is not None and all(reader.shown is False for reader in readers):
         none = "no attack that reads labels reads those of the undefended controls, so its failure says nothing"
         if not readers:
             none = "no attack read labels, or they are given (knows: labels), so its limit on them says nothing"
-        reasons.append(Reason(Why.UNMEASURED, f"label_f1: {setting.words}: {none}"))
+        yield Reason(Why.UNMEASURED, "label_f1", where, none)
     if gate.identified is None and any(found.level is Level.PARTIAL for _, found in here):
         none = "more are identified than by chance, and the gate has no limit on that (identified: {max: …})"
-        reasons.append(Reason(Why.UNMEASURED, f"identified: {setting.words}: {none}"))
+        yield Reason(Why.UNMEASURED, "identified", where, none)
     if gate.label_f1 is None and any(reader.leaks for reader in readers):
         none = "they are read better than by guessing, and the gate has no limit on that (label_f1: {max: …})"
-        reasons.append(Reason(Why.LABELS, f"labels: {setting.words}: {none}"))
+        yield Reason(Why.LABELS, "labels", where, none)
     able = [group for group, found in here if found.power.shown]
     if not able:
         none = "no attack tried here recovers the undefended controls, so it cannot pass"
         if not here:
             none = "no attack tried here gave a result, so nothing was tested"
-        reasons.append(Reason(Why.POWERLESS, f"power: {setting.words}: {none}", _capital(none)))
+        yield Reason(Why.POWERLESS, "power", where, none, capital(none))
     elif setting.defended and all(_uninformed(group) for group in able):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
-        reasons.append(Reason(Why.UNINFORMED, f"knowledge: {setting.words}: {none}", _capital(none)))
+        yield Reason(Why.UNINFORMED, "knowledge", where, none, capital(none))
     if able and not any(_searches(group) for group in able):
         advice = next((_no_search(group) for group in idle if _searches(group)), "add auto to attacks")
         none = f"only reads without a search were tried, and a search may find what they miss: {advice}"
-        reasons.append(Reason(Why.UNSEARCHED, f"search: {setting.words}: {none}", _capital(none)))
-    return reasons
+        yield Reason(Why.UNSEARCHED, "search", where, none, capital(none))
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """As a sentence begins."""
     return f"{text[:1].upper()}{text[1:]}"
 
 
@@ -184,106 +199,97 @@ def _uninformed(group: TrialGroup) -> bool:
     return "defense" not in group.scenario.knowledge or all(t.role is Role.NAIVE for t in group.trials)
 
 
-def _failures(group: TrialGroup) -> Reason:
-    said = group.failed[0].message or group.failed[0].status
-    lost = f"{len(group.failed)} of {len(group.trials)} trials gave no result"
-    return Reason(Why.FAILED, f"failed: {group.title}: {lost} ({said})")
-
-
-def _reasons(gate: GateConfig, group: TrialGroup, found: Finding) -> list[Reason]:
-    reasons: list[Reason | None] = []
+def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Reason]:
+    """A row against the limits."""
     if found.level is Level.EXPOSED:
-        how = f"{found.recovered} of {found.images} {group.thing}s were recovered"
-        if found.tokens is not None:
-            how = found.tokens.words
-        elif not found.recovered:
-            how = f"the attack certified {found.certified} of its reads"
-        if not found.recovered and not found.certified:
-            how = f"more than half of the {group.thing}s are singled out"
-        reasons.append(Reason(Why.BROKEN, f"exposed: {group.title}: {how}; no limit lets that pass"))
+        yield Reason(Why.BROKEN, "exposed", group.title, f"{came_back(found)}; no limit lets that pass")
     if gate.identified is not None:
-        reasons.append(_identified(group, found, gate.identified.max))
+        yield from _identified(group, found, gate.identified.max)
     if gate.psnr is not None and found.tokens is not None:
-        none = f"psnr: {group.title}: texts have no PSNR, so the limit says nothing: give identified, or leave it out"
-        reasons.append(Reason(Why.UNMEASURED, none))
+        none = "texts have no PSNR, so the limit says nothing: give identified, or leave it out"
+        yield Reason(Why.UNMEASURED, "psnr", group.title, none)
     elif gate.psnr is not None:
         limit = gate.psnr.worst
         above = {client: [v > limit for v in values] for client, values in group.highest_psnr.items()}
         if any(map(any, above.values())):
             highest = max(v for values in group.highest_psnr.values() for v in values)
-            said = f"psnr: {group.title}: highest PSNR {highest:.1f} dB, the gate allows {limit:g} dB"
-            reasons.append(Reason(Why.BROKEN, said))
+            said = f"highest PSNR {highest:.1f} dB, the gate allows {limit:g} dB"
+            yield Reason(Why.BROKEN, "psnr", group.title, said)
         else:
-            reasons.append(_share(f"psnr above {limit:g} dB", above, gate.psnr.share, group))
+            yield from _share(f"psnr above {limit:g} dB", above, gate.psnr.share, group)
     if gate.label_f1 is not None and found.label_f1 is not None:
-        reasons.append(_labels(group, found, gate.label_f1.max))
-    return [reason for reason in reasons if reason is not None]
+        yield from _labels(group, found.label_f1, gate.label_f1.max)
 
 
-def _identified(group: TrialGroup, found: Finding, limit: float) -> Reason | None:
+def came_back(found: Finding) -> str:
+    """Why a row is exposed, in words."""
+    thing, seen = found.scenario.data.kind, found.identified
+    if found.tokens is not None:
+        return found.tokens.words
+    assert seen is not None
+    if found.recovered or not (found.certified or found.residual_risk):
+        return f"{found.recovered} of {seen.n} {thing}s recovered"
+    if found.certified:
+        return f"{found.certified} reads certified by the attack itself"
+    return f"{seen.count} of {seen.n} {thing}s singled out among look-alikes"
+
+
+def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Reason]:
     """The limit on the share that is singled out. Where that is over it by no more than strangers are singled out by
     the same reads, what the update adds to chance is held against the limit instead, both ends by their bounds."""
-    plain, seen, risk = _share("identified", group.identified, limit, group), found.identified, found.residual_risk
+    plain = next(_share("identified", group.identified, limit, group), None)
+    seen, risk = found.identified, found.residual_risk
     if plain is None or seen is None or risk is None:
-        return plain
+        yield from () if plain is None else (plain,)
+        return
     words = f"{seen.count} of {seen.n} {group.thing}s are told from others, {100 * seen.chance:.0f} % by chance"
     few = f"{words}; {seen.clients} clients are too few to say that at most {100 * limit:g} % can be"
-    unsupported = replace(plain, plain=few) if plain.why is Why.UNSUPPORTED else plain
-    if seen.beyond <= BY_CHANCE or risk.rate > limit:
-        return unsupported
-    by_client = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
-    strangers = [statistics.fmean(o.identified) / group.scenario.data.batch for o in by_client if o.identified]
-    chance = bounded_lower(strangers, SURE) if strangers else 0.0
-    if (bounded_upper(shares(group.identified), SURE) - chance) / max(1 - chance, 1e-9) <= limit:
-        return None
-    if plain.why is Why.UNSUPPORTED or not group.compared:
-        return unsupported
-    text = f"identified: {group.title}: not enough clients: {words}; more than {needed(limit)} clients are needed"
-    return Reason(Why.UNSUPPORTED, text, few)
+    unsupported = plain.why is Why.UNSUPPORTED
+    if seen.beyond > BY_CHANCE and risk.rate <= limit:
+        by_client = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
+        strangers = [statistics.fmean(o.identified) / group.scenario.data.batch for o in by_client if o.identified]
+        chance = bounded_lower(strangers, SURE) if strangers else 0.0
+        if (bounded_upper(shares(group.identified), SURE) - chance) / max(1 - chance, 1e-9) <= limit:
+            return
+        if not unsupported and group.compared:
+            text = f"not enough clients: {words}; more than {needed(limit)} clients are needed"
+            plain, unsupported = Reason(Why.UNSUPPORTED, "identified", group.title, text), True
+    yield replace(plain, plain=few) if unsupported else plain
 
 
-def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGroup) -> Reason | None:
+def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGroup) -> Iterator[Reason]:
     each = shares(flags)
     bound, count, n = bounded_upper(each), sum(map(sum, flags.values())), sum(map(len, flags.values()))
     if n and count / n > limit:
         said = "can be told from others by what was read" if what == "identified" else f"came back with a {what}"
         plain = f"{count} of {n} {group.thing}s {said}, and {100 * limit:g} % are allowed"
-        text = f"{what}: {group.title}: {count} of {n} {group.thing}s, the gate allows {limit:g}"
-        return Reason(Why.BROKEN, text, plain)
-    if bound <= limit:
-        return None
-    return Reason(
-        Why.UNSUPPORTED,
-        f"{what}: {group.title}: not enough clients: {count} of {n} {group.thing}s in {len(each)} clients give a 95 % "
-        f"upper bound of {bound:.2f}, above the limit of {limit:g}; at least {needed(limit)} clients without a hit are "
-        "needed",
-    )
+        text = f"{count} of {n} {group.thing}s, the gate allows {limit:g}"
+        yield Reason(Why.BROKEN, what, group.title, text, plain)
+    elif bound > limit:
+        text = (
+            f"not enough clients: {count} of {n} {group.thing}s in {len(each)} clients give a 95 % upper bound of "
+            f"{bound:.2f}, above the limit of {limit:g}; at least {needed(limit)} clients without a hit are needed"
+        )
+        yield Reason(Why.UNSUPPORTED, what, group.title, text)
 
 
 def needed(limit: float, confidence: float = 0.95) -> int | str:
     """Clients without a hit that support a limit: the least n with 1 − (1 − confidence)^(1/n) ≤ limit."""
-    return (
-        "infinitely many"
-        if limit <= 0
-        else 1
-        if limit >= 1
-        else math.ceil(math.log(1 - confidence) / math.log(1 - limit))
-    )
+    if limit <= 0:
+        return "infinitely many"
+    return 1 if limit >= 1 else math.ceil(math.log(1 - confidence) / math.log(1 - limit))
 
 
-def _labels(group: TrialGroup, found: Finding, limit: float) -> Reason | None:
-    assert found.label_f1 is not None
-    mean, n = found.label_f1.mean, found.label_f1.n
-    if mean > limit and found.label_f1.above <= 0:
-        same = f"mean {mean:.2f}, and the best guess that is the same for every client {found.label_f1.baseline:.2f}"
+def _labels(group: TrialGroup, leak: LabelLeak, limit: float) -> Iterator[Reason]:
+    if leak.mean > limit and leak.above <= 0:
+        same = f"mean {leak.mean:.2f}, and the best guess that is the same for every client {leak.baseline:.2f}"
         told = "nothing can be told: clients of few classes, as a table sorted by its target makes; shuffle its rows"
-        return Reason(Why.UNMEASURED, f"label_f1: {group.title}: {same}: {told}", f"Of labels {told}")
-    if mean > limit:
-        return Reason(Why.BROKEN, f"label_f1: {group.title}: mean {mean:.2f}, the gate allows {limit:g}")
-    if found.label_f1.upper <= limit:
-        return None
-    return Reason(
-        Why.UNSUPPORTED,
-        f"label_f1: {group.title}: not enough clients: a mean of {mean:.2f} over {n} clients gives a 95 % upper bound "
-        f"of {found.label_f1.upper:.2f}, above the limit of {limit:g}",
-    )
+        yield Reason(Why.UNMEASURED, "label_f1", group.title, f"{same}: {told}", f"Of labels {told}")
+    elif leak.mean > limit:
+        yield Reason(Why.BROKEN, "label_f1", group.title, f"mean {leak.mean:.2f}, the gate allows {limit:g}")
+    elif leak.upper > limit:
+        text = (
+            f"not enough clients: a mean of {leak.mean:.2f} over {leak.n} clients gives a 95 % upper bound of "
+            f"{leak.upper:.2f}, above the limit of {limit:g}"
+        )
+        yield Reason(Why.UNSUPPORTED, "label_f1", group.title, text)

@@ -46,9 +46,9 @@ class TrialGroup:
             return ""
         clients = len({t.client for t in self.trials})
         said = f"{len(names)} rounds of {clients} client{'s' * (clients != 1)}, each {self.thing} counted once"
-        best = max(self.scored, key=lambda t: t.gave, default=None)
+        best = max(self.scored, key=_gave, default=None)
         if best is not None:
-            seen, most = best.gave[2:]
+            seen, most = _gave(best)[2:]
             said += f"; {best.scenario.data.round} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
         return f"{said}; rounds were attacked one by one, and together they may say more"
 
@@ -112,6 +112,13 @@ class TrialGroup:
         for (client, _), values in found.items():
             clients[client].append(values)
         return dict(clients)
+
+
+def _gave(trial: Trial) -> tuple[int, int, int, float]:
+    """How much came back: certified, recovered, identified, highest PSNR."""
+    s = trial.scores
+    assert s is not None
+    return s.certified, sum(s.recovered), sum(s.identified), max((p for p in s.psnr if p is not None), default=0.0)
 
 
 def shares(flags: dict[int, list[bool]]) -> list[float]:

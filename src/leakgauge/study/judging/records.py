@@ -1,15 +1,29 @@
-"""What an audit stores of its trials, typed, and the one place that writes and reads it as JSON."""
+"""What an audit stores of its trials, typed; pydantic writes and reads it as the JSON of report.json."""
 
 from __future__ import annotations
 
 import statistics
 import sys
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
-from leakgauge.study.judging.scores import Json, LabelScores, Nulls, Scores, TokenScores, Values, plain
+from pydantic import Field, TypeAdapter, ValidationError
+
+from leakgauge.errors import InputError
+from leakgauge.observation import Cost
+
+Values = tuple[float | None, ...]
+"""One number for each true example; `None` without a reconstruction."""
+
+UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
+"""Left out of the JSON where there is nothing to say."""
+
+
+INTERNED = ("attack", "base", "status", "message", "blind")
+"""Texts that many trials share."""
 
 
 class Role(Enum):
@@ -29,22 +43,15 @@ class Data:
 
     source: str
     size: int | None
-    kind: str
-    batch: int
-    index: int | None = None
-    names: tuple[str, ...] = ()
-    round: str = ""
-    examples: tuple[int, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        written = {"source": self.source, "size": self.size, "kind": self.kind, "batch": self.batch}
-        if self.index is None:
-            return written
-        rounds = {"round": self.round, "examples": list(self.examples)} if self.round else {}
-        return written | {"index": self.index, "names": list(self.names)} | rounds
+    kind: str = "image"
+    batch: int = 1
+    index: Annotated[int | None, UNLESS_EMPTY] = None
+    names: Annotated[tuple[str, ...], UNLESS_EMPTY] = ()
+    round: Annotated[str, UNLESS_EMPTY] = ""
+    examples: Annotated[tuple[int, ...], UNLESS_EMPTY] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """What was attacked.
 
@@ -56,7 +63,7 @@ class Scenario:
     model: str
     mode: str
     server: str
-    server_changes: tuple[str, ...]
+    server_changes: tuple[str, ...] = ()
     client: str
     defense: str
     defended: bool
@@ -75,46 +82,175 @@ class Scenario:
         crafted = f", from server {self.server}" if self.server_changes else ""
         return f"{self.model}, {self.client}, {self.defense}{crafted}"
 
-    @staticmethod
-    def from_json(found: Json) -> Scenario:
-        data = found["data"]
-        return Scenario(
-            model=found["model"],
-            mode=found["mode"],
-            server=found["server"],
-            server_changes=tuple(found.get("server_changes", ())),
-            client=found["client"],
-            defense=found["defense"],
-            defended=found["defended"],
-            knowledge=tuple(found["knowledge"]),
-            data=Data(
-                source=data["source"],
-                size=data["size"],
-                kind=data.get("kind", "image"),
-                batch=data["batch"],
-                index=data.get("index"),
-                names=tuple(data.get("names", ())),
-                round=data.get("round", ""),
-                examples=tuple(data.get("examples", ())),
-            ),
-            broken_by=found.get("broken_by", ""),
-        )
+
+@dataclass(frozen=True)
+class Scores:
+    """Of a trial with a result, one entry for each true example.
+
+    Attributes:
+        psnr, ssim, mse, lpips: against the original, by the assignment with the least squared error.
+        likeness: up to shift, mirror, turn and light (see `leakgauge.metrics.assignment`), to the original or to
+            what the client trained on.
+        rank: in the line-up; 1 is nearest.
+        identified: nearest of the line-up, by structure.
+        recovered: identified, and with half of the squared structure that the mean picture leaves explained; or equal
+            to the original, or to what the client trained on, to the eye.
+        exact: at the cap of PSNR.
+        trained_psnr: against what the client trained on; `None` where that is the original.
+        certified: reads that the attack proved by its own check.
+        gallery, whole: pictures in the line-up, and how many of them are whole other examples rather than crops.
+    """
+
+    psnr: Values
+    ssim: Values | None
+    mse: Values
+    lpips: Values | None
+    likeness: Values | None
+    rank: tuple[int, ...]
+    identified: tuple[bool, ...]
+    recovered: tuple[bool, ...]
+    exact: tuple[bool, ...]
+    trained_psnr: Values | None
+    certified: int
+    gallery: int
+    whole: int
 
 
 @dataclass(frozen=True)
+class OtherClients:
+    """The same reconstruction held against examples of other clients, by the same assignment and line-up.
+
+    Attributes:
+        psnr: of all their examples.
+        identified, recovered: how many of each client's examples; all clients have as many.
+    """
+
+    psnr: tuple[float, ...]
+    identified: tuple[int, ...]
+    recovered: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MeanImage:
+    """The mean public picture: its PSNR to each truth, and how many examples it identifies."""
+
+    psnr: tuple[float, ...]
+    identified: int
+
+
+@dataclass(frozen=True)
+class NearestPublic:
+    """PSNR of the public picture nearest to each truth."""
+
+    psnr: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Nulls:
+    """What an attacker without this update could show; `other_client` is `None` without a result."""
+
+    mean_image: MeanImage
+    nearest_public: NearestPublic
+    other_client: OtherClients | None
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Recovered labels as a multiset against the true one.
+
+    Attributes:
+        true_counts_f1: of the attack.
+        constant_f1: of the best guess that is the same for every client of the source.
+        baseline_f1: expected of labels drawn from the class shares.
+        confidence: the reader's own, 0 to 1; `None` where it gives none.
+        known: whether the attacker was given the labels.
+    """
+
+    true_counts_f1: float
+    constant_f1: float
+    baseline_f1: float
+    confidence: float | None
+    known: bool
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """The tokens of a client's texts as a multiset against the true one, padding left out.
+
+    Attributes:
+        precision, recall, f1: of the multisets.
+        constant_f1: of the most frequent tokens of other texts, as often as they occur there.
+        exact_set, exact_counts: whether the same tokens, and as often.
+        counted: whether the attack read how often tokens occur; else each counts once.
+        in_place: of texts that were read in order, the share of their tokens in their places.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    constant_f1: float
+    exact_set: bool
+    exact_counts: bool
+    counted: bool
+    in_place: float | None
+
+
+@dataclass(frozen=True)
+class Words:
+    """Examples and reads in words: cells of tables, or texts.
+
+    Attributes:
+        match: share of each example's words that was read.
+        columns: names of the cells; `None`, as are `true` and `read`, where a report shows counts alone.
+        read: of each example, `None` without a reconstruction.
+        form: of texts, what a read is: in order, or their tokens.
+    """
+
+    match: list[float]
+    columns: Annotated[tuple[str, ...] | None, UNLESS_EMPTY] = None
+    true: Annotated[list[list[str]] | None, UNLESS_EMPTY] = None
+    read: Annotated[list[list[str] | None] | None, UNLESS_EMPTY] = None
+    form: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+
+
+@dataclass(frozen=True)
+class TensorShare:
+    """How well a plan explains one tensor, and the tensor's share of the update's squared norm."""
+
+    name: str
+    energy: float | None
+    cosine: float | None
+    norm: float | None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What may be wrong with a plan.
+
+    Attributes:
+        key: of the plan, e.g. ``mode``.
+        change: what to write or look at.
+        share: explained with that change; `None` where nothing could be tried.
+    """
+
+    key: str
+    change: str
+    share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Whether the plan explains the captured update that was attacked; `record` is the whole of it for the page."""
+    """Whether the plan explains the captured update that was attacked: as `Explained` has it, rounded."""
 
+    round: Annotated[str, UNLESS_EMPTY] = ""
     holds: bool
+    share: float | None = None
+    cosine: float | None = None
+    norm: float | None = None
+    expected: tuple[float | None, ...] = ()
     sentence: str
-    record: Json
-
-    @staticmethod
-    def from_json(found: Json) -> Explanation:
-        return Explanation(found["holds"], found["sentence"], found)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.record)
+    tensors: tuple[TensorShare, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,7 +279,7 @@ class LayerRead:
 
 @dataclass(frozen=True)
 class Trial:
-    """One attack on one client's update.
+    """One attack on one client's update: an entry of report.json's ``trials``.
 
     Attributes:
         role, base: what the attack claims to be, and what a naive or adapted reading is a reading of.
@@ -154,6 +290,7 @@ class Trial:
         layers: whose input was read and proved, whether or not a picture came of it.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
+        words: of data that are no pictures.
     """
 
     id: str
@@ -171,27 +308,19 @@ class Trial:
     controls: Nulls
     restarts: Values
     trace: tuple[tuple[int, float | None], ...]
-    gradient_evaluations: int
-    seconds: float
-    explained: Explanation | None = None
-    tokens: TokenScores | None = None
+    tokens: Annotated[TokenScores | None, UNLESS_EMPTY] = None
     tried: tuple[Attempted, ...] = ()
     layers: tuple[LayerRead, ...] = ()
+    _: KW_ONLY
+    cost: Cost
+    words: Annotated[Words | None, UNLESS_EMPTY] = None
+    explained: Annotated[Explanation | None, UNLESS_EMPTY] = None
 
     @property
     def client(self) -> int:
         """Which client of its scenario."""
         assert self.scenario.data.index is not None
         return self.scenario.data.index
-
-    @property
-    def gave(self) -> tuple[int, int, int, float]:
-        """How much came back, to compare with other trials: certified, recovered, identified, highest PSNR."""
-        s = self.scores
-        if s is None:
-            return 0, 0, 0, 0.0
-        highest = max((p for p in s.psnr if p is not None), default=0.0)
-        return s.certified, sum(s.recovered), sum(s.identified), highest
 
     @property
     def applies(self) -> bool:
@@ -205,6 +334,7 @@ class Trial:
         mean."""
         scores, controls, other = self.scores, self.controls, self.controls.other_client
         data = replace(self.scenario.data, names=())
+        texts: dict[str, Any] = {k: sys.intern(getattr(self, k)) for k in INTERNED}
         if scores is not None:
             scores = replace(scores, mse=(), likeness=None, exact=(), trained_psnr=None)
         if other is not None:
@@ -212,53 +342,45 @@ class Trial:
         return replace(
             self,
             scenario=_shared(replace(self.scenario, data=data)),
-            attack=sys.intern(self.attack),
-            base=sys.intern(self.base),
-            status=sys.intern(self.status),
-            message=sys.intern(self.message),
-            blind=sys.intern(self.blind),
+            **texts,
             scores=scores,
-            controls=replace(controls, mean_image=(), other_client=other),
+            controls=replace(controls, mean_image=replace(controls.mean_image, psnr=()), other_client=other),
             trace=_ends(self.trace),
             tried=tuple(one for one in self.tried if one.raised or one.opaque),
+            words=None,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """An entry of report.json's ``trials``."""
-        written = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
-        cost = {key: written.pop(key) for key in ("gradient_evaluations", "seconds")}
-        for optional in ("explained", "tokens"):
-            if written[optional] is None:
-                del written[optional]
-        return written | {"cost": cost}
 
-    @staticmethod
-    def from_json(found: Json) -> Trial:
-        """Raises `KeyError` for a record of another schema."""
-        scores, labels = found["scores"], found["labels"]
-        return Trial(
-            id=found["id"],
-            scenario=Scenario.from_json(found["scenario"]),
-            attack=found["attack"],
-            role=Role(found["role"]),
-            base=found["base"],
-            seed=found["seed"],
-            control=found["control"],
-            status=found["status"],
-            message=found["message"],
-            blind=found["blind"],
-            scores=None if scores is None else Scores.from_json(scores),
-            labels=None if labels is None else LabelScores(**labels),
-            controls=Nulls.from_json(found["controls"]),
-            restarts=tuple(found["restarts"]),
-            trace=tuple((evaluations, objective) for evaluations, objective in found["trace"]),
-            gradient_evaluations=found["cost"]["gradient_evaluations"],
-            seconds=found["cost"]["seconds"],
-            explained=None if found.get("explained") is None else Explanation.from_json(found["explained"]),
-            tokens=None if found.get("tokens") is None else TokenScores(**found["tokens"]),
-            tried=tuple(Attempted(**one) for one in found.get("tried", ())),
-            layers=tuple(LayerRead(**one) for one in found.get("layers", ())),
-        )
+TRIAL = TypeAdapter(Trial)
+
+
+def record_of(trial: Trial) -> dict[str, Any]:
+    """A trial as report.json has it, in texts that can be written as UTF-8."""
+    return dict(readable(TRIAL.dump_python(trial, mode="json")))
+
+
+def read_trial(record: Mapping[str, Any]) -> Trial:
+    """A stored trial.
+
+    Raises:
+        InputError: an earlier version wrote it.
+    """
+    try:
+        return TRIAL.validate_python(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        problem = f"trial {record.get('id')} was stored by another version ({key}: {first['msg'].lower()})"
+        raise InputError("folder", problem, "run the audit again in a new folder") from error
+
+
+def readable(value: Any) -> Any:
+    """Data whose texts can be written as UTF-8; bytes of a file name that are none are shown as numbers."""
+    if isinstance(value, dict):
+        return {key: readable(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [readable(inside) for inside in value]
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
 @lru_cache(4096)
@@ -268,11 +390,8 @@ def _shared(scenario: Scenario) -> Scenario:
 
 
 def _ends(trace: tuple[tuple[int, float | None], ...]) -> tuple[tuple[int, float | None], ...]:
-    """First, lowest and highest finite value, and one that is not finite if there is one; in order."""
-    finite = [i for i, (_, value) in enumerate(trace) if value is not None]
-    if len(trace) <= 4:
-        return trace
-    kept = {*finite[:1], next((i for i, (_, value) in enumerate(trace) if value is None), len(trace) - 1)}
-    if finite:
-        kept |= {min(finite, key=lambda i: trace[i][1] or 0.0), max(finite, key=lambda i: trace[i][1] or 0.0)}
-    return tuple(trace[i] for i in sorted(kept)) if len(kept) > 1 else trace[:2]
+    """The two ends, the first, lowest and highest finite value, and one that is not finite; in order."""
+    finite = [(value, i) for i, (_, value) in enumerate(trace) if value is not None]
+    kept = {0, len(trace) - 1, *(i for _, i in (*finite[:1], *sorted(finite)[:1], *sorted(finite)[-1:]))}
+    kept |= set([i for i, (_, value) in enumerate(trace) if value is None][:1])
+    return tuple(trace[i] for i in sorted(kept)) if trace else ()

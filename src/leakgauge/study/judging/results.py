@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated
 
-from leakgauge.study.judging.records import Scenario
-from leakgauge.study.judging.scores import plain
-from leakgauge.study.judging.texts import TokenLeak
+from pydantic import computed_field
+
+from leakgauge.observation import Cost
+from leakgauge.study.judging.records import UNLESS_EMPTY, Scenario
 
 
 class Level(Enum):
@@ -145,6 +146,7 @@ class LabelLeak:
     better: bool
     shown: bool | None = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def leaks(self) -> bool | None:
         """`True` beyond the interval, by a sign test, or where every label of several clients was read; `False` where
@@ -158,29 +160,60 @@ class LabelLeak:
         read = self.above_low > 0 or self.better or self.right == self.n
         return True if read and self.confidence != 0 else None
 
-    def to_json(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in self.__dataclass_fields__} | {"leaks": self.leaks}
+
+@dataclass(frozen=True)
+class TokenLeak:
+    """Tokens of texts as multisets, by client.
+
+    Attributes:
+        mean, low, high: F1, with its 95 % interval.
+        precision, recall: means.
+        baseline: F1 of the most frequent tokens of other texts.
+        sets, counts, order: share of clients whose tokens came back, no more and no fewer; as often as they occur; and
+            as one text in order.
+        n: clients.
+    """
+
+    mean: float
+    low: float
+    high: float
+    precision: float
+    recall: float
+    baseline: float
+    sets: float
+    counts: float
+    order: float
+    n: int
+
+    @property
+    def words(self) -> str:
+        """In one clause."""
+        how_often = " counts how often" if self.counts < self.sets else ""
+        f1 = f"F1 {self.mean:.2f}{how_often}, of the most frequent tokens {self.baseline:.2f}"
+        if not self.sets:
+            return f"tokens were read with precision {self.precision:.2f} and recall {self.recall:.2f}; {f1}"
+        parts = (("as often as they occur", self.counts), ("in order", self.order))
+        more = "".join(f", {what} from {share * self.n:.0f}" for what, share in parts if share)
+        came = f"the same tokens and no others from {self.sets * self.n:.0f} of {self.n} client{'s' * (self.n != 1)}"
+        return f"{came}{more}; {f1}"
 
 
 @dataclass(frozen=True)
-class TotalCost:
-    """Of all trials of a finding."""
+class Flag:
+    """Why a row is unreliable.
 
-    gradient_evaluations: int
-    seconds: float
+    Attributes:
+        kind: a name of `leakgauge.study.judging.flags.Doubt`.
+    """
 
-
-@runtime_checkable
-class Flag(Protocol):
-    """Why a row is unreliable; see `leakgauge.study.judging.flags`."""
-
-    @property
-    def sentence(self) -> str: ...
+    kind: str
+    sentence: str
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What an attack achieved in a scenario. What needs a result is `None` where no trial gave one."""
+    """What an attack achieved in a scenario: an entry of report.json's ``verdict.findings``. What needs a result is
+    `None` where no trial gave one."""
 
     scenario: Scenario
     attack: str
@@ -201,13 +234,8 @@ class Finding:
     gain: PSNRGain | None
     label_f1: LabelLeak | None
     power: Power
-    cost: TotalCost
+    cost: Cost
     sentence: str = ""
     flags: tuple[Flag, ...] = ()
-    tokens: TokenLeak | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """An entry of report.json's ``verdict.findings``."""
-        written = {k: plain(getattr(self, k)) for k in self.__dataclass_fields__ if k != "tokens" or self.tokens}
-        told = [{"kind": type(flag).__name__, "sentence": flag.sentence} | plain(flag) for flag in self.flags]
-        return written | {"flags": told}
+    _: KW_ONLY
+    tokens: Annotated[TokenLeak | None, UNLESS_EMPTY] = None

@@ -15,8 +15,8 @@ from leakgauge.observation import Known
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import own_copy
-from leakgauge.study.contents import withheld_name
-from leakgauge.study.dealt import Key
+from leakgauge.study.deal import Key
+from leakgauge.study.identity import withheld_name
 from leakgauge.study.judging.records import Data, Role, Scenario
 from leakgauge.study.plan import Plan
 from leakgauge.task import Batch

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import TypeAdapter
 
 from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import NOT_SAFE, POWER, finding
 from leakgauge.study.judging.flags import flags_of
-from leakgauge.study.judging.gate import GateResult, Reason, judge
+from leakgauge.study.judging.gate import GateResult, Reason, came_back, capital, judge
 from leakgauge.study.judging.groups import TrialGroup, groups_of
-from leakgauge.study.judging.records import Explanation, Scenario, Trial
+from leakgauge.study.judging.records import UNLESS_EMPTY, Explanation, Scenario, Trial
 from leakgauge.study.judging.results import Finding, Level
 
 LEVELS = tuple(Level)
@@ -26,17 +29,11 @@ class Verdict:
     headline: tuple[str, str]
     findings: tuple[Finding, ...]
     gate: GateResult
-    explained: Explanation | None = None
+    explained: Annotated[Explanation | None, UNLESS_EMPTY] = None
 
-    def to_json(self) -> dict[str, object]:
-        """The ``verdict`` of report.json."""
-        told = {} if self.explained is None else {"explained": self.explained.to_json()}
-        return told | {
-            "level": self.level.value,
-            "headline": list(self.headline),
-            "findings": [found.to_json() for found in self.findings],
-            "gate": self.gate.to_json(),
-        }
+
+VERDICT = TypeAdapter(Verdict)
+"""Writes the ``verdict`` of report.json."""
 
 
 def verdict(
@@ -82,7 +79,7 @@ def _sentence(group: TrialGroup, found: Finding) -> str:
     thing, seen = group.thing, found.identified
     read = f"{seen.count} of {seen.n} {thing}s identified"
     read += "" if found.psnr is None else f", highest PSNR {found.psnr.highest:.1f} dB"
-    back = _came_back(found, thing)
+    back = came_back(found)
     said = {
         Level.EXPOSED: f"{group.title}: {back} ({read}).",
         Level.PARTIAL: f"{group.title}: no {thing} recovered, but more identified than by chance ({read}).",
@@ -94,19 +91,7 @@ def _sentence(group: TrialGroup, found: Finding) -> str:
         *filter(None, (group.rounds, blind)),
         *(f"unreliable: {flag.sentence}" for flag in found.flags),
     ]
-    return " ".join([said, *(f"{text[:1].upper()}{text[1:]}." for text in more)])
-
-
-def _came_back(found: Finding, thing: str) -> str:
-    """Why a row is exposed."""
-    assert found.identified is not None
-    if found.tokens is not None:
-        return found.tokens.words
-    if found.recovered or not (found.certified or found.residual_risk):
-        return f"{found.recovered} of {found.identified.n} {thing}s recovered"
-    if found.certified:
-        return f"{found.certified} reads certified by the attack itself"
-    return f"{found.identified.count} of {found.identified.n} {thing}s singled out among look-alikes"
+    return " ".join([said, *(f"{capital(text)}." for text in more)])
 
 
 def _why(group: TrialGroup, found: Finding) -> str:
@@ -134,6 +119,7 @@ def _words(s: Scenario) -> str:
 def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proof: str) -> tuple[str, str]:
     """Two sentences that a privacy officer understands."""
     settings = list(dict.fromkeys(f.scenario for f in own))
+    of = count_of(len(settings), "setting")
     exposed = [f for f in own if f.level is Level.EXPOSED]
     if proof and not exposed:
         first = f"Client {thing}s can be read exactly, without a search: {proof}."
@@ -142,13 +128,13 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     if level is Level.EXPOSED:
         worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))
         first = (
-            f"Client {thing}s were reconstructed in {len(leaky)} of {_count(settings)}. Worst case: "
-            f"{_words(worst.scenario)}; by {worst.attack}, {_came_back(worst, thing)}{_psnr(worst)}."
+            f"Client {thing}s were reconstructed in {len(leaky)} of {of}. Worst case: "
+            f"{_words(worst.scenario)}; by {worst.attack}, {came_back(worst)}{_psnr(worst)}."
         )
     elif level is Level.PARTIAL:
         first = f"No {thing} came back whole, but the updates say more about who sent them than chance allows."
     elif level is Level.NOT_RECOVERED:
-        first = f"None of the attacks tried recovered {_a(thing)} in {_count(settings)} tested."
+        first = f"None of the attacks tried recovered {_a(thing)} in {of} tested."
     elif doubt:
         return (
             f"This audit does not settle whether {thing}s can be recovered: its plan does not explain the update.",
@@ -169,24 +155,24 @@ def _psnr(found: Finding) -> str:
 
 
 def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence[Scenario], thing: str) -> str:
-    held = [s for s in rest if _held(own, s)]
+    held, of = [s for s in rest if _held(own, s)], count_of(len(settings), "setting")
     doubted = [f for f in own if f.scenario in held and f.flags]
     if doubted:
         return (
-            f"In {len(held)} of {_count(settings)} these attacks recovered nothing, but the result is unreliable: "
+            f"In {len(held)} of {of} these attacks recovered nothing, but the result is unreliable: "
             f"{doubted[0].flags[0].sentence}."
         )
     if held:
         clients = min(f.clients for f in own if f.scenario in held and f.level is Level.NOT_RECOVERED)
         return (
-            f"In {len(held)} of {_count(settings)} these attacks recovered nothing. With {clients} clients each, these "
+            f"In {len(held)} of {of} these attacks recovered nothing. With {clients} clients each, these "
             f"attacks may still succeed on up to {100 * bounded_upper([0.0] * clients):.0f} % of such clients (95 % "
             f"confidence), and stronger ones on more; {NOT_SAFE}."
         )
     if rest:
         return (
-            f"Not cleared either: {_count(rest)}, where the attacks identified {thing}s in part, failed, or were not "
-            "shown to have power."
+            f"Not cleared either: {count_of(len(rest), 'setting')}, where the attacks identified {thing}s in part, "
+            "failed, or were not shown to have power."
         )
     if not any(s.defended for s in settings):
         return "No defence was in use: add one, and audit again."
@@ -197,8 +183,9 @@ def _a(thing: str) -> str:
     return f"an {thing}" if thing[0] in "aeiou" else f"a {thing}"
 
 
-def _count(settings: Sequence[Scenario]) -> str:
-    return "1 setting" if len(settings) == 1 else f"{len(settings)} settings"
+def count_of(n: int, thing: str) -> str:
+    """How many, in words."""
+    return f"{n} {thing}{'s' * (n != 1)}"
 
 
 def _held(own: Sequence[Finding], setting: Scenario) -> bool:

@@ -25,9 +25,9 @@ from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import NoGuarantee, Unit
 from leakgauge.privacy.one_update import Spent, in_words, spent_in_one_update
 from leakgauge.risk.hidden_inputs import hidden_inputs
-from leakgauge.risk.lint import OPAQUE, SENT, UNSENT, LintFinding, LintSeverity, lint_update, lint_view
-from leakgauge.study.dealt import Key
-from leakgauge.study.pipeline.linted import LINT, NOT_RUN, read_lint, sorted_findings
+from leakgauge.risk.lint import HIDDEN, OPAQUE, SENT, UNSENT, LintFinding, LintSeverity, lint_update, lint_view
+from leakgauge.study.deal import Key
+from leakgauge.study.pipeline.lint_file import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
 from leakgauge.study.tables import identity_of
 from leakgauge.task import Task
@@ -172,7 +172,7 @@ def _hidden(task: Task, where: str, batch: int) -> Iterator[LintFinding]:
     if found:
         most = max(found, key=lambda one: one.largest)
         yield LintFinding(
-            "hidden-inputs",
+            HIDDEN,
             LintSeverity.MEDIUM,
             where,
             f"{len(found)} layers give what they are given away whole at batch {batch}, without a search; {most.words}",

@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.study import contents as contents_module
+from leakgauge.study import identity as contents_module
 from leakgauge.study.document import document
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 from study.plans import tiny
 

@@ -1,4 +1,4 @@
-"""What the results of a plan rest on, identified by content: files, data, objects, code of the user's own, versions."""
+"""What the results of a plan rest on: its words, objects, files, data, code of the user's own, and versions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import json
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from leakgauge import __version__
 from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.described import Description, description
 from leakgauge.study.tables import AuditRow, PlannedAudit
 
 LENT = 1000
@@ -74,7 +75,7 @@ def refuse_other(row: AuditRow, asked: PlannedAudit, folder: Path) -> None:
         before = json.loads(row.config)
         keys = sorted({*before, *asked.config} - {JUDGING})
         other = [key for key in keys if before.get(key) != asked.config.get(key)]
-        own = "is not given, and the plan holds code of your own, which is not compared"
+        own = "is not given, and the plan holds objects of your own, whose code is not compared"
         hint = f"give identity='a name of this plan' in every run that {folder} belongs to, or another folder with -o"
         require(bool(other), "identity", own, hint)
         more = f" and {len(other) - SHOWN} more" * (len(other) > SHOWN)
@@ -165,17 +166,61 @@ def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
             yield from ((*inside, alias.name) for alias in node.names)
 
 
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """A plan in words.
+
+    Attributes:
+        words: in JSON types; parts of this package by name and fields, tensors and weights by a digest.
+        opaque: parts that act as their code says, which nothing here looks into: modules, functions, and classes and
+            objects that are none of this package's.
+    """
+
+    words: Any
+    opaque: tuple[str, ...]
+
+
 def plan_in_words(plan: Any) -> Description:
-    """A plan's own words where it was read from a file (`written`), else its fields, described."""
+    """A plan's own words where it was read from a file (`written`), else its fields."""
     told = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
-    return description(plan.written if plan.written is not None else {name: getattr(plan, name) for name in told})
+    opaque: dict[str, None] = {}
+    given = plan.written if plan.written is not None else {name: getattr(plan, name) for name in told}
+    return Description(_described(given, opaque), tuple(opaque))
+
+
+def _described(value: Any, opaque: dict[str, None]) -> Any:
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _described(inside, opaque) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [_described(inside, opaque) for inside in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_described(inside, opaque) for inside in value), key=str)
+    if isinstance(value, PurePath | bytes | torch.dtype | torch.device):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {fingerprint(value)}"
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    room = (getattr(kind, "__module__", None) or "").split(".")
+    own = room[0] == "leakgauge"
+    # Room and name alone, so that a module of the package may move without changing plans.
+    name = ".".join([*(room[:2] if own else room), kind.__qualname__])
+    if own and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: {f.name: _described(getattr(value, f.name), opaque) for f in dataclasses.fields(value) if f.init}}
+    if not own or isinstance(value, nn.Module):
+        opaque[name] = None
+    if isinstance(value, nn.Module):
+        return {name: fingerprint(*(t for t in value.state_dict().values() if isinstance(t, Tensor)))}
+    return name
 
 
 def digest_of(words: Description, identity: str | None) -> str:
     """Identity of a plan's words, but for the gate.
 
-    A plan that holds code of the user's own and has no `identity` is like no other, itself made once more included:
-    what that code does is not looked into.
+    A plan with opaque parts and without an `identity` is like no other, itself made once more included.
     """
     ran = {key: value for key, value in words.words.items() if key != JUDGING}
     unlike = secrets.token_hex(8) if words.opaque and identity is None else ""

@@ -7,9 +7,10 @@ its failure would be taken for protection. So one round is simulated from the pl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from leakgauge.study.explaining.fit import Fit, TensorFit
+from leakgauge.study.explaining.setting import Fit, TensorFit
+from leakgauge.study.judging.records import Cause, Explanation, TensorShare
 
 ENOUGH = 0.95
 """Share of what the right plan would explain below which a plan counts as wrong."""
@@ -29,21 +30,6 @@ RECORD = (
     "Record the order of the steps with the examples: CaptureMod(…, examples=True), or leakgauge.capture.seen(inputs,"
     " labels) in the training loop"
 )
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What may be wrong with a plan.
-
-    Attributes:
-        key: of the plan, e.g. ``mode``.
-        change: what to write or look at.
-        share: explained with that change; `None` where nothing could be tried.
-    """
-
-    key: str
-    change: str
-    share: float | None
 
 
 @dataclass(frozen=True)
@@ -117,23 +103,21 @@ class Explained:
         return self.recognisable and self.enough and self.its_pictures and not doubted
 
     @property
-    def record(self) -> dict[str, object]:
+    def record(self) -> Explanation:
         """As in report.json."""
-        return {
-            **({"round": self.round} if self.round else {}),
-            "holds": self.holds,
-            "share": _rounded(self.fit.share),
-            "cosine": _rounded(self.fit.cosine),
-            "norm": _rounded(self.fit.norm),
-            "expected": [_rounded(e) for e in self.expected],
-            "sentence": self.sentence,
-            "tensors": [
-                {"name": t.name, "energy": _rounded(t.energy)}
-                | {"cosine": _rounded(t.fit.cosine), "norm": _rounded(t.fit.norm)}
-                for t in self.tensors
-            ],
-            "causes": [{"key": c.key, "change": c.change, "share": _rounded(c.share)} for c in self.causes],
-        }
+        return Explanation(
+            round=self.round,
+            holds=self.holds,
+            share=_rounded(self.fit.share),
+            cosine=_rounded(self.fit.cosine),
+            norm=_rounded(self.fit.norm),
+            expected=tuple(_rounded(e) for e in self.expected),
+            sentence=self.sentence,
+            tensors=tuple(
+                TensorShare(t.name, *(_rounded(v) for v in (t.energy, t.fit.cosine, t.fit.norm))) for t in self.tensors
+            ),
+            causes=tuple(replace(c, share=_rounded(c.share)) for c in self.causes),
+        )
 
     @property
     def sentence(self) -> str:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leakgauge.risk.lint import UNSENT, LintFinding
-from leakgauge.study.deciding.budgets import budgets
-from leakgauge.study.deciding.decision import Decision, DecisionScope, decide, label_words
+from leakgauge.errors import FOREIGN
+from leakgauge.privacy.guarantee import NoGuarantee
+from leakgauge.privacy.one_update import USEFUL, Spent, in_words, spent_in_one_update
+from leakgauge.privacy.rero import sentence as robust
+from leakgauge.privacy.rero import success_bound
+from leakgauge.registry import CLIENTS
+from leakgauge.resolve import resolve, resolve_defense
+from leakgauge.risk.lint import SENT, LintFinding
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.decision import DecisionScope, decide, label_words
+from leakgauge.study.judging.gate import capital
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.verdict import Verdict
-from leakgauge.study.pipeline.linted import records_of
+from leakgauge.study.judging.verdict import Verdict, count_of
+from leakgauge.study.pipeline.lint_file import records_of
 
-ASSUMED = "if the running statistics of BatchNorm stay with the client (knows: buffers if they travel)"
+DELTA = 1e-5
+GUESS = 1e-3
+"""Chance of a right guess without the update, for which the bound on reconstruction is stated."""
 CORE_HOUR = 0.05
 """US dollars: a stated price, for scale."""
 OUT_OF_SCOPE = (
@@ -32,38 +42,70 @@ MEANS = (
     "time and knowledge stated. A motivated party may spend more; what counts is cost, time and technology at release."
 )
 RESIDUAL = "This page says what was tried and what came of it. It does not say that updates are anonymous."
+ROWS = 20
+"""Gravest rows of the table that are named."""
 AGAIN = "model, local training, defence, server, kind of data or this package change, or a stronger attack is published"
+PASSIVE = (
+    {
+        "who": "whoever operates the server, or gets into it",
+        "role": "passive: follows the protocol and keeps what it sees",
+        "access": "{access}",
+        "skill": "runs published code; no statistics needed",
+    },
+    {
+        "who": "whoever reads the wire or the server's logs and backups",
+        "role": "passive",
+        "access": "{access}, where transport or storage is not encrypted",
+        "skill": "the same",
+    },
+)
+ACTIVE = {
+    "who": "a server that crafts what it broadcasts ({servers})",
+    "role": "active",
+    "access": "{access}",
+    "skill": "must change what clients train; leakgauge inspect looks for it",
+}
+"""Who could attack, as templates."""
 
 
-def facts(
-    decision: Decision,
-    verdict: Verdict,
+def signed(
+    judged: Verdict,
     *,
+    gate: GateConfig | None,
     config: Mapping[str, Any],
     contents: Mapping[str, str],
     lint: Sequence[LintFinding],
 ) -> dict[str, object]:
     """The ``decision`` of report.json."""
-    own = [f for f in verdict.findings if not f.control]
+    own = [f for f in judged.findings if not f.control]
+    data = judged.findings[0].scenario.data if judged.findings else None
+    asked = DecisionScope(
+        gate=gate,
+        batch=1 if data is None else data.batch,
+        captured=bool(config.get("update")),
+        thing="image" if data is None else data.kind,
+        lint=tuple(lint),
+    )
+    decision = decide(judged, asked)
     following = decision.next
     return {
         "answer": decision.answer.value,
         "title": decision.title,
         "reason": decision.reason,
         "rests_on": decision.rests_on,
-        "rows": _rows(own),
+        "rows": [f"{f.attack} on {f.scenario.words}" for f in own if f.level is own[0].level][:ROWS],
         "next": {
-            "step": _capital(following.step),
+            "step": capital(following.step),
             "clients": following.clients,
             "examples": following.examples,
             "minutes": following.minutes,
         },
         "origin": _origin(config, own),
         "came_back": _came_back(own),
-        "sure": _sure(verdict, own),
-        "labels": _capital(label_words(own)),
+        "sure": _sure(judged, own),
+        "labels": capital(label_words(own)),
         "actors": _actors(own),
-        "means": _means(own),
+        "means": [_means(f) for f in own if f.level is not Level.NOT_APPLICABLE],
         "means_left_out": [f.sentence for f in own if f.level is Level.NOT_APPLICABLE],
         "singling_out": [_singled_out(f) for f in own if f.identified is not None],
         "privacy_budget": budgets(config, lint),
@@ -77,15 +119,10 @@ def facts(
     }
 
 
-def _rows(own: Sequence[Finding], most: int = 20) -> list[str]:
-    """The gravest rows of the table, on which the reason rests."""
-    return [f"{f.attack} on {f.scenario.words}" for f in own if f.level is own[0].level][:most]
-
-
 def _origin(config: Mapping[str, Any], own: Sequence[Finding]) -> dict[str, str]:
     if isinstance(config.get("update"), list):
         names, clients = [Path(str(folder)).name for folder in config["update"]], max(f.clients for f in own)
-        of = f"{len(names)} real updates of {clients} client{'s' * (clients != 1)}"
+        of = f"{len(names)} real updates of {count_of(clients, 'client')}"
         return {"kind": "captured", "words": f"Captured: {of}, {', '.join(names)}"}
     if config.get("update"):
         file = Path(*Path(str(config["update"])).parts[-2:])
@@ -103,7 +140,7 @@ def _came_back(own: Sequence[Finding]) -> str:
     thing = worst.scenario.data.kind
     defense = worst.scenario.defense if worst.scenario.defended else "no defence"
     if worst.tokens is not None:
-        return f"{_capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
+        return f"{capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
     return (
         f"{worst.recovered} of {worst.images} {thing}s came back; by likeness {worst.identified.count} picked out of a "
@@ -126,54 +163,28 @@ def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
     worst = max(seen, key=lambda f: f.identified.upper if f.identified else 0.0)
     assert worst.identified is not None
     weak = "" if worst.power.shown else "; the attack was not shown to work here"
-    many = f"{worst.clients} client{'s' if worst.clients != 1 else ''}"
-    return f"From {many}: up to {100 * worst.identified.upper:.0f} % may be singled out (95 % confidence){weak}"
+    share = f"up to {100 * worst.identified.upper:.0f} % may be singled out (95 % confidence){weak}"
+    return f"From {count_of(worst.clients, 'client')}: {share}"
 
 
 def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
     secure = any(f.scenario.client.startswith("secure-aggregation") for f in own)
     access = "the sum of a cohort's updates" if secure else "single updates in clear"
-    crafted = sorted({f.scenario.server for f in own if f.scenario.server_changes})
-    found = [
-        {
-            "who": "whoever operates the server, or gets into it",
-            "role": "passive: follows the protocol and keeps what it sees",
-            "access": access,
-            "skill": "runs published code; no statistics needed",
-        },
-        {
-            "who": "whoever reads the wire or the server's logs and backups",
-            "role": "passive",
-            "access": f"{access}, where transport or storage is not encrypted",
-            "skill": "the same",
-        },
-    ]
-    if crafted:
-        found.append(
-            {
-                "who": f"a server that crafts what it broadcasts ({', '.join(crafted)})",
-                "role": "active",
-                "access": access,
-                "skill": "must change what clients train; leakgauge inspect looks for it",
-            }
-        )
-    return found
+    servers = ", ".join(sorted({f.scenario.server for f in own if f.scenario.server_changes}))
+    who = (*PASSIVE, ACTIVE) if servers else PASSIVE
+    return [{k: text.format(access=access, servers=servers) for k, text in actor.items()} for actor in who]
 
 
-def _means(own: Sequence[Finding]) -> list[dict[str, object]]:
-    return [
-        {
-            "attack": f.attack,
-            "setting": f.scenario.words,
-            "knowledge": list(f.scenario.knowledge),
-            "gradient_evaluations": f.cost.gradient_evaluations,
-            "seconds": f.cost.seconds,
-            "dollars": round(f.cost.seconds / 3600 * CORE_HOUR, 4),
-            "public_code": True,
-        }
-        for f in own
-        if f.level is not Level.NOT_APPLICABLE
-    ]
+def _means(f: Finding) -> dict[str, object]:
+    return {
+        "attack": f.attack,
+        "setting": f.scenario.words,
+        "knowledge": list(f.scenario.knowledge),
+        "gradient_evaluations": f.cost.gradient_evaluations,
+        "seconds": f.cost.seconds,
+        "dollars": round(f.cost.seconds / 3600 * CORE_HOUR, 4),
+        "public_code": True,
+    }
 
 
 def _singled_out(f: Finding) -> dict[str, object]:
@@ -201,25 +212,46 @@ def _withheld(own: Sequence[Finding]) -> list[str]:
     return [field for field in everything if field not in known]
 
 
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def budgets(config: Mapping[str, Any], lint: Sequence[LintFinding]) -> list[dict[str, object]]:
+    """ε of one update and what it says of reconstruction, for each defence of the plan, or why there is none."""
+    batch = (config.get("data") or {}).get("batch", 1)
+    raw = any(f.rule == SENT for f in lint)
+    found = []
+    for i, described in enumerate(config.get("defenses") or ["none"]):
+        entry: dict[str, object] = {"defense": str(described), "epsilon": None, "delta": None}
+        try:
+            named = resolve_defense(described, f"defenses[{i}]")
+            clients = [resolve(CLIENTS, c, "clients").value for c in config.get("clients") or ["fedsgd"]]
+            spent = spent_in_one_update(named.value, clients, batch)
+        except FOREIGN as error:  # an object of the user's own, of which the report keeps a description
+            found.append(entry | {"reason": f"not known: {error}"})
+            continue
+        entry["defense"] = named.label
+        if isinstance(spent, NoGuarantee):
+            found.append(entry | {"reason": spent.reason})
+        elif raw:
+            found.append(entry | {"reason": "running statistics leave the client beside the update, without noise"})
+        else:
+            found.append(entry | _stated(spent))
+    return found
 
 
-def signed(
-    judged: Verdict,
-    *,
-    gate: GateConfig | None,
-    config: Mapping[str, Any],
-    contents: Mapping[str, str],
-    lint: Sequence[LintFinding],
-) -> dict[str, object]:
-    """The ``decision`` of report.json."""
-    data = judged.findings[0].scenario.data if judged.findings else None
-    asked = DecisionScope(
-        gate=gate,
-        batch=1 if data is None else data.batch,
-        captured=bool(config.get("update")),
-        thing="image" if data is None else data.kind,
-        assumed=ASSUMED if any(f.rule == UNSENT for f in lint) else "",
-    )
-    return facts(decide(judged, asked), judged, config=config, contents=contents, lint=lint)
+def _stated(spent: Spent) -> dict[str, object]:
+    z, steps = spent.mechanism.noise_multiplier, spent.releases
+    try:
+        epsilon = spent.epsilon(DELTA)
+    except FOREIGN:
+        epsilon = math.inf
+    if epsilon >= USEFUL:
+        return {"reason": f"noise over clip is {z:.3g}: ε is {in_words(epsilon)}"}
+    release = (z, steps, 1.0)
+    counted = "one Gaussian release" if steps == 1 else f"the {steps} noisy local steps of one update that meet it"
+    return {
+        "epsilon": round(epsilon, 4),
+        "delta": DELTA,
+        "unit": f"one {spent.mechanism.unit.value}, there or not",
+        "releases": steps,
+        "at_most": float(f"{success_bound(release, GUESS):.4g}"),
+        "robustness": robust(release, GUESS),
+        "reason": f"exact for {counted} without sampling; rounds and tuning add to it: leakgauge privacy",
+    }

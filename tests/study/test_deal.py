@@ -7,11 +7,10 @@ import torch
 from leakgauge.compute import Compute
 from leakgauge.data import InMemory
 from leakgauge.metrics.line_up import twins
-from leakgauge.study.dealt import first_holders
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.deal import first_holders
 from leakgauge.study.judging.verdict import verdict
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
-from leakgauge.study.written import resolve_plan
 from leakgauge.task import Batch
 from study.plans import pictures, tiny
 
@@ -31,7 +30,7 @@ def test_one_client_many_times_is_one_client() -> None:
     )
     keys = [key for key in plan.trials() if not key.control]
     assert [plan.data.holder(key.batch) for key in keys] == [0] * 10 + [10, 11]
-    trials = [Trial.from_json(run_trial(plan, key, compute=Compute()).record) for key in keys[8:]]
+    trials = [run_trial(plan, key, compute=Compute()).trial for key in keys[8:]]
     assert verdict(trials, None).findings[0].clients == 3
 
 

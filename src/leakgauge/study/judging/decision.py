@@ -1,26 +1,27 @@
-"""No, not yet, or no objection found within what was tested: with the reason and what to do next."""
+"""The page's answer (no, not yet, or no objection within what was tested), its reason, and what to do next."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from leakgauge.intervals import bounded_upper
+from leakgauge.risk.lint import HIDDEN, UNSENT, LintFinding
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Reason, Why, needed
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.verdict import Verdict
+from leakgauge.study.judging.verdict import Verdict, count_of
 
 FEWEST = next(n for n in range(1, 20) if bounded_upper([0.0] * n) < 0.5)
 """Clients without a hit that a row needs before it can say "not recovered"."""
-
 
 EASIER = (
     "no attack has shown that it works on such clients: give more effort (budget.gradient_evaluations, attacks: "
     "[auto]), or audit clients on whom one does (data.batch: 1, a smaller data.size)"
 )
+ASSUMED = "if the running statistics of BatchNorm stay with the client (knows: buffers if they travel)"
 
 
 class Answer(Enum):
@@ -65,14 +66,35 @@ class DecisionScope:
 
     Attributes:
         captured: one client's captured update, not simulated ones.
-        assumed: what the audit took for granted of what travels; empty where nothing is.
+        lint: what the plan gives away before it runs.
     """
 
     gate: GateConfig | None
     batch: int
     captured: bool
     thing: str = "image"
-    assumed: str = ""
+    lint: tuple[LintFinding, ...] = ()
+
+
+STEPS: dict[Why, tuple[Answer, str]] = {
+    Why.BROKEN: (Answer.NO, "lower what leaks, or argue for another limit before the audit"),
+    Why.UNEXPLAINED: (Answer.NOT_YET, "mend the plan until it explains the update, then audit again"),
+    Why.STATISTICS: (
+        Answer.NOT_YET,
+        "keep the running statistics with the client, or use a norm without any, such as GroupNorm",
+    ),
+    Why.FAILED: (
+        Answer.NOT_YET,
+        "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again",
+    ),
+    Why.UNRELIABLE: (Answer.NOT_YET, "add a stronger attack, seeds or evaluations; the flagged row says which"),
+    Why.UNMEASURED: (Answer.NOT_YET, "add an attack that reads it, or change the gate"),
+    Why.UNINFORMED: (Answer.NOT_YET, "add defense to knows: attackers read about defences"),
+    Why.UNSEARCHED: (Answer.NOT_YET, "add a search that applies here: auto, if the plan does not name it"),
+    Why.POWERLESS: (Answer.NOT_YET, EASIER),
+    Why.UNSUPPORTED: (Answer.NOT_YET, ""),
+}
+"""The answer that each kind of reason of the gate gives, the gravest first, and what to do about it."""
 
 
 def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
@@ -84,105 +106,101 @@ def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
     own = [f for f in verdict.findings if not f.control]
     rests = _rests_on(own, asked.captured)
     if verdict.gate.passed and asked.gate is not None:
-        limits = f"{limits_of(asked.gate)}{f', {asked.assumed}' if asked.assumed else ''}"
+        assumed = f", {ASSUMED}" if any(f.rule == UNSENT for f in asked.lint) else ""
         following = Next("audit again when model, local training, defence, server or the kind of data change")
-        return Decision(Answer.NO_OBJECTION, _held(own, asked.thing), rests, following, limits)
-    answer, reason, following = _grounds(verdict, own, asked)[0]
+        return Decision(Answer.NO_OBJECTION, _held(own, asked), rests, following, limits_of(asked.gate) + assumed)
+    answer, reason, following = next(_grounds(verdict, own, asked))
     return Decision(answer, reason, rests, following)
 
 
-def _held(own: Sequence[Finding], thing: str) -> str:
+def _held(own: Sequence[Finding], asked: DecisionScope) -> str:
     """What passed, and first of all what the gate lets pass."""
     seen = [f.identified for f in own if f.level is Level.PARTIAL and f.identified is not None]
     worst = max(seen, key=lambda i: i.rate, default=None)
-    known = ""
-    if worst is not None:
-        known = f"{worst.count} of {worst.n} {thing}s are singled out, more than by chance, which the gate permits. "
-    holds = f"Every limit of the gate holds with 95 % confidence in {_settings(own)} against the attacks tried here"
-    return f"{known}{holds}{', none of which searches: texts are only read' * (thing == 'text')}."
+    count = len({f.scenario for f in own})
+    settings = "the setting tested" if count == 1 else f"all {count} settings tested"
+    holds = f"Every limit of the gate holds with 95 % confidence in {settings} against the attacks tried here"
+    holds += ", none of which searches: texts are only read." if asked.thing == "text" else "."
+    if worst is None:
+        return holds
+    known = f"{worst.count} of {worst.n} {asked.thing}s are singled out, more than by chance, which the gate permits."
+    return f"{known} {holds}"
 
 
-def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> list[tuple[Answer, str, Next]]:
+def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> Iterator[tuple[Answer, str, Next]]:
     """Everything that stands against "no objection", the gravest first."""
-    reasons = verdict.gate.reasons
-    found = [
-        *_leaks(verdict, own),
-        *_broken(reasons, Why.BROKEN, Answer.NO, "lower what leaks, or argue for another limit before the audit"),
-    ]
-    if verdict.explained is not None and not verdict.explained.holds:
-        step = "mend the plan until it explains the update, then audit again"
-        found.append((Answer.NOT_YET, "The plan does not explain the captured update.", Next(step)))
-    local = "keep the running statistics with the client, or use a norm without any, such as GroupNorm"
-    found += _broken(reasons, Why.STATISTICS, Answer.NOT_YET, local)
-    failing = "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again"
-    found += _broken(reasons, Why.FAILED, Answer.NOT_YET, failing)
+    if verdict.level in (Level.EXPOSED, Level.PARTIAL):
+        yield Answer.NO, verdict.headline[0], Next(_less(own, asked.lint))
     powerless = any(f.power.shown is False for f in own) and not any(f.power.shown for f in own)
-    better = EASIER if powerless else "add a stronger attack, seeds or evaluations; the flagged row says which"
-    found += _broken(reasons, Why.UNRELIABLE, Answer.NOT_YET, better)
-    found += _broken(reasons, Why.UNMEASURED, Answer.NOT_YET, "add an attack that reads it, or change the gate")
-    found += _broken(reasons, Why.UNINFORMED, Answer.NOT_YET, "add defense to knows: attackers read about defences")
-    searching = "add a search that applies here: auto, if the plan does not name it"
-    found += _broken(reasons, Why.UNSEARCHED, Answer.NOT_YET, searching)
-    found += _broken(reasons, Why.POWERLESS, Answer.NOT_YET, EASIER)
-    unsupported = _broken(reasons, Why.UNSUPPORTED, Answer.NOT_YET, "")
-    found += [(answer, text, more_clients(own, asked)) for answer, text, _ in unsupported]
+    doubted = EASIER if powerless else STEPS[Why.UNRELIABLE][1]
+    for why, (answer, step) in STEPS.items():
+        if why is Why.UNEXPLAINED and verdict.explained is not None and not verdict.explained.holds:
+            yield answer, "The plan does not explain the captured update.", Next(step)
+        elif of_kind := [r for r in verdict.gate.reasons if r.why is why and why is not Why.UNEXPLAINED]:
+            following = more_clients(own, asked) if why is Why.UNSUPPORTED else Next(step)
+            yield answer, _first(of_kind), Next(doubted) if why is Why.UNRELIABLE else following
     unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
-    doubted = next((f for f in unsettled if f.flags), None)
-    if doubted is not None:
-        found.append((Answer.NOT_YET, f"The audit cannot tell yet: {doubted.flags[0].sentence}.", Next(better)))
+    flagged = next((f.flags[0] for f in unsettled if f.flags), None)
+    if flagged is not None:
+        yield Answer.NOT_YET, f"The audit cannot tell yet: {flagged.sentence}.", Next(doubted)
     elif unsettled or not own:
-        found.append((Answer.NOT_YET, f"The audit cannot tell yet: {_open(unsettled)}.", more_clients(own, asked)))
+        yield Answer.NOT_YET, f"The audit cannot tell yet: {_open(unsettled)}.", more_clients(own, asked)
     if verdict.gate.passed is None:
         step = "say in the plan what would be acceptable, e.g. gate: {identified: {max: 0.05}}"
-        found.append((Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)))
+        yield Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)
     leaking = [f for f in own if f.label_f1 is not None and f.label_f1.leaks]
     if leaking and (asked.gate is None or asked.gate.label_f1 is None):
         step = "decide whether the labels are sensitive, and set gate: {label_f1: {max: …}}"
-        found.append(
-            (Answer.NOT_YET, f"Labels were read, and no limit is set for them: {label_words(own)}", Next(step))
-        )
-    return found or [(Answer.NOT_YET, "The gate did not pass.", Next("see its reasons"))]
+        yield Answer.NOT_YET, f"Labels were read, and no limit is set for them: {label_words(own)}", Next(step)
+    yield Answer.NOT_YET, "The gate did not pass.", Next("see its reasons")
 
 
-def _leaks(verdict: Verdict, own: Sequence[Finding]) -> list[tuple[Answer, str, Next]]:
-    step = "do not share updates like these: a defence or larger batches first; leakgauge frontier compares them"
+def _first(reasons: Sequence[Reason]) -> str:
+    more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
+    return f"{reasons[0].plain or reasons[0].text}{more}."
+
+
+def _less(own: Sequence[Finding], lint: Sequence[LintFinding]) -> str:
+    """What to do about updates that leak: the setting that stands, or a defence. A larger batch helps only beyond what
+    a layer is read at, which the lint counts."""
     held = list(dict.fromkeys(f.scenario.words for f in own if _stands(own, f)))
+    if held and any(f.scenario.defended for f in own if f.level in (Level.EXPOSED, Level.PARTIAL)):
+        return f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"
     if held:
-        step = f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"
-        if not any(f.scenario.defended for f in own if f.level in (Level.EXPOSED, Level.PARTIAL)):
-            step = f"{held[0]} stands; settings without a defence are left out by gate: {{baseline: true}}"
-    leaky = verdict.level in (Level.EXPOSED, Level.PARTIAL)
-    return [(Answer.NO, verdict.headline[0], Next(step))] if leaky else []
+        return f"{held[0]} stands; settings without a defence are left out by gate: {{baseline: true}}"
+    layers = next((f.hint for f in lint if f.rule == HIDDEN), "")
+    batches = f"of batches the lint says: {layers}" if layers else "leakgauge count says which batches layers give away"
+    return f"do not share updates like these: a defence first, which leakgauge frontier compares; {batches}"
 
 
 def _stands(own: Sequence[Finding], finding: Finding) -> bool:
-    levels = {f.level for f in own if f.scenario == finding.scenario} - {Level.NOT_APPLICABLE}
-    return levels == {Level.NOT_RECOVERED} and not any(f.flags for f in own if f.scenario == finding.scenario)
+    here = [f for f in own if f.scenario == finding.scenario]
+    levels = {f.level for f in here} - {Level.NOT_APPLICABLE}
+    return levels == {Level.NOT_RECOVERED} and not any(f.flags for f in here)
 
 
-def _broken(reasons: Sequence[Reason], why: Why, answer: Answer, step: str) -> list[tuple[Answer, str, Next]]:
-    of_kind = [r.plain or r.text for r in reasons if r.why is why]
-    more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
-    return [(answer, f"{of_kind[0]}{more}.", Next(step))] if of_kind else []
+def clients_needed(gate: GateConfig | None) -> float | None:
+    """Clients that the strictest limit on a share takes with none identified, infinite for a limit of 0; `None` without
+    such a limit."""
+    shares = [] if gate is None or gate.identified is None else [gate.identified.max]
+    shares += [] if gate is None or gate.psnr is None else [gate.psnr.share]
+    counts = [math.inf if isinstance(n := needed(share), str) else n for share in shares]
+    return max([*counts, FEWEST]) if counts else None
 
 
 def more_clients(own: Sequence[Finding], asked: DecisionScope) -> Next:
-    """How many more clients the strictest limit takes with none identified, and their price at this audit's pace."""
-    gate = asked.gate
-    shares = [limit.max for limit in (gate.identified,) if limit] if gate else []
-    shares += [gate.psnr.share] if gate and gate.psnr else []
-    counts = [n for n in (needed(share) for share in shares) if isinstance(n, int)]
-    if len(counts) < len(shares):
+    """How many more clients the gate takes, and their price at this audit's pace."""
+    wanted = clients_needed(asked.gate) or FEWEST
+    if math.isinf(wanted):
         return Next("a limit of 0 needs infinitely many clients: set a limit above 0")
     have = min((f.clients for f in own), default=0)
-    missing = max([*counts, FEWEST]) - have
+    missing = int(wanted) - have
     if missing <= 0:
         return Next("the table says what each row lacks: power, trials that failed, or a flag")
     minutes = sum(f.cost.seconds / f.clients * missing for f in own if f.clients) / 60
     examples = missing * asked.batch
-    named = asked.thing if examples == 1 else f"{asked.thing}s"
     of = "" if asked.batch == 1 else f" in {missing} batches"
-    words = f"{examples} more {named}{of}, about {duration(minutes)} on one core"
+    words = f"{count_of(examples, f'more {asked.thing}')}{of}, about {duration(minutes)} on one core"
     if asked.captured:
         words = f"one update is one client: audit simulated ones too, by a plan without update: {words}"
     else:
@@ -206,9 +224,7 @@ def duration(minutes: float) -> str:
     """In words, rounded up to two digits."""
     if minutes < 1:
         return "a minute"
-    if minutes < 90:
-        return f"{math.ceil(minutes)} minutes"
-    return f"{minutes / 60:.2g} hours"
+    return f"{math.ceil(minutes)} minutes" if minutes < 90 else f"{minutes / 60:.2g} hours"
 
 
 def limits_of(gate: GateConfig) -> str:
@@ -220,18 +236,16 @@ def limits_of(gate: GateConfig) -> str:
         parts.append(f"{100 * gate.psnr.share:g} % above {gate.psnr.worst:g} dB")
     if gate.label_f1 is not None:
         parts.append(f"a label F1 of {gate.label_f1.max:g}")
-    said = ", ".join(parts) or "the gate"
-    return f"{said}, settings without a defence left out" if gate.baseline else said
+    return ", ".join(parts) + ", settings without a defence left out" * gate.baseline
 
 
 def label_words(own: Sequence[Finding]) -> str:
     """What the updates say about labels, a diagnosis being one."""
-    readers = [(f.label_f1, f.certified > 0) for f in own if f.label_f1 is not None]
-    measured = [reader for reader, _ in readers]
+    measured = [(f.label_f1, f.certified > 0) for f in own if f.label_f1 is not None]
     if not measured:
         return "not measured: they were given to the attacker, or no attack that reads them gave a result."
-    worst = max(measured, key=lambda m: (m.leaks is True, m.shown is not False, m.above))
-    if worst.n == worst.right == 1 and (worst, True) in readers:
+    worst = max((leak for leak, _ in measured), key=lambda m: (m.leaks is True, m.shown is not False, m.above))
+    if worst.n == worst.right == 1 and (worst, True) in measured:
         return f"read right (F1 {worst.mean:.2f}), beside examples that were certified; a diagnosis is a label."
     if worst.n < 2:
         return f"read with F1 {worst.mean:.2f} (at 1 every label was read); one client cannot tell that from luck."
@@ -245,24 +259,16 @@ def label_words(own: Sequence[Finding]) -> str:
     return f"{said[worst.leaks]} ({numbers}); a diagnosis is a label."
 
 
-def _settings(own: Sequence[Finding]) -> str:
-    count = len({f.scenario for f in own})
-    return "the setting tested" if count == 1 else f"all {count} settings tested"
-
-
 def _rests_on(own: Sequence[Finding], captured: bool) -> str:
     attacks = sorted({f.attack for f in own if f.level is not Level.NOT_APPLICABLE})
     trials, evaluations = sum(f.trials for f in own), sum(f.cost.gradient_evaluations for f in own)
     clients = max((f.clients for f in own), default=0)
     real = max((f.trials for f in own), default=1)
-    updates = (
-        "one captured update" if real == 1 else f"{real} captured updates of {clients} client{'s' * (clients != 1)}"
-    )
-    who = updates if captured else f"{clients} simulated client{'s' if clients != 1 else ''}"
-    count = len({f.scenario for f in own})
-    where = f"{count} setting{'s' if count != 1 else ''}"
-    minutes = sum(f.cost.seconds for f in own) / 60
+    updates = "one captured update" if real == 1 else f"{real} captured updates of {count_of(clients, 'client')}"
+    who = updates if captured else count_of(clients, "simulated client")
+    where = count_of(len({f.scenario for f in own}), "setting")
+    took = duration(sum(f.cost.seconds for f in own) / 60)
     return (
-        f"{who}, {where}, {trials} trial{'s' if trials != 1 else ''} of {', '.join(attacks) or 'no attack'}: "
-        f"{evaluations:,} gradient evaluations, which took {duration(minutes)} on one core."
+        f"{who}, {where}, {count_of(trials, 'trial')} of {', '.join(attacks) or 'no attack'}: "
+        f"{evaluations:,} gradient evaluations, which took {took} on one core."
     )

@@ -12,7 +12,7 @@ from leakgauge.cli import main
 from leakgauge.errors import InputError
 from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.document import summary
-from leakgauge.study.pipeline.linted import LINT, findings_text, read_lint
+from leakgauge.study.pipeline.lint_file import LINT, findings_text, read_lint
 from leakgauge.study.store import Store
 from study.plans import tiny
 

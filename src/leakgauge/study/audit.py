@@ -16,7 +16,7 @@ from leakgauge.files import private_folder
 from leakgauge.risk.lint import LintFinding
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.verdict import Verdict, lines, named
-from leakgauge.study.pipeline.linted import LINT
+from leakgauge.study.pipeline.lint_file import LINT
 from leakgauge.study.store import RESULTS
 
 if TYPE_CHECKING:

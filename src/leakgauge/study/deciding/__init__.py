@@ -1,1 +1,0 @@
-"""From a verdict to a decision that a person can sign."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from cases import batch, task
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.closed_form.linear import ServerRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Cosine, JointSoftLabels, Matching, Pixels, SquaredL2, Uniform
@@ -74,7 +74,6 @@ CASES = (
     Case("closed-form", LinearRead(), "flat", min_psnr=100),
     Case("closed-form", LinearRead(), "flat", protocol=FedAvg(epochs=3, lr=0.1), min_psnr=100),
     Case("peeling", Peeling(), "flat", n=2, min_psnr=100),
-    Case("closed-form-batch", BatchRead(), "flat", n=2, min_psnr=100),
     Case("span-read", SpanRead(), "dropped", n=2, min_psnr=60),
     Case("any-loss", AnyLossRead(), "flat", n=2, min_psnr=100),
     Case("rank-one", RankOneRead(), "unbiased", min_psnr=100),

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.linear import read_labels
+from leakgauge.attacks.closed_form.proof import name_labels
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.task import DataSpec
@@ -123,14 +123,14 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     if not plain and not slots.steadfast:
         message += "; several or unknown local steps: reads are approximate"
     kept = raw[chosen][:examples].clamp(data.low, data.high)
-    labels, confidence = read_labels(observation, generator)
+    named = name_labels(observation, generator)
     return Reconstruction(
         kept.view(-1, *data.shape),
-        labels,
+        named.labels,
         Status.EXACT if exact else Status.CONVERGED,
         message,
         None,
-        confidence,
+        named.confidence,
         paired=False,
     )
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.attacks.closed_form import BatchRead
-from leakgauge.attacks.closed_form.whole_batch import paired_labels
+from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.labels.tried import paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import others, remaining
@@ -58,7 +58,7 @@ def scores(found: Reconstruction, batch: Batch) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("module", "n", "method"),
     [
-        (dense(256), 3, "closed-form-batch"),
+        (dense(256), 3, "closed-form"),
         (dense(256), 8, "peeling"),
         (dense(64, "sigmoid"), 3, "span-read"),
         (dense(16, bias=False), 1, "rank-one"),
@@ -96,7 +96,7 @@ def test_a_read_that_explains_more_than_the_search_is_the_answer() -> None:
     first = (nn.Flatten(), nn.Linear(768, 64), nn.LayerNorm(64), nn.ReLU())
     observation, _ = observe(nn.Sequential(*first, nn.Linear(64, PHOTOS.classes)), 4, labels=False)
     generator, reader = torch.Generator().manual_seed(0), Explainer.of(observation, torch.Generator().manual_seed(0))
-    read = BatchRead().reconstruct(observation, generator)
+    read = LinearRead().reconstruct(observation, generator)
     assert read.inputs is not None
     assert read.labels is not None
     found = run(Auto(rough_steps=1), observation, 60)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.outer_product import gradients, ratio_errors, read_one
-from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.attacks.labels.tried import tried_labels
-from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, Observation, OnStep, ReadingAttack, Reconstruction, Status
+from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, simulated
+from leakgauge.attacks.effort import Effort, SearchingAttack
+from leakgauge.attacks.labels.tried import mean_gradient_of, paired_labels, tried_labels
+from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
@@ -28,7 +29,7 @@ NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
     "closed-form", needs="a linear layer with bias that reads the input; batch 1, or rows that one example drives"
 )
 @dataclass(frozen=True, kw_only=True)
-class LinearRead(ReadingAttack):
+class LinearRead(SearchingAttack):
     """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
 
     Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
@@ -40,10 +41,11 @@ class LinearRead(ReadingAttack):
     product does not, and moved no input by more than half a grey level of 8 bits (`read_one` derives both). It says
     nothing about entries that a defence rounded (the signs of an outer product are one too), and where the defence
     is unknown nothing about a single driven row (which any input explains) or inputs that no row shows.
-    Several examples: rows that agree on a ratio inside the data's range are taken for rows that one
-    example drives, then single rows inside the range. Never certified: units that the same examples
-    activate in the same proportions agree on a mixture too (two classes, equal labels). Labels of several
-    examples are a multiset, not paired with the images.
+    Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
+    then single rows inside the range. Where that are all examples, each gets its label by least squares
+    (`paired_labels`), and a simulated update that explains the observed one certifies them: units that the same
+    examples drive in the same proportions agree on a mixture too, which explains nothing. Else their labels are a
+    multiset, not paired with the images.
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
@@ -55,11 +57,16 @@ class LinearRead(ReadingAttack):
     slack: float = 1e-2
     rows: int = 1
 
-    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """Costs no gradient evaluation, but one a class where a certified example's label has to be tried.
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
+        """`EXACT` when certified, `CONVERGED` for an uncertain read."""
+        found = self.read(observation, effort.generator)
+        if observation.examples != 1:
+            found = self._proved(observation.view, found, effort)
+        return replace(found, cost=effort.cost(found.cost.gradient_evaluations)).with_view(observation)
 
-        `EXACT` when certified, `CONVERGED` for an uncertain read.
-        """
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """Of several examples without labels of their own and proof. Costs no gradient evaluation, but one a class
+        where the label of a certified example has to be tried."""
         observation = observation.view
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
@@ -75,22 +82,41 @@ class LinearRead(ReadingAttack):
             return Reconstruction(None, None, Status.FAILED, NOTHING)
         z: Tensor | None
         if examples == 1:
-            read = read_one(observation, layers[0])
-            z, certain, message = read.x, read.certain, read.message
+            one = read_one(observation, layers[0])
+            z, certain, message = one.x, one.certain, one.message
         else:
             weight, bias = gradients(observation, layers[0])  # in float64, of the size of the model
-            z, certain, message = self._several(weight, bias, examples, data)
+            z, message = self._several(weight, bias, examples, data)
+            certain = False
         if z is None:
             return Reconstruction(None, None, Status.FAILED, message)
         like = observation.task.parameters[layers[0].weight].dtype
         inputs = data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like, torch.float32))
-        labels, confidence = read_labels(observation, generator)
-        spent = 0
-        if certain and labels is None and (tried := tried_labels(observation, inputs)) is not None:
-            labels, confidence, spent = tried.labels, 1.0 - min(tried.unexplained, 1.0), tried.cost
+        named = name_labels(observation, generator, inputs if certain else None)
         status = Status.EXACT if certain else Status.CONVERGED
-        paired = examples == 1
-        return Reconstruction(inputs, labels, status, message, None, confidence, cost=Cost(spent), paired=paired)
+        labels, paired = named.labels, examples == 1
+        return Reconstruction(
+            inputs, labels, status, message, None, named.confidence, cost=Cost(named.cost), paired=paired
+        )
+
+    def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
+        """Whole batches with labels of their own, by simulation."""
+        inputs, count = found.inputs, observation.examples or 0
+        if inputs is None or len(inputs) < count:
+            return found
+        gradient = mean_gradient_of(observation)
+        labels = None if gradient is None else paired_labels(observation, inputs, gradient)
+        draws = effort.generator.clone_state()  # a search starts from the same draws, whatever is read before it
+        explainer = Explainer.of(observation, draws)
+        room, price = effort.budget.gradient_evaluations, (2 + count) * explainer.simulator.cost(count)
+        if labels is None and (room is None or room >= price + observation.task.data.classes):
+            tried = tried_labels(observation, inputs)
+            labels, explainer.spent = (None, 0) if tried is None else (tried.labels, tried.cost)
+        if labels is None:
+            return replace(found, message=f"{found.message}; nothing tells which label is whose")
+        if room is not None and room < price:
+            return found
+        return simulated(observation, inputs, NamedLabels(labels), draws, explainer)
 
     def _several(
         self,
@@ -98,7 +124,7 @@ class LinearRead(ReadingAttack):
         totals: Entries,
         examples: int,
         data: DataSpec,
-    ) -> tuple[Float[Tensor, "k d"] | None, bool, str]:
+    ) -> tuple[Float[Tensor, "k d"] | None, str]:
         weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
         driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
         ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
@@ -118,18 +144,14 @@ class LinearRead(ReadingAttack):
                 groups.append([row])
         groups = sorted((g for g in groups if len(g) >= self.rows), key=len, reverse=True)
         if not groups:
-            return (
-                None,
-                False,
-                "no unit was driven by one example alone: every ratio is a mixture outside the data's range",
-            )
+            return None, "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
         groups = groups[:examples]
         pooled = [_pooled(ratios[g], strength[g], doubt[g]) for g in groups]
         agreed = sum(len(g) > 1 for g in groups)
         message = (
             f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
         )
-        return torch.stack(pooled), False, message
+        return torch.stack(pooled), message
 
 
 def _pooled(
@@ -146,35 +168,17 @@ def _pooled(
     return (ratios * weight[:, None]).sum(0) / weight.sum()
 
 
-def read_labels(observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None]:
-    """Those that are known, else counted off the last layer with a confidence; `None` where neither can be."""
-    if observation.knowledge.labels is not None:
-        return observation.knowledge.labels, None
-    guess = CountsFromLastLayer().infer(observation, generator)
-    if isinstance(guess, Unknown):
-        return None, None
-    return guess.labels, guess.confidence
-
-
 @ATTACKS.register("server-read", needs="a dishonest server")
 @dataclass(frozen=True)
-class ServerRead:
+class ServerRead(SearchingAttack):
     """Reads the update as the server that crafted the model does, whichever server it is (`leakgauge.servers`).
 
     The recipe and its source are the server's; see `leakgauge list servers`.
     """
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Not applicable where the server is honest."""
         crafting = observation.knowledge.crafting
         if crafting is None:
             return Reconstruction.not_applicable("the server is honest: nothing was prepared for reading (server: …)")
-        return crafting.reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
+        return effort.of(crafting, observation)

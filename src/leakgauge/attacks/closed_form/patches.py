@@ -8,13 +8,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
-from leakgauge.attacks.labels.tried import tried_labels
-from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.attacks.closed_form.proof import name_labels, simulated
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Observation, ReadingAttack, Reconstruction
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.trace import probe
 
@@ -55,28 +52,7 @@ class PatchRead(ReadingAttack):
         flat = patches.new_zeros(found.places.numel())
         flat[found.places.flatten()] = patches.flatten()
         inputs = data.denormalise(flat.view(1, *data.shape))
-        labels, confidence, spent = observation.knowledge.labels, None, 0
-        if labels is None:
-            guess = CountsFromLastLayer().infer(observation, generator)
-            tried = tried_labels(observation, inputs) if isinstance(guess, Unknown) else None
-            if tried is not None:
-                labels, confidence, spent = tried.labels, 1.0 - min(tried.unexplained, 1.0), tried.cost
-            elif isinstance(guess, Unknown):
-                return Reconstruction(inputs, None, Status.CONVERGED, f"read, not certified: {guess.message}")
-            else:
-                labels, confidence = guess.labels, guess.confidence
-        explainer = Explainer.of(observation, generator)
-        explainer.spent = spent
-        left, certified = explainer.left(Batch(inputs, labels)), explainer.certified(Batch(inputs, labels), generator)
-        return Reconstruction(
-            inputs.to(torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)),
-            labels,
-            Status.EXACT if bool(certified.all()) else Status.CONVERGED,
-            f"{left:.1e} of the update's length unexplained",
-            label_confidence=confidence,
-            cost=Cost(explainer.spent),
-            certified=certified,
-        )
+        return simulated(observation, inputs, name_labels(observation, generator, inputs), generator)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.closed_form.proof import name_labels, simulated
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import input_layers
@@ -23,7 +22,7 @@ from leakgauge.view.entries import SentTensor
 
 @ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")
 @dataclass(frozen=True, kw_only=True)
-class RankOneRead:
+class RankOneRead(SearchingAttack):
     """The input of a linear layer without bias, for one example.
 
     ∂L/∂W = δxᵀ has rank one: its right singular vector is ±x/‖x‖. The length and the sign are found by simulating the
@@ -42,18 +41,9 @@ class RankOneRead:
     grid: int = 24
     refinements: int = 60
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
-        del compute, on_step
-        began = time.perf_counter()
+        generator = effort.generator
         observation = observation.view
         if observation.examples != 1:
             return Reconstruction.not_applicable("of several examples the gradient has no single direction")
@@ -69,14 +59,12 @@ class RankOneRead:
         direction = directions[0]
         if entries.seen is not None and not bool(entries.seen.all()):
             direction = _completed(sent / size, entries.seen.cpu(), direction)
-        labels, confidence = observation.knowledge.labels, None
+        named = name_labels(observation, generator)
+        labels = named.labels
         if labels is None:
-            guess = CountsFromLastLayer().infer(observation, generator)
-            if isinstance(guess, Unknown):
-                return Reconstruction.not_applicable(guess.message)
-            labels, confidence = guess.labels, guess.confidence
+            return Reconstruction.not_applicable(named.why)
         explainer = Explainer.of(observation, generator)
-        room = budget.gradient_evaluations
+        room = effort.budget.gradient_evaluations
         # What is left for Brent's method after the grid and the three evaluations of the check.
         left = self.refinements if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 3
         if left < self.refinements // 4:
@@ -90,19 +78,8 @@ class RankOneRead:
             return explainer.left(Batch(raw(length), labels))
 
         length = self._length(misfit, direction, data, min(left, self.refinements))
-        inputs = raw(length)
-        certified = explainer.certified(Batch(inputs, labels), generator)
-        status = Status.EXACT if bool(certified.all()) else Status.CONVERGED
-        unexplained = explainer.left(Batch(inputs, labels))
-        return Reconstruction(
-            inputs.to(torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)),
-            labels,
-            status,
-            f"{unexplained:.1e} of the update's length unexplained",
-            label_confidence=confidence,
-            cost=Cost(explainer.spent, time.perf_counter() - began),
-            certified=certified,
-        )
+        found = simulated(observation, raw(length), named, generator, explainer)
+        return replace(found, cost=effort.cost(found.cost.gradient_evaluations))
 
     def _length(
         self, misfit: Callable[[float], float], direction: Float[Tensor, " d"], data: DataSpec, refinements: int

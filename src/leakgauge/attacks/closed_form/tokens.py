@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.closed_form.proof import name_labels
 from leakgauge.attacks.closed_form.token_rows import (
     FULL,
     SHARED,
@@ -21,8 +22,7 @@ from leakgauge.attacks.closed_form.token_rows import (
     token_table,
 )
 from leakgauge.attacks.closed_form.token_spans import read_places, read_texts, text_layers
-from leakgauge.attacks.closed_form.whole_batch import mean_gradient_of, paired_labels
-from leakgauge.attacks.labels import CountsFromLastLayer, Unknown
+from leakgauge.attacks.labels.tried import mean_gradient_of, paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import only_scales
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts
@@ -66,11 +66,8 @@ class TokenRead(ReadingAttack):
         task, known = observation.task, observation.knowledge
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
-        labels, confidence = known.labels, None
-        if labels is None:
-            guess = CountsFromLastLayer().infer(observation, generator)
-            if not isinstance(guess, Unknown):
-                labels, confidence = guess.labels, guess.confidence
+        named = name_labels(observation, generator)
+        labels = named.labels
         table = token_table(task)
         moved: Moved | str = f"needs {NEEDS}"
         every = False
@@ -97,7 +94,7 @@ class TokenRead(ReadingAttack):
             labels,
             Status.CONVERGED if known.defense is None or noisy else Status.EXACT,
             message,
-            label_confidence=confidence,
+            label_confidence=named.confidence,
             cost=Cost(spent),
             paired=observation.examples == 1,
             tokens=replace(found, counts=found.counts[:, : task.data.vocabulary]),
@@ -135,8 +132,7 @@ def _counted(
 
 def _keeps(observation: Observation) -> bool:
     """Whether the defence, if known, leaves every entry of a gradient in and nothing but its length changed."""
-    defense = observation.knowledge.defense
-    return only_scales(defense)
+    return only_scales(observation.knowledge.defense)
 
 
 def _ordered(

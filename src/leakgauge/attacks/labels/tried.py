@@ -9,12 +9,13 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.batch import Batch
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.defenses import view_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
-from leakgauge.tensors import Tensors, entries
+from leakgauge.tensors import Tensors, entries, map_tensors
 from leakgauge.update import UpdateKind
 
 TIMES = 16
@@ -88,6 +89,45 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     solved = torch.linalg.lstsq((columns / unit).T, sent / size, driver="gelsd").solution
     unexplained = float(((columns / unit).T @ solved - sent / size).norm())
     return TriedLabels(assigned(solved.view(n, classes), given), unexplained, classes)
+
+
+def mean_gradient_of(observation: Observation) -> Tensors | None:
+    """The gradient of the mean loss: as sent, or as a delta of small local steps says nearly; `None` if unknown."""
+    observation = observation.view
+    told = observation.linear
+    return None if told is None else map_tensors(lambda t: t / told.total, observation.update.tensors)
+
+
+def paired_labels(
+    observation: Observation, inputs: Float[Tensor, "n *shape"], gradient: Tensors
+) -> Int[Tensor, " n"] | None:
+    """The label of each of all examples of a batch, which were read in some order.
+
+    n·∂L/∂W = Σ_k (p_k − e_k) h_kᵀ and n·∂L/∂b = Σ_k (p_k − e_k) for the classifier, whose inputs h_k and answers p_k
+    follow from the examples: linear in the one-hot labels e_k, and solved by least squares. Where the multiset is known
+    the most likely assignment of it is taken, else the largest entry of each.
+
+    Args:
+        gradient: of the mean loss, as one local step has it.
+
+    Returns:
+        `None` where the model has no linear classifier.
+    """
+    observation = observation.view
+    layer = find_classifier(observation)
+    if isinstance(layer, Unknown):
+        return None
+    task = observation.task
+    with torch.no_grad():
+        like = next(iter(task.parameters.values()))
+        features, logits = layer.features(task, inputs.to(like))
+    h, p = features.detach().cpu().double(), logits.detach().cpu().double().softmax(1)
+    slope, offset = layer.of(gradient)
+    if offset is not None:
+        h, slope = torch.cat([h, h.new_ones(len(h), 1)], 1), torch.cat([slope, offset[:, None]], 1)
+    explained = p.T @ h - len(h) * slope  # Σ e_k h_kᵀ, classes by features
+    shares: Tensor = (explained @ torch.linalg.pinv(h)).T[:, : task.data.classes]
+    return assigned(shares, observation.knowledge.labels)
 
 
 def assigned(shares: Float[Tensor, "n classes"], given: Int[Tensor, " n"] | None) -> Int[Tensor, " n"]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
-from leakgauge.attacks.closed_form import BatchRead, LinearRead, PatchRead, RankOneRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
@@ -54,12 +54,11 @@ class Method:
 EXACT = (
     Method("rank-one", RankOneRead()),
     Method("patches", PatchRead()),
-    Method("closed-form-batch", BatchRead()),
     Method("peeling", Peeling(), reserve=_one_round),
     Method("any-loss", AnyLossRead()),
     Method("span-read", SpanRead(), share=0.9),
 )
-"""After the closed form of one example, cheapest first."""
+"""After the closed form, cheapest first."""
 
 AGREEING = LinearRead(agreement=1e-5, rows=3)
 """Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
@@ -98,33 +97,45 @@ class ExactReads:
 def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads:
     """Tries every exact method; ends with the first that proves an example."""
     count = observation.examples
-    one = portfolio.run("closed-form", LinearRead(), observation, generator, note=count == 1)
-    if one.status is Status.EXACT:
-        return ExactReads(one)
-    draws = generator.clone_state()  # the search starts from the same draws, whatever is read before it
+    draws = generator.clone_state()
     starts: list[Reconstruction] = []
-    unlabelled: Reconstruction | None = None
-    for method in EXACT:
-        reserve = method.reserve(observation)
-        found = portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
+    one = unlabelled = None
+    for found in _reads(portfolio, observation, generator, draws):
+        one = one or found
         if found.status is Status.EXACT:
             return ExactReads(found)
         if (sure := _proved(found)) is not None:
             return ExactReads(sure)
-        if found.inputs is not None and found.labels is None:
-            unlabelled = unlabelled or found
-        if found.labels is not None and found.inputs is not None and found.paired and len(found.inputs) == count:
+        if count == 1 and found is one:
+            continue
+        paired = found.labels is not None and found.paired
+        if found.inputs is not None and not paired:
+            unlabelled = unlabelled or replace(found, labels=None)
+        elif found.inputs is not None and len(found.inputs) == count:
             starts.append(found)
         if portfolio.ended:
             break
-    if count == 1 and one.inputs is not None:
-        return portfolio.asked("nearest", lambda: _single(portfolio, observation, one, draws), ExactReads(start=one))
+    if count == 1 and one is not None and one.inputs is not None:
+        single = one
+        otherwise = ExactReads(start=single)
+        return portfolio.asked("nearest", lambda: _single(portfolio, observation, single, draws), otherwise)
     if not portfolio.ended:
         agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, draws), None)
         if agreed is not None:
             return agreed
     near = portfolio.asked("nearest", lambda: _nearest(portfolio, observation, starts, draws), ExactReads())
     return replace(near, unlabelled=unlabelled)
+
+
+def _reads(
+    portfolio: Portfolio, observation: Observation, generator: torch.Generator, draws: torch.Generator
+) -> Iterator[Reconstruction]:
+    """What the methods come to, one after the other. A search starts from the same draws, whichever are tried."""
+    yield portfolio.run("closed-form", LinearRead(), observation, generator)
+    draws.set_state(generator.get_state())
+    for method in EXACT:
+        reserve = method.reserve(observation)
+        yield portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
 
 
 def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads | None:
@@ -136,7 +147,7 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
     count = observation.examples
     if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
         return None
-    found = AGREEING.reconstruct(observation, generator)
+    found = AGREEING.read(observation, generator)
     if found.inputs is None or found.labels is None:
         return None
     size = len(found.inputs)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form import BatchRead
+from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
@@ -120,7 +120,7 @@ class RowSpace(SearchingAttack):
 class SpanRead(SearchingAttack):
     """`search` from one start after the other, until a simulated update proves what was found.
 
-    A network with kinks is searched once, with the cosine, from what `BatchRead` makes of its rows: rows that several
+    A network with kinks is searched once, with the cosine, from what `LinearRead` makes of its rows: rows that several
     examples drive lie between them, so that it starts near, and in so few directions few kinks are met.
 
     Attributes:
@@ -137,8 +137,8 @@ class SpanRead(SearchingAttack):
         count, attack = observation.examples, self.search
         assert count is not None
         if not is_smooth(observation.task, generator):
-            rows = BatchRead().reconstruct(observation, generator)
-            if rows.inputs is None or rows.labels is None or len(rows.inputs) != count:
+            rows = LinearRead().reconstruct(observation, generator)
+            if rows.inputs is None or rows.labels is None or not rows.paired or len(rows.inputs) != count:
                 return Reconstruction.not_applicable("the network has kinks, and no rows give this search a start")
             attack = replace(attack, objective=Cosine(), first=Given(rows.inputs), restarts=1)
             observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))

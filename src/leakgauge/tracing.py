@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import grad
 
@@ -72,17 +71,6 @@ def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
         return got is not None and got.shape == flat.shape and bool(torch.allclose(got, flat, atol=rounding))
 
     return [layer for layer in linear_layers(task) if is_input(layer.name)]
-
-
-def tokens_given(ids: Tensor, texts: Int[Tensor, "n length"]) -> Iterator[Int[Tensor, "n length"]]:
-    """Where an embedding's whole numbers may be those of texts: texts or places first, other tokens before or after."""
-    count, length = texts.shape
-    if ids.numel() % count or ids.numel() < texts.numel():
-        return
-    rows = [ids.reshape(count, -1)] + ([ids.t()] if ids.ndim == 2 and ids.shape[1] == count else [])
-    for row in rows:
-        yield row[:, :length]
-        yield row[:, -length:]
 
 
 ENTRIES = 8 * 3 * 32 * 32

@@ -165,6 +165,33 @@ class SentTensor:
         return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f)
 
 
+def rank_one(
+    value: Float[Tensor, "rows d"],
+    seen: Bool[Tensor, "rows d"],
+    start: Float[Tensor, " d"],
+    *,
+    sweeps: int,
+    anchor: float = 0.0,
+) -> tuple[Float[Tensor, " rows"], Float[Tensor, " d"]]:
+    """The factors c, h of the matrix c·hᵀ that has the entries which were seen: least squares for one given the other,
+    in turn, from a first h on; zero where none was seen.
+
+    Args:
+        anchor: weight of the first h beside one mean row: it decides what no row shows.
+    """
+    mask, tiny = seen.double(), torch.finfo(torch.float64).tiny
+    known, h = value.double() * mask, start.double()
+    for _ in range(sweeps):
+        c = (known @ h) / (mask @ h.square()).clamp_min(tiny)
+        pull = anchor * c.square().mean()
+        moved = (c @ known + pull * start) / (c.square() @ mask + pull).clamp_min(tiny)
+        still = bool((moved - h).norm() <= 1e-15 * moved.norm())
+        h = moved
+        if still:
+            break
+    return (known @ h) / (mask @ h.square()).clamp_min(tiny), h
+
+
 def sent_decay(observation: Observation) -> float | None:
     """What weight decay adds to every entry as it was sent, in shares of its parameter; 0 without, `None` where it
     is not known.

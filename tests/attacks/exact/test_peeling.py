@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.attacks.exact import Peeling, shortened
+from leakgauge.attacks.exact import Peeling, sums
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
 from leakgauge.clients.protocol import example_gradients
@@ -154,7 +154,7 @@ def test_of_rows_that_give_one_example_a_single_gradient_is_taken(monkeypatch: p
         asked.append(len(args[3]))
         return example_gradients(*args)
 
-    monkeypatch.setattr(shortened, "example_gradients", counting)
+    monkeypatch.setattr(sums, "example_gradients", counting)
     found = peeled(task(dtype=FLOAT32), examples(4, FLOAT32), defense=ClipExamples(norm=0.1))
     assert found.status is Status.EXACT
     assert sum(asked) < 300  # 179; of every row and label 534

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakgauge.attacks.labels.regression import Regression
+from leakgauge.attacks.labels.posterior import Regression
 
 CLASSES, MEANS, ENERGIES, EXAMPLES = 6, 18, 6, 8
 

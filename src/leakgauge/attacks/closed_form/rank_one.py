@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -17,7 +17,10 @@ from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import input_layers
-from leakgauge.view.entries import SentTensor
+from leakgauge.view.entries import SentTensor, rank_one
+
+SWEEPS = 1000
+"""Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
 
 
 @ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")
@@ -58,7 +61,8 @@ class RankOneRead(SearchingAttack):
             return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
         direction = directions[0]
         if entries.seen is not None and not bool(entries.seen.all()):
-            direction = _completed(sent / size, entries.seen.cpu(), direction)
+            direction = rank_one(sent / size, entries.seen.cpu(), direction, sweeps=SWEEPS)[1]
+            direction = direction / direction.norm().clamp_min(torch.finfo(torch.float64).tiny)
         named = name_labels(observation, generator)
         labels = named.labels
         if labels is None:
@@ -104,25 +108,3 @@ class RankOneRead(SearchingAttack):
             options={"maxiter": refinements, "xatol": 1e-12 * abs(best)},
         )
         return float(found.x)
-
-
-SWEEPS = 1000
-"""Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
-
-
-def _completed(
-    sent: Float[Tensor, "m d"], seen: Bool[Tensor, "m d"], direction: Float[Tensor, " d"]
-) -> Float[Tensor, " d"]:
-    """The right factor of the matrix of rank one that has the entries which were seen, of length 1; zero in columns of
-    which none was. Least squares for one factor given the other, in turn, from `direction` on."""
-    mask, tiny = seen.double(), torch.finfo(torch.float64).tiny
-    known = sent * mask
-    for _ in range(SWEEPS):
-        left = (known @ direction) / (mask @ direction.square()).clamp_min(tiny)
-        moved = (known.T @ left) / (mask.T @ left.square()).clamp_min(tiny)
-        moved = moved / moved.norm().clamp_min(tiny)
-        still = bool((moved - direction).norm() <= 1e-15)
-        direction = moved
-        if still:
-            break
-    return direction

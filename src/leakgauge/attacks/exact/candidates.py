@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_of
-from leakgauge.attacks.exact.shortened import shortened_by_label
-from leakgauge.attacks.exact.sums import Sums, Tail
+from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by_label
 
 SLACK = 1e-2
 """How far outside the data's range a candidate may lie, in shares of the range's width."""

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.exact.candidates import candidates, certify, factors, shown
 from leakgauge.attacks.exact.finisher import Finish, finish
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, refit, residual
 from leakgauge.attacks.exact.sums import Sums, Tail, scale_of, sums_of
-from leakgauge.compute import Budget, Compute
-from leakgauge.observation import Cost, Observation, OnStep, Reconstruction, Status, Step
+from leakgauge.observation import Cost, Observation, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Mode, Task
 from leakgauge.tracing import input_layers
@@ -132,7 +132,7 @@ def finished(
     "one local step",
 )
 @dataclass(frozen=True, kw_only=True)
-class Peeling:
+class Peeling(SearchingAttack):
     """Whole batches, with labels and certificates, out of the gradient of a biased linear layer that reads the input.
 
     Row i of ∂L/∂W is Σ_k s·δ_ki·x_k over the examples that drive unit i, and ∂L/∂b_i is Σ_k s·δ_ki. A row that one
@@ -146,7 +146,7 @@ class Peeling:
 
     Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length, and more
     than half of the batch must be read to prove it (`leakgauge.attacks.exact.candidates.certify`). By how much a known
-    clipping of examples shortened each one's gradient, the example tells (`leakgauge.attacks.exact.shortened`).
+    clipping of examples shortened each one's gradient, the example tells (`leakgauge.attacks.exact.sums.shortened_by`).
 
     Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
     leave no row to one example; so do more examples than the units can tell apart.
@@ -166,24 +166,17 @@ class Peeling:
     directions: int = 20
     groups: int = 120
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
-        """Works in float64 whatever `compute` says. One gradient evaluation is the batch once through the model."""
-        observation, began = observation.view, time.perf_counter()
-        ready = readable(observation, generator, compute.like(torch.float64))
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
+        """Works in float64 whatever the effort says. One gradient evaluation is the batch once through the model."""
+        observation, budget, on_step = observation.view, effort.budget, effort.on_step
+        generator, began = effort.generator, effort.began
+        ready = readable(observation, generator, effort.compute.like(torch.float64))
         if isinstance(ready, str):
             return Reconstruction.not_applicable(ready)
         tail, sums = ready
 
         def spent(tried: int) -> Cost:
-            return Cost(-(-tried // sums.examples), time.perf_counter() - began)
+            return effort.cost(-(-tried // sums.examples))
 
         def late() -> bool:
             return budget.seconds is not None and time.perf_counter() - began >= budget.seconds

@@ -24,8 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.shortened import shortened_by
-from leakgauge.attacks.exact.sums import Sums, Tail
+from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
 from leakgauge.view.entries import HARD
 
 FACTOR = 8.0

@@ -40,11 +40,14 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_reason_of_the_gate_fits_the_terminal_and_begins_a_line(audit: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["gate", str(audit / "out"), "--json", str(tmp_path / "g.json")])
+    result = CliRunner().invoke(main, ["gate", "-v", str(audit / "out"), "--json", str(tmp_path / "g.json")])
     reasons = json.loads((tmp_path / "g.json").read_text())["reasons"]
     assert max(map(len, reasons)) > 80
     assert all(len(line) <= 80 for line in result.output.splitlines())
     assert result.output.replace("\n  ", " ").splitlines()[:-1] == reasons
+    *settings, last = run("gate", audit / "out")[1].split("more)")
+    assert len(settings) < len(reasons)
+    assert last.endswith("gate failed")
 
 
 def test_the_gate_writes_what_it_says(audit: Path, tmp_path: Path) -> None:

@@ -25,13 +25,14 @@ NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: 
 @to_json("the decision")
 @click.option("--junit", type=PATH, help="Also write it as a JUnit file.")
 @click.option("--sarif", type=PATH, help="Also write it as SARIF, for code scanning.")
-def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path | None) -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Every reason, not the gravest of each setting alone.")
+def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path | None, verbose: bool) -> None:
     """Exit 0 if the audit in FOLDER passes its plan's gate, 1 with the reasons if not."""
     from rich.console import Console
 
     judged, width = write_decision(folder, junit=junit, sarif=sarif), Console().width
     write_json(json_file, asdict(judged))
-    for reason in judged.reasons:
+    for reason in judged.reasons if verbose else judged.settings:
         # Names stay whole: what follows a line is set in, so that each reason still begins one.
         for line in wrap(reason, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False):
             click.echo(line)

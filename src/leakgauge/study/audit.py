@@ -15,7 +15,7 @@ from leakgauge.errors import InputError
 from leakgauge.files import private_folder
 from leakgauge.risk.lint import LintFinding
 from leakgauge.study.judging.results import Finding
-from leakgauge.study.judging.verdict import Verdict, lines, named
+from leakgauge.study.judging.verdict import HEADS, Verdict, setting_rows
 from leakgauge.study.pipeline.lint_file import LINT
 from leakgauge.study.store import RESULTS
 
@@ -67,14 +67,8 @@ class Audit:
         return frame([_row(found) for found in self.findings])
 
     def _repr_html_(self) -> str:
-        found = lines(self.verdict)
-        titles = named([line.scenario for line in found], 200)
-        rows = [
-            (title, line.level.words, line.identified, line.psnr) for title, line in zip(titles, found, strict=True)
-        ]
         words = (*self.verdict.headline, self.verdict.gate.sentence)
-        heads = ("setting", "verdict", "identified", "highest PSNR")
-        return table(f"{self.name}: {self.verdict.level.words}", heads, rows, words)
+        return table(f"{self.name}: {self.verdict.level.words}", HEADS, setting_rows(self.verdict), words)
 
 
 def lent(folder: Path | str | None) -> Path:

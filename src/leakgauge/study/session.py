@@ -22,15 +22,12 @@ from leakgauge.report.sheet import commit_of, sheet
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.grammar import example_text, read_yaml
-from leakgauge.study.judging.verdict import Verdict, lines, named
+from leakgauge.study.judging.verdict import HEADS, Verdict, setting_rows
 from leakgauge.study.pipeline.lint import lint_once
 from leakgauge.study.pipeline.lint_file import LINT, findings_text, print_rules
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
-
-OTHERS = 42
-"""Width of the summary's columns beside the setting."""
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
 
@@ -214,14 +211,11 @@ def write_reports(
 
 def _summary(console: Console, name: str, verdict: Verdict, decision: Mapping[str, Any], folder: Path) -> None:
     """A line for each setting, the decision, the headline, and the gate in one line."""
-    found = lines(verdict)
     table = Table(title=f"{name}: {decision['title']}", box=None, title_justify="left", pad_edge=False)
-    table.add_column("setting", no_wrap=True, overflow="ellipsis")
-    for column in ("verdict", "identified", "highest PSNR"):
-        table.add_column(column, no_wrap=True, justify="left" if column == "verdict" else "right")
-    titles = named([line.scenario for line in found], console.width - OTHERS)
-    for line, title in zip(found, titles, strict=True):
-        table.add_row(Text(title), line.level.words, line.identified, line.psnr)
+    for head in HEADS:
+        table.add_column(head, no_wrap=head != "setting", justify="right" if head in HEADS[2:] else "left")
+    for row in setting_rows(verdict):
+        table.add_row(*map(Text, row))
     console.print(table)
     for title, text in (
         (decision["title"], decision["reason"]),

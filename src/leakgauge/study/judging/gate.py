@@ -46,21 +46,29 @@ class Reason:
 
     Attributes:
         rule: what failed, e.g. ``identified``.
-        where: the attack and the setting, or the setting; empty for the whole audit.
+        setting: in words; empty for the whole audit.
         words: what is wrong, or missing.
         plain: for somebody who signs, without the setting; by default the whole text.
+        attack: whose row it is; empty for the whole setting.
     """
 
     why: Why
     rule: str
-    where: str
+    setting: str
     words: str
     plain: str = ""
+    attack: str = ""
+
+    @staticmethod
+    def of_row(why: Why, rule: str, group: TrialGroup, words: str, plain: str = "") -> Reason:
+        """That of one attack in one setting."""
+        return Reason(why, rule, group.scenario.words, words, plain, group.attack)
 
     @property
     def text(self) -> str:
         """In one line."""
-        return ": ".join(filter(None, (self.rule, self.where, self.words)))
+        where = f"{self.attack} on {self.setting}" if self.attack else self.setting
+        return ": ".join(filter(None, (self.rule, where, self.words)))
 
 
 def texts_of(reasons: Sequence[Reason]) -> list[str]:
@@ -112,14 +120,15 @@ def judge(
     for group, found in tested:
         reasons += _of_row(gate, group, found)
         if found.level is Level.INCONCLUSIVE and not (group.failed or group.doubt or found.flags):
-            reasons.append(Reason(Why.UNDECIDED, "undecided", "", found.sentence.rstrip(".")))
+            words = found.sentence.removeprefix(f"{group.title}: ").rstrip(".")
+            reasons.append(Reason.of_row(Why.UNDECIDED, "undecided", group, words))
     for doubt in dict.fromkeys(group.doubt for group, _ in rows if group.doubt):
         reasons.append(Reason(Why.UNEXPLAINED, "explained", "", doubt))
     for group, found in rows:
         reasons += _failures(group)
         for flag in found.flags:
             plain = f"The audit doubts its own result: {flag.sentence}"
-            reasons.append(Reason(Why.UNRELIABLE, "unreliable", group.title, flag.sentence, plain))
+            reasons.append(Reason.of_row(Why.UNRELIABLE, "unreliable", group, flag.sentence, plain))
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
         here = [(group, found) for group, found in tested if group.scenario == setting]
         idle = [group for group, _ in rows if group.scenario == setting and not group.scored]
@@ -133,7 +142,7 @@ def _failures(group: TrialGroup) -> Iterator[Reason]:
     if group.failed:
         said = group.failed[0].message or group.failed[0].status
         lost = f"{len(group.failed)} of {len(group.trials)} trials gave no result ({said})"
-        yield Reason(Why.FAILED, "failed", group.title, lost)
+        yield Reason.of_row(Why.FAILED, "failed", group, lost)
 
 
 def _nothing(groups: Sequence[TrialGroup]) -> list[Reason]:
@@ -143,8 +152,9 @@ def _nothing(groups: Sequence[TrialGroup]) -> list[Reason]:
         why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
         return [Reason(Why.FAILED, "", "", why)]
     which = "every trial failed" if all(group.failed for group in groups) else "every trial failed or did not apply"
-    first = f"{which}, so nothing was tested: {failed[0].where}: {failed[0].words}; report.html has each"
-    return [Reason(Why.FAILED, "failed", "", first), *failed[1:]]
+    first = failed[0].text.removeprefix("failed: ")
+    worst = f"{which}, so nothing was tested: {first}; report.html has each"
+    return [Reason(Why.FAILED, "failed", "", worst), *failed[1:]]
 
 
 def _of_setting(
@@ -202,19 +212,19 @@ def _uninformed(group: TrialGroup) -> bool:
 def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Reason]:
     """A row against the limits."""
     if found.level is Level.EXPOSED:
-        yield Reason(Why.BROKEN, "exposed", group.title, f"{came_back(found)}; no limit lets that pass")
+        yield Reason.of_row(Why.BROKEN, "exposed", group, f"{came_back(found)}; no limit lets that pass")
     if gate.identified is not None:
         yield from _identified(group, found, gate.identified.max)
     if gate.psnr is not None and found.tokens is not None:
         none = "texts have no PSNR, so the limit says nothing: give identified, or leave it out"
-        yield Reason(Why.UNMEASURED, "psnr", group.title, none)
+        yield Reason.of_row(Why.UNMEASURED, "psnr", group, none)
     elif gate.psnr is not None:
         limit = gate.psnr.worst
         above = {client: [v > limit for v in values] for client, values in group.highest_psnr.items()}
         if any(map(any, above.values())):
             highest = max(v for values in group.highest_psnr.values() for v in values)
             said = f"highest PSNR {highest:.1f} dB, the gate allows {limit:g} dB"
-            yield Reason(Why.BROKEN, "psnr", group.title, said)
+            yield Reason.of_row(Why.BROKEN, "psnr", group, said)
         else:
             yield from _share(f"psnr above {limit:g} dB", above, gate.psnr.share, group)
     if gate.label_f1 is not None and found.label_f1 is not None:
@@ -253,7 +263,7 @@ def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Rea
             return
         if not unsupported and group.compared:
             text = f"not enough clients: {words}; more than {needed(limit)} clients are needed"
-            plain, unsupported = Reason(Why.UNSUPPORTED, "identified", group.title, text), True
+            plain, unsupported = Reason.of_row(Why.UNSUPPORTED, "identified", group, text), True
     yield replace(plain, plain=few) if unsupported else plain
 
 
@@ -264,13 +274,13 @@ def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGr
         said = "can be told from others by what was read" if what == "identified" else f"came back with a {what}"
         plain = f"{count} of {n} {group.thing}s {said}, and {100 * limit:g} % are allowed"
         text = f"{count} of {n} {group.thing}s, the gate allows {limit:g}"
-        yield Reason(Why.BROKEN, what, group.title, text, plain)
+        yield Reason.of_row(Why.BROKEN, what, group, text, plain)
     elif bound > limit:
         text = (
             f"not enough clients: {count} of {n} {group.thing}s in {len(each)} clients give a 95 % upper bound of "
             f"{bound:.2f}, above the limit of {limit:g}; at least {needed(limit)} clients without a hit are needed"
         )
-        yield Reason(Why.UNSUPPORTED, what, group.title, text)
+        yield Reason.of_row(Why.UNSUPPORTED, what, group, text)
 
 
 def needed(limit: float, confidence: float = 0.95) -> int | str:
@@ -284,12 +294,12 @@ def _labels(group: TrialGroup, leak: LabelLeak, limit: float) -> Iterator[Reason
     if leak.mean > limit and leak.above <= 0:
         same = f"mean {leak.mean:.2f}, and the best guess that is the same for every client {leak.baseline:.2f}"
         told = "nothing can be told: clients of few classes, as a table sorted by its target makes; shuffle its rows"
-        yield Reason(Why.UNMEASURED, "label_f1", group.title, f"{same}: {told}", f"Of labels {told}")
+        yield Reason.of_row(Why.UNMEASURED, "label_f1", group, f"{same}: {told}", f"Of labels {told}")
     elif leak.mean > limit:
-        yield Reason(Why.BROKEN, "label_f1", group.title, f"mean {leak.mean:.2f}, the gate allows {limit:g}")
+        yield Reason.of_row(Why.BROKEN, "label_f1", group, f"mean {leak.mean:.2f}, the gate allows {limit:g}")
     elif leak.upper > limit:
         text = (
             f"not enough clients: a mean of {leak.mean:.2f} over {leak.n} clients gives a 95 % upper bound of "
             f"{leak.upper:.2f}, above the limit of {limit:g}"
         )
-        yield Reason(Why.UNSUPPORTED, "label_f1", group.title, text)
+        yield Reason.of_row(Why.UNSUPPORTED, "label_f1", group, text)

@@ -1,18 +1,63 @@
-"""What the gate says of a stored audit, unfinished ones included, and as the JUnit file that pipelines show."""
+"""What the gate says of a stored audit, unfinished ones included, and as the files that pipelines show."""
 
 from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from leakgauge import __version__
 from leakgauge.files import write_whole
-from leakgauge.study.document import summary
+from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.store import Store
+
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The gate's decision on an audit.
+
+    Attributes:
+        audit: its name.
+        passed: `None` where the plan has no gate and all trials have run.
+        reasons: each a line a person can act on; empty if it passed.
+        level: of the verdict.
+        decision: the page's first words and their reason.
+        held: rows of the table against which no reason speaks.
+        settings: the gravest reason of each setting, and how many more there are.
+    """
+
+    audit: str
+    passed: bool | None
+    reasons: tuple[str, ...]
+    level: str
+    decision: str = ""
+    held: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(store: Store) -> Judged:
+        judged = verdict_of(store)
+        report, gate = summary(store, judged), judged.gate
+        by_setting: dict[str, list[str]] = {}
+        for reason in gate.reasons:
+            by_setting.setdefault(reason.setting, []).append(reason.text)
+        own = [(f.attack, f.scenario.words) for f in judged.findings if not f.control]
+        spoken = {(reason.attack, reason.setting) for reason in gate.reasons}
+        held = [f"{attack} on {s}" for attack, s in own if not {(attack, s), ("", s)} & spoken]
+        return Judged(
+            audit=str(report["config"].get("name", "audit")),
+            passed=False if gate.reasons else gate.passed,
+            reasons=tuple(reason.text for reason in gate.reasons),
+            level=judged.level.value,
+            decision=f"{report['decision']['title']}: {report['decision']['reason']}",
+            held=tuple(held) if gate.passed is not None or gate.reasons else (),
+            settings=tuple(
+                texts[0] + f" (and {len(texts) - 1} more)" * (len(texts) > 1) for texts in by_setting.values()
+            ),
+        )
 
 
 def write_junit(path: Path, judged: Judged) -> Path:
@@ -24,20 +69,14 @@ def write_junit(path: Path, judged: Judged) -> Path:
     counts = {"tests": tests, "failures": failures, "errors": "0", "skipped": str(int(skipped))}
     suites = ET.Element("testsuites", counts)
     suite = ET.SubElement(suites, "testsuite", {"name": f"leakgauge gate: {judged.audit}", **counts})
-    for reason in failed:
-        case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(reason)})
-        ET.SubElement(case, "failure", {"message": _printable(reason)}).text = _printable(reason)
-    for row in judged.held:
-        ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(row)})
-    if not failed and not judged.held:
-        case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": "all limits hold"})
-        if skipped:
+    for name in (*failed, *judged.held) or ("all limits hold",):
+        case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(name)})
+        if name in failed:
+            ET.SubElement(case, "failure", {"message": _printable(name)}).text = _printable(name)
+        elif skipped:
             ET.SubElement(case, "skipped", {"message": "the plan has no gate"})
     ET.indent(suites)
     return write_whole(path, ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
-
-
-SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
@@ -59,43 +98,6 @@ def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
     return write_whole(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
-def _setting(scenario: Mapping[str, Any]) -> str:
-    return f"{scenario['model']}, {scenario['client']}, {scenario['defense']}"
-
-
 def _printable(text: str) -> str:
     """Without the control characters that XML cannot hold."""
     return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "?" for c in text)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The gate's decision on an audit.
-
-    Attributes:
-        audit: its name.
-        passed: `None` where the plan has no gate and all trials have run.
-        reasons: each a line a person can act on; empty if it passed.
-        level: of the verdict.
-        decision: the page's first words and their reason.
-        held: rows of the table against which no reason speaks.
-    """
-
-    audit: str
-    passed: bool | None
-    reasons: tuple[str, ...]
-    level: str
-    decision: str = ""
-    held: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(store: Store) -> Judged:
-        report = summary(store)
-        judged, page = report["verdict"], report["decision"]
-        reasons = (*judged["gate"]["reasons"],)
-        passed = False if reasons else judged["gate"]["passed"]
-        name, words = str(report["config"].get("name", "audit")), f"{page['title']}: {page['reason']}"
-        own = [f"{f['attack']} on {_setting(f['scenario'])}" for f in judged["findings"] if not f["control"]]
-        held = tuple(row for row in own if not any(row in reason for reason in reasons))
-        tested = passed is not None
-        return Judged(name, passed, reasons, judged["level"], words, held if tested else ())

@@ -256,6 +256,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda r: {"model": {"lenet": {"weights": str(r.folder / "weights.safetensors")}}},
         "do not fit: missing 0.weight",
     ),
+    "two clients' examples": (lambda r: {"data": r.plan["data"] | {"batches": 2}}, "data.batches: has 2 entries, and"),
     "another count": (lambda r: {"data": r.plan["data"] | {"batch": 3}}, "says that 2 examples made it; set it to 2"),
     "no learning rate but null": (lambda _: {"clients": [{"fedavg": {"lr": None}}]}, "clients[0].fedavg.lr: is None"),
     "a gradient for a delta": (lambda _: {"clients": ["fedsgd"]}, "give a protocol that sends a delta, e.g. fedavg"),

@@ -90,7 +90,7 @@ def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
         "sheet.html",
     }
     report = json.loads((finished / "report.json").read_text())
-    assert report["schema_version"] == 2
+    assert report["schema_version"] == 3
     ids = [trial["id"] for trial in report["trials"]]
     assert ids == sorted(ids)
     assert len(ids) == 18

@@ -82,17 +82,17 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
     """The reconstruction, or a failure where its parts are no answer or do not fit together."""
     if not isinstance(found, Reconstruction) or not isinstance(found.status, Status):
         return _failed(f"gave a {type(found).__name__}, no Reconstruction with a Status")
-    cost = found.cost
+    cost, inputs, labels, sure = found.cost, found.inputs, found.labels, found.label_confidence
     if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
         return _failed(f"its cost is {cost}, no finite numbers")
     cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
-    inputs, labels, confidence = found.inputs, found.labels, found.label_confidence
-    problem = _problem_of(inputs, data) or _problem_of_labels(labels, data)
-    if not problem and not (confidence is None or (_finite(confidence) and 0 <= confidence <= 1)):
-        problem = f"its confidence in the labels is {confidence}, no share"
-    problem = problem or _problem_of_certificates(found.certified, inputs)
-    if problem:
-        return _failed(problem, cost)
+    problems = (*_of_inputs(inputs, data), *_of_labels(labels, data))
+    if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
+        problems += (f"its confidence in the labels is {sure}, no share",)
+    if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
+        problems += ("it does not say of each example whether it is certified",)
+    if problems:
+        return _failed(problems[0], cost)
     if inputs is not None and not bool(torch.isfinite(inputs).all()):
         return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=cost)
     return replace(
@@ -124,36 +124,29 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _problem_of(inputs: Any, data: DataSpec) -> str:
+def _of_inputs(inputs: Any, data: DataSpec) -> Iterator[str]:
     if inputs is None:
-        return ""
+        return
     if not isinstance(inputs, Tensor) or inputs.layout != torch.strided:
-        return f"its examples are a {type(inputs).__name__}, no plain tensor"
-    if not inputs.is_floating_point():
-        return f"its examples are {inputs.dtype}, not real numbers with a fraction"
-    if tuple(inputs.shape[1:]) != data.shape or not len(inputs):
-        return f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
-    return ""
+        yield f"its examples are a {type(inputs).__name__}, no plain tensor"
+    elif not inputs.is_floating_point():
+        yield f"its examples are {inputs.dtype}, not real numbers with a fraction"
+    elif tuple(inputs.shape[1:]) != data.shape or not len(inputs):
+        yield f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
 
 
-def _problem_of_certificates(certified: Any, inputs: Tensor | None) -> str:
-    if certified is None:
-        return ""
-    fits = isinstance(certified, Tensor) and inputs is not None and tuple(certified.shape) == (len(inputs),)
-    return "" if fits else "it does not say of each example whether it is certified"
-
-
-def _problem_of_labels(labels: Any, data: DataSpec) -> str:
+def _of_labels(labels: Any, data: DataSpec) -> Iterator[str]:
     if labels is None:
-        return ""
+        return
     if not isinstance(labels, Tensor) or labels.layout != torch.strided or labels.ndim not in (1, 2):
-        return "its labels are no list of classes and no table of shares"
+        yield "its labels are no list of classes and no table of shares"
+        return
     soft = labels.ndim == 2
     if labels.is_complex() or labels.is_floating_point() != soft or (soft and not labels.numel()):
-        return f"its labels are {labels.dtype} of shape {tuple(labels.shape)}"
-    if soft and not bool(torch.isfinite(labels).all()):
-        return "its labels are not finite"
+        yield f"its labels are {labels.dtype} of shape {tuple(labels.shape)}"
+        return
     hard = labels.argmax(1) if soft else labels
-    if len(hard) and not (int(hard.min()) >= 0 and int(hard.max()) < data.classes):
-        return f"its labels are not all in [0, {data.classes})"
-    return ""
+    if not bool(torch.isfinite(labels).all()):
+        yield "its labels are not finite"
+    elif len(hard) and not 0 <= int(hard.min()) <= int(hard.max()) < data.classes:
+        yield f"its labels are not all in [0, {data.classes})"

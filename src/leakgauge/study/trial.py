@@ -12,22 +12,27 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from leakgauge.attacks.adaptive.counter import Adapted, Naive, NoneKnown, counter_to
+from leakgauge.attacks.closed_form import ServerRead
+from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients import client_update
+from leakgauge.clients.client import trained_on
 from leakgauge.compute import Budget, Compute
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import InWords, Share, whole_gallery
+from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Cost, Knowledge, Known, Observation, Reconstruction, Status
 from leakgauge.report.rows import Picture
 from leakgauge.resolve import Named
+from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.deal import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.study.evaluate_texts import evaluate_texts
 from leakgauge.study.identity import withheld_name
-from leakgauge.study.judging.records import Attempted, LayerRead, Trial, readable, record_of
-from leakgauge.study.judging.scenario import role_of, scenario_of, trained_inputs
+from leakgauge.study.judging.records import Attempted, Data, LayerRead, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.study.words import in_words
 from leakgauge.task import Batch, DataSpec, Task
@@ -80,14 +85,12 @@ def run_trial(
     compute: Compute,
     counts_only: bool = False,
     lost: Reconstruction | None = None,
-    budget: Budget | None = None,
 ) -> TrialResult:
     """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
 
     Args:
         lost: why an earlier try of the trial gave no answer: it is entered as it is, and nothing is simulated or
             attacked.
-        budget: of the attack, where not the plan's.
     """
     client, defense, attack = parts(plan, key)
     examples = plan.examples(key)
@@ -114,7 +117,7 @@ def run_trial(
                 with undisturbed():
                     return observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
 
-            reconstruction = _attacked(key, attack, see, streams, budget or plan.budget, compute)
+            reconstruction = _attacked(key, attack, see, streams, plan.budget, compute)
 
     distractors = plan.data.lend(Share.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch))
     whole = whole_gallery(plan.source, indices, plan.gallery)
@@ -267,3 +270,66 @@ def png(image: Tensor, spec: DataSpec) -> bytes:
     out = io.BytesIO()
     picture.save(out, format="PNG", optimize=False)
     return out.getvalue()
+
+
+def role_of(attack: Named) -> tuple[Role, str]:
+    """What an attack claims to be, and the attack that it is a reading of."""
+    value = attack.value
+    if isinstance(value, Naive):
+        return Role.NAIVE, repr(value.attack)
+    inner = value.attack if isinstance(value, Adapted) else value
+    role = Role.STRONGEST if isinstance(inner, Auto) else Role.SERVER if isinstance(inner, ServerRead) else Role.RECIPE
+    return role, repr(inner)
+
+
+def scenario_of(
+    plan: Plan,
+    key: Key,
+    client: Named,
+    defense: Named,
+    batch: int,
+    names: tuple[str, ...],
+    sent: Broadcast,
+    counts_only: bool = False,
+) -> Scenario:
+    """What is attacked."""
+    crafted = sent.crafting is not None
+    name, held = _of_the_round(plan, key, counts_only)
+    counters = [counter_to(part) for part in parts_of(defense.value)]
+    broken = [counter.broken_by for counter in counters if isinstance(counter, NoneKnown) and counter.broken_by]
+    known = [k for k in plan.knows if k is not Known.DEFENSE or not defense.value.tells_nothing]
+    return Scenario(
+        model=plan.models[key.model].label,
+        mode=plan.mode.value,
+        server=plan.server.label,
+        server_changes=tuple(change.value for change in sent.changes),
+        client=client.label,
+        defense=defense.label,
+        defended=bool(parts_of(defense.value)),
+        knowledge=(*(k.value for k in known), *(["crafting"] if crafted else [])),
+        data=Data(
+            source=plan.data.name,
+            size=plan.data.size,
+            kind="image" if plan.spec.is_image else "text" if plan.spec.is_text else "example",
+            batch=batch,
+            index=plan.client(key),
+            names=names,
+            round=name,
+            examples=held,
+        ),
+        broken_by="; ".join(broken),
+    )
+
+
+def _of_the_round(plan: Plan, key: Key, counts_only: bool) -> tuple[str, tuple[int, ...]]:
+    """Name of a captured round among several, and which of the audit's examples it holds: the same one counts once."""
+    if key.control or len(plan.rounds) < 2:
+        return "", ()
+    name = plan.rounds[key.batch].name
+    return withheld_name(name) if counts_only else name, plan.data.distinct(key.batch)
+
+
+def trained_inputs(client: Named, batch: Batch, draws: Draws, defense: Named) -> Tensor | None:
+    """What the client trained on, where that differs from what it holds; one for each example."""
+    inputs = trained_on(client.value, own_copy(batch), draws, defense.value).inputs.detach()
+    return None if inputs.shape != batch.inputs.shape or torch.equal(inputs, batch.inputs) else inputs

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import torch
 import torch.nn.functional as F
+from reproduce.metrics.identification import identify
 from torch import Tensor
 
 from leakgauge.attacks.closed_form import LinearRead
@@ -23,7 +24,7 @@ from leakgauge.data import Samples, gallery, spec
 from leakgauge.defenses import Defense, RelativeToNorm, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.intervals import proportion_upper
-from leakgauge.metrics import PSNR, SSIM, assign, identify, label_f1_by_prior
+from leakgauge.metrics import PSNR, SSIM, assign, label_f1_by_prior
 from leakgauge.models import convnet, lenet, mlp, resnet20
 from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.study.judging.gate import needed

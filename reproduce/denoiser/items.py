@@ -19,12 +19,13 @@ from leakgauge.attacks.recipes.rog import rog
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet, gallery
 from leakgauge.draws import Draws
-from leakgauge.metrics import LPIPS, PSNR, identify
+from leakgauge.metrics import LPIPS, PSNR
 from leakgauge.metrics.assignment import Assignment
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.denoiser.degradations import shrunk
 from reproduce.item import Inputs
+from reproduce.metrics.identification import identify
 from reproduce.rog.networks import rog_lenet
 from reproduce.rows import Row
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from leakgauge.data import gallery
 from leakgauge.errors import InputError
-from leakgauge.metrics import PSNR, assign, identify
+from leakgauge.metrics import PSNR, assign
 from leakgauge.models import lenet
 from leakgauge.servers import Server
 from leakgauge.servers.label_flip import LabelFlip
@@ -31,6 +31,7 @@ from reproduce.inverting_gradients.runs import (
     trial,
 )
 from reproduce.item import Inputs
+from reproduce.metrics.identification import identify
 from reproduce.rows import Row
 
 

@@ -109,7 +109,7 @@ def test_not_for_recordings(shared: Path) -> None:
 def test_through_torchmetrics_explains_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(InputError, match=r"leakgauge\[lpips\]"):
-        LPIPS.through_torchmetrics()
+        LPIPS(weights="torchmetrics")
 
 
 def test_through_torchmetrics_where_torchvision_works(
@@ -122,5 +122,5 @@ def test_through_torchmetrics_where_torchvision_works(
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(peer, "_get_tv_model_features", lambda *_: features)
     torch.testing.assert_close(
-        LPIPS.through_torchmetrics()(*photos), LPIPS(weights=weights(shared, "alex"))(*photos), rtol=2e-3, atol=1e-5
+        LPIPS(weights="torchmetrics")(*photos), LPIPS(weights=weights(shared, "alex"))(*photos), rtol=2e-3, atol=1e-5
     )

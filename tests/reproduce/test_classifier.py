@@ -232,7 +232,9 @@ def test_pictures_are_cropped_unless_told_otherwise(tmp_path: Path) -> None:
 
 def test_a_recording_is_learnt_from(tmp_path: Path) -> None:
     out = tmp_path / "w.safetensors"
-    done = run("mlp", "--data", "ecg", "--test", "ecg", "--epochs", "2", "--batch-size", "5", "-o", str(out))
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).random((20, 1, 32)), y=np.arange(20) % 5)
+    data = f"npz:{tmp_path / 'x.npz'}"
+    done = run("mlp", "--data", data, "--test", data, "--epochs", "2", "--batch-size", "5", "-o", str(out))
     assert done.exit_code == 0, done.output
     with pytest.raises(InputError, match=r"augmentation: .*shape \(6,\)"):
         fit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -203,10 +204,11 @@ def test_lpips_of_held_out_pictures_is_written(tmp_path: Path, shared: Path) -> 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     out = str(tmp_path / "x.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"no")
+    np.savez(tmp_path / "x.npz", x=np.zeros((20, 1, 32)), y=np.arange(20) % 5)
     for asked, word in (
         (["--data", "nowhere", "-o", out], "nowhere"),
         (["--data", "{", "-o", out], "data"),
-        (["--data", "ecg", "-o", out], "--data"),
+        (["--data", f"npz:{tmp_path / 'x.npz'}", "-o", out], "--data"),
         (["--data", "samples", "-o", "x.pt"], "output"),
         (["--data", "samples", "-o", out, "--lr", "-1"], "lr"),
         (["--data", "samples", "-o", out, "--lpips", "w.safetensors"], "--test"),

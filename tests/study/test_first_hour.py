@@ -125,5 +125,5 @@ def test_data_that_nobody_meant_are_found(tmp_path: Path, brightness: float, lab
 def test_a_folder_of_grey_pictures_is_grey(tmp_path: Path) -> None:
     for name, mode in (("a", "L"), ("b", "L"), ("c", "RGB")):
         Image.new(mode, (64, 64)).save(tmp_path / f"{name}.png")
-        assert Folder(path=str(tmp_path), size=None).channels == (3 if mode == "RGB" else 1)
+        assert Folder(path=str(tmp_path), size=None).depth == (3 if mode == "RGB" else 1)
     assert Folder(path=str(tmp_path), channels=1).shape == (1, 32, 32)

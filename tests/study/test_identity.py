@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from leakgauge.clients import FedSGD, client_update
+from leakgauge.data import InMemory
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.study import identity as contents_module
@@ -146,8 +147,8 @@ def test_the_same_contents_elsewhere_are_the_same(world: Path, tmp_path_factory:
 
 
 def test_a_source_in_no_file_is_known_by_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = tiny(data={"source": "ecg", "batches": 2}, model="mlp", attacks=["closed-form"], only=None)
-    pytest.importorskip("pywt")
+    source = InMemory(inputs=torch.rand(9, 1, 32), labels=torch.arange(9) % 3)
+    raw = tiny(data={"source": source, "batches": 2}, model="mlp", attacks=["closed-form"], only=None)
     plan = resolve_plan(raw)
     before = plan.contents()["data"]
     assert plan.contents()["data"] == before

@@ -7,13 +7,12 @@ from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
 from leakgauge.data.opening import open_source
 from leakgauge.data.parquet import Hub, Parquet
-from leakgauge.data.samples import ECG, Samples
+from leakgauge.data.samples import Samples
 from leakgauge.data.source import InWords, OfTokens, Source, check, client_batches, gallery, public, spec
 from leakgauge.data.table import Table
 from leakgauge.data.text import Tokens
 
 __all__ = [
-    "ECG",
     "NPZ",
     "Captured",
     "Dicom",

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.data.folder import Folder, unit_plane
+from leakgauge.data.folder import Folder
+from leakgauge.data.pictures import unit_plane
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.registry import DATA
 
@@ -74,7 +75,7 @@ class Dicom(Folder):
         require(inside, name, problem, "set data.window, e.g. [-1000, 1000]")
         unit = ((scan.values - low) / (high - low)).clip(0, 1)
         unit = 1 - unit if scan.is_white_low else unit
-        return unit_plane(Image.fromarray(unit.astype(np.float32)), channels=self.channels, size=self.size)
+        return unit_plane(Image.fromarray(unit.astype(np.float32)), channels=self.depth, size=self.size)
 
 
 @dataclass(frozen=True)

@@ -2,116 +2,30 @@
 
 from __future__ import annotations
 
-import io
-import struct
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
+from leakgauge.data.pictures import BROKEN, Pictures, channels_of, opened, pixels
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
-from leakgauge.task import Batch
-
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
-"""What Pillow raises for files that are no pictures, or not whole ones."""
-
 
 LOOKED = 8
 """Pictures of a folder whose mode says whether it is grey."""
 
 
-@contextmanager
-def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
-    """The fully decoded picture, turned upright as its EXIF tag says.
-
-    Raises:
-        InputError: it cannot be decoded; names the file.
-    """
-    try:
-        with Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-    except BROKEN as error:
-        raise InputError(name, f"is not a readable image ({error})", "replace or remove the file") from error
-    if upright.mode == "F":
-        raise InputError(name, "holds floats of unknown range", "store such data as an npz archive with low and high")
-    yield upright
-
-
-def square(image: Image.Image) -> Image.Image:
-    """The largest centred square."""
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, top, left + side, top + side))
-
-
-def unit_plane(image: Image.Image, *, channels: int, size: int | None = None) -> Float[Tensor, "c h w"]:
-    """One plane of floats in [0, 1], in as many channels; with `size` cropped and resized as `pixels` does."""
-    whole = image if size is None else square(image).resize((size, size), Image.Resampling.LANCZOS)
-    deep = torch.from_numpy(np.asarray(whole, dtype=np.float32).copy()).clamp(0, 1)[None]
-    return deep.expand(channels, -1, -1).clone()
-
-
-def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: int = 16) -> Float[Tensor, "c h w"]:
-    """Float32 in [0, 1], in colour (`channels` 3) or grey (1).
-
-    With `size`, centre-cropped to a square and resized with an antialiasing (Lanczos) filter. Deep grey is divided by
-    the largest value of so many `bits`; other modes go through Pillow's own conversion, which drops transparency.
-
-    Raises:
-        InputError: a value needs more bits.
-    """
-    if image.mode.startswith("I"):
-        # Pillow's conversion to eight bits would cut such pictures off at 255.
-        plane, most = np.asarray(image, dtype=np.float32), 2**bits - 1
-        require(
-            float(plane.max()) <= most, "bits", f"is {bits}, and a picture holds {plane.max():.0f}", "set data.bits"
-        )
-        return unit_plane(Image.fromarray(plane / np.float32(most)), channels=channels, size=size)
-    if size is not None:
-        image = square(image)
-    image = image.convert("RGB" if channels == 3 else "L")
-    if size is not None:
-        image = image.resize((size, size), Image.Resampling.LANCZOS)
-    values = np.asarray(image, dtype=np.float32) / 255
-    return torch.from_numpy(values.reshape(image.height, image.width, channels)).permute(2, 0, 1).contiguous()
-
-
-def channels_of(image: Image.Image) -> int:
-    """One for a grey picture, three for any other."""
-    return 1 if image.mode in ("1", "L", "LA") or image.mode.startswith("I") else 3
-
-
-def stack(images: list[Tensor], names: list[str]) -> Float[Tensor, "k c h w"]:
-    """One tensor of pictures that must agree in shape.
-
-    Raises:
-        InputError: they differ; names the first that does.
-    """
-    for image, name in zip(images, names, strict=True):
-        if image.shape != images[0].shape:
-            raise InputError(
-                name,
-                f"has shape {tuple(image.shape)}, others have {tuple(images[0].shape)}",
-                "set data.size to resize all",
-            )
-    return torch.stack(images)
-
-
 @DATA.register("folder")
 @dataclass(frozen=True, kw_only=True)
-class Folder:
+class Folder(Pictures):
     """Pictures of a folder; sub-folders, sorted by name, are the classes, and a flat folder is all of class 0.
 
     Files are sorted by name within a class and taken from the classes in turn, so that a consecutive batch
@@ -119,39 +33,32 @@ class Folder:
 
     Attributes:
         path: the folder.
-        size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
-        channels: 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first pictures all are.
+        size, channels: as in `Pictures`.
         classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
         bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """
 
-    path: str
     size: int | None = 32
-    channels: int = 0
     classes: int = 0
-    normalise: bool = True
     bits: int = 16
-    low = 0.0
-    high = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(1 <= self.bits <= 32, "bits", f"is {self.bits}", "give the depth of deep grey pictures, e.g. 12")
-        require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
-        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
         require(self.classes >= 0, "classes", f"is {self.classes}", "give the number of labels, or leave it out")
         counted = max(FEWEST_CLASSES, 1 + max(label for _, label in self._files))
         if 0 < self.classes < counted:
             raise InputError("classes", f"is {self.classes} but the folder has {counted} classes", "leave it out")
         object.__setattr__(self, "classes", self.classes or counted)
-        object.__setattr__(self, "channels", self.channels or self._channels_of_first())
 
-    def _channels_of_first(self) -> int:
+    @cached_property
+    def depth(self) -> int:
         """Grey where the first `LOOKED` pictures that can be read all are."""
         found = set()
-        for path, _ in self._files[:LOOKED]:
+        for path in () if self.channels else self.files[:LOOKED]:
             with suppress(*BROKEN), Image.open(path) as image:
                 found.add(channels_of(image))
-        return 1 if found == {1} else 3
+        return self.channels or (1 if found == {1} else 3)
 
     @cached_property
     def _files(self) -> tuple[tuple[Path, int], ...]:
@@ -167,27 +74,14 @@ class Folder:
         columns = [pictures(folder) for folder in classes] if classes else [pictures(root)]
         turns = zip_longest(*columns)
         files = tuple((path, label) for turn in turns for label, path in enumerate(turn) if path is not None)
-        require(
-            bool(files),
-            "data.source",
-            f"folder '{self.path}' holds no images",
-            "put images in it, or in one sub-folder a class",
-        )
+        none = f"folder '{self.path}' holds no images"
+        require(bool(files), "data.source", none, "put images in it, or in one sub-folder a class")
         return files
 
     @property
     def suffixes(self) -> frozenset[str]:
         """Which files are read."""
         return frozenset(Image.registered_extensions())
-
-    def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
-        """One file's picture in [0, 1].
-
-        Raises:
-            InputError: it cannot be decoded; names the file.
-        """
-        with opened(path, name) as image:
-            return pixels(image, channels=self.channels, size=self.size, bits=self.bits)
 
     @property
     def files(self) -> list[Path]:
@@ -199,23 +93,20 @@ class Folder:
         return f"folder:{self.path}"
 
     @cached_property
-    def shape(self) -> tuple[int, ...]:
-        if self.size is not None:
-            return (self.channels, self.size, self.size)
-        return tuple(self.read([0]).inputs.shape[1:])
-
-    @cached_property
     def labels(self) -> Int[Tensor, " n"]:
         return torch.tensor([label for _, label in self._files])
 
-    def __len__(self) -> int:
-        return len(self._files)
+    def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
+        """One file's picture in [0, 1].
 
-    def read(self, indices: Sequence[int]) -> Batch:
-        names = self.names(indices)
-        images = [self.picture(self._files[i][0], name) for i, name in zip(indices, names, strict=True)]
-        inputs = stack(images, names) if images else torch.empty(0, *self.shape)
-        return Batch(inputs, self.labels[list(indices)])
+        Raises:
+            InputError: it cannot be decoded; names the file.
+        """
+        with opened(path, name) as image:
+            return pixels(image, channels=self.depth, size=self.size, bits=self.bits)
+
+    def pictures(self, indices: Sequence[int]) -> list[Float[Tensor, "c h w"]]:
+        return [self.picture(self._files[i][0], name) for i, name in zip(indices, self.names(indices), strict=True)]
 
     def names(self, indices: Sequence[int]) -> list[str]:
         root = Path(self.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,26 +14,84 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from PIL import Image
 from torch import Tensor
 
-from leakgauge.data.folder import channels_of, opened, pixels, stack
-from leakgauge.data.npz import PictureTable
+from leakgauge.data.pictures import Pictures, channels_of, opened, pixels
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require, said
 from leakgauge.registry import DATA
-from leakgauge.task import Batch
+
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label", "labels")
+
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, MemoryError)
+"""What pyarrow and what looks into its tables raise for damaged files, at once or when values are decoded."""
 
 
 @contextmanager
 def _decoding(path: Path | str) -> Iterator[None]:
-    """Damage that shows only when values are decoded is a line, too."""
     try:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, MemoryError) as error:
+    except UNREADABLE as error:
         raise InputError("data.source", f"cannot read '{path}' ({said(error)})", "give a whole Parquet file") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureTable(Pictures):
+    """Rows of a picture and an integer label, in two columns.
+
+    Attributes:
+        path, size, channels: as in `Pictures`.
+        image_column, label_column: where not `image` or `img`, and `label` or `fine_label`.
+    """
+
+    image_column: str = ""
+    label_column: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self) > 0, "data.source", f"'{self.path}' holds no rows", "give one with examples")
+        unlabelled = f"'{self.path}' has unlabelled rows (label −1)"
+        require(int(self.labels.min()) >= 0, "data.source", unlabelled, "use a labelled split")
+
+    @abstractmethod
+    def images(self, indices: Sequence[int]) -> Iterator[Image.Image]:
+        """The decoded pictures of these rows."""
+
+    @property
+    @abstractmethod
+    def listed(self) -> int:
+        """How many classes the data's own description names; 0 for none."""
+
+    @cached_property
+    def classes(self) -> int:
+        """As the data's own description says, else the largest label + 1; at least two."""
+        return max(FEWEST_CLASSES, self.listed, 1 + int(self.labels.max()))
+
+    @cached_property
+    def depth(self) -> int:
+        return self.channels or channels_of(next(self.images([0])))
+
+    def pictures(self, indices: Sequence[int]) -> list[Float[Tensor, "c h w"]]:
+        return [pixels(image, channels=self.depth, size=self.size) for image in self.images(indices)]
+
+    def columns_of(self, present: Sequence[str]) -> tuple[str, str]:
+        """Columns of pictures and labels: those named in the plan, else the first usual ones that are present.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = []
+        for given, usual in ((self.image_column, IMAGE_COLUMNS), (self.label_column, LABEL_COLUMNS)):
+            names = (given,) if given else usual
+            found.append(next((name for name in names if name in present), ""))
+            problem = f"has no column '{names[0]}', only {sorted(present)}"
+            require(bool(found[-1]), "data.source", problem, "set data.image_column and data.label_column")
+        return found[0], found[1]
 
 
 @DATA.register("parquet", needs="leakgauge[parquet]")
@@ -66,28 +125,18 @@ class Parquet(PictureTable):
     @cached_property
     def _files(self) -> tuple[Any, ...]:
         try:
-            import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
             raise InputError("data.source", "Parquet files need pyarrow", "pip install 'leakgauge[parquet]'") from error
-        paths = self.files
-        require(
-            bool(paths) and paths[0].exists(),
-            "data.source",
-            f"no Parquet file at '{self.path}'",
-            "give a file, or a folder of them",
-        )
-        try:
-            return tuple(pq.ParquetFile(path) for path in paths)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                "data.source", f"cannot read '{self.path}' ({error})", "give a whole Parquet file"
-            ) from error
+        there = bool(self.files) and self.files[0].exists()
+        require(there, "data.source", f"no Parquet file at '{self.path}'", "give a file, or a folder of them")
+        with _decoding(self.path):
+            return tuple(pq.ParquetFile(path) for path in self.files)
 
     @cached_property
     def _columns(self) -> tuple[str, str]:
         with _decoding(self.path):
-            return self._columns_of(self._files[0].schema_arrow.names)
+            return self.columns_of(self._files[0].schema_arrow.names)
 
     @cached_property
     def _groups(self) -> tuple[tuple[int, int], ...]:
@@ -110,22 +159,12 @@ class Parquet(PictureTable):
         require(whole, "data.source", f"column '{label}' holds labels that are not integers", "set data.label_column")
         return torch.tensor(values, dtype=torch.int64)
 
-    @cached_property
-    def classes(self) -> int:
-        """As the file's own description says, else the largest label + 1; at least two."""
+    @property
+    def listed(self) -> int:
         with _decoding(self.path):
             note = (self._files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
             features = json.loads(note).get("info", {}).get("features", {})
-            listed = len(features.get(self._columns[1], {}).get("names") or ())
-        return max(FEWEST_CLASSES, listed, 1 + int(self.labels.max()))
-
-    def _channels_of_first(self) -> int:
-        encoded, name = self._encoded([0])[0]
-        with opened(encoded, name) as image:
-            return channels_of(image)
-
-    def __len__(self) -> int:
-        return len(self.labels)
+            return len(features.get(self._columns[1], {}).get("names") or ())
 
     def _encoded(self, indices: Sequence[int]) -> list[tuple[bytes, str]]:
         """Bytes and name of each row; a row group is read once a call."""
@@ -150,14 +189,10 @@ class Parquet(PictureTable):
                 found[i] = (cell["bytes"], cell.get("path") or name)
         return [found[i] for i in indices]
 
-    def read(self, indices: Sequence[int]) -> Batch:
-        images, names = [], []
+    def images(self, indices: Sequence[int]) -> Iterator[Image.Image]:
         for encoded, name in self._encoded(indices):
             with opened(encoded, name) as image:
-                images.append(pixels(image, channels=self._channels, size=self.size))
-            names.append(name)
-        inputs = stack(images, names) if images else torch.empty(0, *self.shape)
-        return Batch(inputs, self.labels[list(indices)])
+                yield image
 
     def names(self, indices: Sequence[int]) -> list[str]:
         return [f"{Path(self.path).name}[{i}]" for i in indices]
@@ -194,7 +229,7 @@ class Hub(PictureTable):
 
     @cached_property
     def _columns(self) -> tuple[str, str]:
-        return self._columns_of(list(self._rows.features))
+        return self.columns_of(list(self._rows.features))
 
     @property
     def name(self) -> str:
@@ -204,31 +239,19 @@ class Hub(PictureTable):
     def labels(self) -> Int[Tensor, " n"]:
         return torch.tensor([int(v) for v in self._rows[self._columns[1]]])
 
-    @cached_property
-    def classes(self) -> int:
-        """As the data set's features say, else the largest label + 1; at least two."""
-        listed = getattr(self._rows.features[self._columns[1]], "num_classes", 0)
-        return max(FEWEST_CLASSES, int(listed), 1 + int(self.labels.max()))
+    @property
+    def listed(self) -> int:
+        return int(getattr(self._rows.features[self._columns[1]], "num_classes", 0))
 
-    def _channels_of_first(self) -> int:
-        return channels_of(self._image(0))
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def _image(self, index: int) -> Any:
-        name = self.names([index])[0]
-        try:
-            image = self._rows[index][self._columns[0]]
-        except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(name, f"is not a readable image ({error})", "choose other examples") from error
-        require(hasattr(image, "convert"), name, f"is a {type(image).__name__}, not an image", "set data.image_column")
-        return image
-
-    def read(self, indices: Sequence[int]) -> Batch:
-        images = [pixels(self._image(i), channels=self._channels, size=self.size) for i in indices]
-        inputs = stack(images, self.names(indices)) if images else torch.empty(0, *self.shape)
-        return Batch(inputs, self.labels[list(indices)])
+    def images(self, indices: Sequence[int]) -> Iterator[Image.Image]:
+        for index, name in zip(indices, self.names(indices), strict=True):
+            try:
+                image = self._rows[index][self._columns[0]]
+            except (OSError, SyntaxError, ValueError) as error:
+                raise InputError(name, f"is not a readable image ({error})", "choose other examples") from error
+            kind = type(image).__name__
+            require(hasattr(image, "convert"), name, f"is a {kind}, not an image", "set data.image_column")
+            yield image
 
     def names(self, indices: Sequence[int]) -> list[str]:
         return [f"{self.name}[{i}]" for i in indices]

@@ -1,9 +1,9 @@
 """Scores of reconstructions, an image at a time, and what they are compared with."""
 
 from leakgauge.metrics.assignment import Assignment, assign
-from leakgauge.metrics.identification import Identification, identify, mean_image, nearest_public
+from leakgauge.metrics.baselines import mean_image, nearest_public
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior
-from leakgauge.metrics.lpips import LPIPS, TorchmetricsLPIPS
+from leakgauge.metrics.lpips import LPIPS
 from leakgauge.metrics.metric import MSE, PSNR, PSNR_CAP, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 
@@ -14,11 +14,8 @@ __all__ = [
     "PSNR_CAP",
     "SSIM",
     "Assignment",
-    "Identification",
     "Metric",
-    "TorchmetricsLPIPS",
     "assign",
-    "identify",
     "is_exact",
     "label_f1",
     "label_f1_by_prior",

@@ -13,13 +13,14 @@ from torch import Tensor
 from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import likeness, pairwise_mse, plain_likeness
-from leakgauge.metrics.identification import TIE
 from leakgauge.metrics.metric import clamped
 
 TWIN = 0.05
 """Share of a picture's structure up to which another may differ and still be the same to the eye."""
 STRUCTURE = 2
 """Ways to compare that are by structure: the first ones, or the only one."""
+TIE = 1e-9
+"""Relative difference below which two distances count as equal."""
 CLOSE = 0.02
 """Share of the data's range up to which two values agree."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,31 +32,51 @@ CHUNK = 16
 
 
 @dataclass(frozen=True)
-class _Conv:
-    """A convolution and the pooling before it; `stage` ends in a feature map that LPIPS compares."""
+class _Backbone:
+    """Convolutions of a feature extractor by their index, and what stands between them.
 
-    index: int
-    stride: int = 1
-    padding: int = 1
-    pool: tuple[int, int] | None = None
-    stage: bool = False
+    Attributes:
+        convolutions: index → stride and padding.
+        pooled: those that a max pooling of this `window` (side, stride) stands before.
+        stages: those that end in a feature map which LPIPS compares.
+    """
+
+    convolutions: dict[int, tuple[int, int]]
+    pooled: frozenset[int]
+    window: tuple[int, int]
+    stages: frozenset[int]
 
 
-ALEX = (
-    _Conv(0, stride=4, padding=2, stage=True),
-    _Conv(3, padding=2, pool=(3, 2), stage=True),
-    _Conv(6, pool=(3, 2), stage=True),
-    _Conv(8, stage=True),
-    _Conv(10, stage=True),
+ALEX = _Backbone(
+    {0: (4, 2), 3: (1, 2)} | dict.fromkeys((6, 8, 10), (1, 1)), frozenset({3, 6}), (3, 2), frozenset({0, 3, 6, 8, 10})
 )
-VGG = tuple(
-    _Conv(i, pool=(2, 2) if i in (5, 10, 17, 24) else None, stage=i in (2, 7, 14, 21, 28))
-    for i in (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+VGG = _Backbone(
+    dict.fromkeys((0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28), (1, 1)),
+    frozenset({5, 10, 17, 24}),
+    (2, 2),
+    frozenset({2, 7, 14, 21, 28}),
 )
 
 
+@METRICS.register("lpips", needs="a weights file, or leakgauge[lpips]")
 @dataclass(frozen=True, kw_only=True)
-class _Perceptual:
+class LPIPS:
+    """LPIPS v0.1 per image, with an AlexNet or a VGG-16 backbone, as the weights say. Range [0, ∞), usually below 1.
+
+    Source: Zhang et al., CVPR 2018: features of five stages, normalised over channels, squared differences weighted
+    by the linear heads, averaged over space, summed over stages. Weights are a safetensors file with torchvision's
+    names (``features.N.weight``) and the heads (``linK.model.1.weight``); half precision is converted. ``torchmetrics``
+    in their place takes torchmetrics' LPIPS, whose ε stands under the root, with torchvision's AlexNet, which may be
+    downloaded.
+
+    Differs: images whose shorter side is under 64 px are enlarged to 64 (bilinear), so 32 px scores compare among
+    themselves only; one channel is repeated to three; inputs are clamped.
+
+    Attributes:
+        weights: path of the file, or ``torchmetrics``.
+    """
+
+    weights: str
     data_range: float = 1.0
     low: float = 0.0
 
@@ -67,15 +87,11 @@ class _Perceptual:
 
     def __post_init__(self) -> None:
         require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
+        _ = self._distance  # what is missing shows here, not in the middle of an audit
 
     def defined_for(self, spec: DataSpec) -> bool:
         """For pictures of one or three channels."""
         return spec.is_image
-
-    @property
-    def distance(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """LPIPS of colour images in [−1, 1], at least `SMALLEST` pixels a side."""
-        raise NotImplementedError
 
     def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
         a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
@@ -83,7 +99,7 @@ class _Perceptual:
             raise InputError("lpips", f"is not defined for examples of shape {tuple(a.shape[1:])}", "give pictures")
         pairs = zip(self._ready(a).split(CHUNK), self._ready(b).split(CHUNK), strict=True)
         with torch.no_grad():
-            return torch.cat([self.distance(p, q).double().reshape(-1) for p, q in pairs])
+            return torch.cat([self._distance(p, q).double().reshape(-1) for p, q in pairs])
 
     def _ready(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n 3 height width"]:
         x = (2 * (x - self.low) / self.data_range - 1).float().expand(-1, 3, -1, -1)
@@ -93,85 +109,48 @@ class _Perceptual:
         grow = SMALLEST / min(height, width)
         return F.interpolate(x, (round(height * grow), round(width * grow)), mode="bilinear", align_corners=False)
 
-
-@METRICS.register("lpips", needs="a weights file")
-@dataclass(frozen=True, kw_only=True)
-class LPIPS(_Perceptual):
-    """LPIPS v0.1 per image, with an AlexNet or a VGG-16 backbone, as the weights say. Range [0, ∞), usually below 1.
-
-    Source: Zhang et al., CVPR 2018: features of five stages, normalised over channels, squared differences weighted
-    by the linear heads, averaged over space, summed over stages. Weights are a safetensors file with torchvision's
-    names (``features.N.weight``) and the heads (``linK.model.1.weight``); half precision is converted.
-
-    Differs: images whose shorter side is under 64 px are enlarged to 64 (bilinear), so 32 px scores compare among
-    themselves only; one channel is repeated to three; inputs are clamped.
-
-    Attributes:
-        weights: path of the file.
-    """
-
-    weights: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            Path(self.weights).is_file(), "lpips.weights", f"no file '{self.weights}'", "give the path of LPIPS weights"
-        )
-        require(
-            bool(self._state), "lpips.weights", f"'{self.weights}' is empty", "give LPIPS v0.1 of AlexNet or VGG-16"
-        )
-
-    @staticmethod
-    def through_torchmetrics(*, data_range: float = 1.0, low: float = 0.0) -> TorchmetricsLPIPS:
-        """The same score by torchmetrics, which takes its AlexNet from torchvision.
-
-        Raises:
-            InputError: torchmetrics or a working torchvision is missing.
-        """
-        return TorchmetricsLPIPS(data_range=data_range, low=low)
-
     @cached_property
-    def _state(self) -> dict[str, Tensor]:
-        try:
-            loaded = load_file(self.weights)
-        except (SafetensorError, OSError) as error:
-            raise InputError(
-                "lpips.weights", f"cannot read '{self.weights}' ({error})", "give a safetensors file"
-            ) from error
-        state = {name: tensor.float() for name, tensor in loaded.items()}
-        first = state.get("features.0.weight")
-        layers = VGG if first is not None and first.shape[-1] == 3 else ALEX
-        needed = {f"features.{layer.index}.{part}" for layer in layers for part in ("weight", "bias")}
-        missing = sorted((needed | {f"lin{k}.model.1.weight" for k in range(5)}) - set(state))
-        require(
-            not missing,
-            "lpips.weights",
-            f"'{self.weights}' lacks {missing[:3]}",
-            "give LPIPS v0.1 of AlexNet or VGG-16",
-        )
-        return state
+    def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """LPIPS of colour images in [−1, 1], at least `SMALLEST` pixels a side."""
+        if self.weights == "torchmetrics":
+            return _torchmetrics()
+        state = _read(self.weights)
+        net = VGG if state["features.0.weight"].shape[-1] == 3 else ALEX
+        heads = [state[f"lin{k}.model.1.weight"] for k in range(5)]
 
-    @property
-    def distance(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return self._distance
+        def distance(a: Float[Tensor, "n 3 h w"], b: Float[Tensor, "n 3 h w"]) -> Float[Tensor, " n"]:
+            stages = zip(heads, _features(a, net, state), _features(b, net, state), strict=True)
+            parts = [F.conv2d((_unit(p) - _unit(q)).square(), head).mean((1, 2, 3)) for head, p, q in stages]
+            return torch.stack(parts).sum(0)
 
-    def _distance(self, a: Float[Tensor, "n 3 h w"], b: Float[Tensor, "n 3 h w"]) -> Float[Tensor, " n"]:
-        total = a.new_zeros(len(a))
-        for k, (p, q) in enumerate(zip(self._features(a), self._features(b), strict=True)):
-            head = self._state[f"lin{k}.model.1.weight"]
-            total = total + F.conv2d((_unit(p) - _unit(q)).square(), head).mean((1, 2, 3))
-        return total
+        return distance
 
-    def _features(self, x: Float[Tensor, "n 3 h w"]) -> list[Tensor]:
-        x = (x - x.new_tensor(SHIFT).view(3, 1, 1)) / x.new_tensor(SCALE).view(3, 1, 1)
-        maps = []
-        for layer in VGG if self._state["features.0.weight"].shape[-1] == 3 else ALEX:
-            x = x if layer.pool is None else F.max_pool2d(x, *layer.pool)
-            weight, bias = (self._state[f"features.{layer.index}.{part}"] for part in ("weight", "bias"))
-            x = F.conv2d(x, weight, bias, layer.stride, layer.padding).relu()
-            if layer.stage:
-                maps.append(x)
-        return maps
+
+def _read(file: str) -> dict[str, Tensor]:
+    """Raises `InputError` where the file is not LPIPS v0.1 of either backbone."""
+    require(Path(file).is_file(), "lpips.weights", f"no file '{file}'", "give the path of LPIPS weights")
+    try:
+        state = {name: tensor.float() for name, tensor in load_file(file).items()}
+    except (SafetensorError, OSError) as error:
+        raise InputError("lpips.weights", f"cannot read '{file}' ({error})", "give a safetensors file") from error
+    first = state.get("features.0.weight")
+    net = VGG if first is not None and first.shape[-1] == 3 else ALEX
+    needed = {f"features.{index}.{part}" for index in net.convolutions for part in ("weight", "bias")}
+    missing = sorted((needed | {f"lin{k}.model.1.weight" for k in range(5)}) - set(state))
+    require(not missing, "lpips.weights", f"'{file}' lacks {missing[:3]}", "give LPIPS v0.1 of AlexNet or VGG-16")
+    return state
+
+
+def _features(x: Float[Tensor, "n 3 h w"], net: _Backbone, state: Mapping[str, Tensor]) -> list[Tensor]:
+    x = (x - x.new_tensor(SHIFT).view(3, 1, 1)) / x.new_tensor(SCALE).view(3, 1, 1)
+    maps = []
+    for index, (stride, padding) in net.convolutions.items():
+        x = F.max_pool2d(x, *net.window) if index in net.pooled else x
+        weight, bias = (state[f"features.{index}.{part}"] for part in ("weight", "bias"))
+        x = F.conv2d(x, weight, bias, stride, padding).relu()
+        if index in net.stages:
+            maps.append(x)
+    return maps
 
 
 def _unit(features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
@@ -179,26 +158,14 @@ def _unit(features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     return features / (features.square().sum(1, keepdim=True).sqrt() + 1e-10)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TorchmetricsLPIPS(_Perceptual):
-    """LPIPS v0.1 (AlexNet) by torchmetrics; see `LPIPS.through_torchmetrics`.
+def _torchmetrics() -> Callable[[Tensor, Tensor], Tensor]:
+    try:
+        importlib.import_module("torchvision")
+        from torchmetrics.functional.image.lpips import _LPIPS
 
-    Differs: its ε stands under the root. torchvision may download the backbone.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.distance is not None, "lpips", "has no network", "pip install 'leakgauge[lpips]'")
-
-    @cached_property
-    def distance(self) -> Callable[[Tensor, Tensor], Tensor]:
-        try:
-            importlib.import_module("torchvision")
-            from torchmetrics.functional.image.lpips import _LPIPS
-
-            network: Any = _LPIPS(pretrained=True, net="alex")
-        except (ImportError, RuntimeError, OSError) as error:
-            # Beside a CPU build of torch, torchvision raises RuntimeError; OSError is a download that failed.
-            problem = f"torchmetrics and torchvision do not work here ({error})"
-            raise InputError("lpips", problem, "pip install 'leakgauge[lpips]', or give lpips.weights") from error
-        return lambda a, b: torch.as_tensor(network(a, b))
+        network: Any = _LPIPS(pretrained=True, net="alex")
+    except (ImportError, RuntimeError, OSError) as error:
+        # Beside a CPU build of torch, torchvision raises RuntimeError; OSError is a download that failed.
+        problem = f"torchmetrics and torchvision do not work here ({error})"
+        raise InputError("lpips", problem, "pip install 'leakgauge[lpips]', or give lpips.weights") from error
+    return lambda a, b: torch.as_tensor(network(a, b))

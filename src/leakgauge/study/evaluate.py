@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.data.lent import Lent, in_chunks
 from leakgauge.metrics.assignment import Assignment, assign, assign_each
-from leakgauge.metrics.identification import mean_image, nearest_public
+from leakgauge.metrics.baselines import mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
 from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact

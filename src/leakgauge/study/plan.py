@@ -392,6 +392,4 @@ def perceptual_of(weights: str | None, data: DataSpec) -> Metric | None:
     """LPIPS from a weights file, or through torchmetrics; `None` when not asked for."""
     if weights is None:
         return None
-    if weights == "torchmetrics":
-        return LPIPS.through_torchmetrics(data_range=data.range, low=data.low)
     return LPIPS(weights=weights, data_range=data.range, low=data.low)

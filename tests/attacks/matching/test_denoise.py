@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.metrics.identification import identify
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels import CountsFromLastLayer
@@ -16,7 +17,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples, gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.metrics import LPIPS, identify
+from leakgauge.metrics import LPIPS
 from leakgauge.metrics.assignment import Assignment
 from leakgauge.models.weights import packaged
 from leakgauge.observation import Knowledge, Observation, Status

@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reproduce.metrics.identification import identify
 
 from leakgauge.data import Samples, gallery
 from leakgauge.errors import InputError
-from leakgauge.metrics import assign, identify
+from leakgauge.metrics import assign
 from leakgauge.metrics.assignment import pairwise_mse
 from leakgauge.metrics.line_up import residuals
 

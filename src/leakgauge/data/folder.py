@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.data.pictures import BROKEN, Pictures, channels_of, opened, pixels
+from leakgauge.data.pictures import BROKEN, PictureSource, channels_of, opened, pixels
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
@@ -25,7 +25,7 @@ LOOKED = 8
 
 @DATA.register("folder")
 @dataclass(frozen=True, kw_only=True)
-class Folder(Pictures):
+class Folder(PictureSource):
     """Pictures of a folder; sub-folders, sorted by name, are the classes, and a flat folder is all of class 0.
 
     Files are sorted by name within a class and taken from the classes in turn, so that a consecutive batch
@@ -33,7 +33,7 @@ class Folder(Pictures):
 
     Attributes:
         path: the folder.
-        size, channels: as in `Pictures`.
+        size, channels: as in `PictureSource`.
         classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
         bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.data.pictures import Pictures, channels_of, opened, pixels
+from leakgauge.data.pictures import PictureSource, channels_of, opened, pixels
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require, said
 from leakgauge.registry import DATA
@@ -41,11 +41,11 @@ def _decoding(path: Path | str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureTable(Pictures):
+class PictureTable(PictureSource):
     """Rows of a picture and an integer label, in two columns.
 
     Attributes:
-        path, size, channels: as in `Pictures`.
+        path, size, channels: as in `PictureSource`.
         image_column, label_column: where not `image` or `img`, and `label` or `fine_label`.
     """
 

@@ -87,7 +87,7 @@ def channels_of(image: Image.Image) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures(ABC):
+class PictureSource(ABC):
     """Labelled pictures that are decoded when they are read, with values in [0, 1].
 
     Attributes:

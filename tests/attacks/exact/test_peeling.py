@@ -221,6 +221,26 @@ def test_a_clip_to_the_length_of_a_mixture_makes_it_no_example(by_client: bool) 
     assert bool((psnr(found, b)[found.certified] > 40).all()), found.message
 
 
+def test_three_mixtures_with_one_faint_example_prove_no_length() -> None:
+    """Saturated examples, each beside the same fourth in all of its rows, agreed on a length: 3 of 4 certified."""
+    data, blocks, each = DataSpec((1, 3, 4), 2), 3, 8
+    g = torch.Generator().manual_seed(0)
+    bright = torch.eye(blocks).repeat_interleave(4, 1)
+    x = torch.cat([bright * (0.9 + 0.1 * torch.rand(3, 12, generator=g)), torch.full((1, 12), 0.6)])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, blocks * each), nn.ReLU(), nn.Linear(blocks * each, 2))
+    with torch.no_grad():
+        unit = bright.repeat_interleave(each, 0)
+        model[1].weight.copy_(unit * (1 + 0.02 * torch.randn(unit.shape, generator=g)))
+        model[1].bias.fill_(-2.0)
+        model[3].weight.copy_(torch.tensor([[-4.0], [4.0]]).expand(2, blocks * each))
+        model.double()
+        faint = float(model[3].weight[1] @ model[:3](x[3:].double())[0])
+        model[3].bias.copy_(torch.tensor([faint + 0.5, -faint - 0.5]))  # which leaves the fourth a third of the slope
+    b = Batch(x.view(4, 1, 3, 4).double(), torch.zeros(4, dtype=torch.long))
+    found = peeled(Task.of(model, data), b, defense=Clip(norm=0.05), wire=FLOAT16)
+    assert found.inputs is None or bool((psnr(found, b)[found.certified] > 40).all()), found.message
+
+
 @pytest.mark.parametrize("clip", [0.5, 2.0], ids=["it acts", "it does not"])
 def test_a_clip_takes_no_certificate_of_a_batch_that_is_read(clip: float) -> None:
     b, t = examples(6), task()

@@ -220,8 +220,9 @@ def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) 
     At the length that was sent, m examples in one proportion fail the test: their rows are m times as large as their
     mixture's. A length that the rows themselves name is m times too long then, the mixture explains them, and no number
     of rows or digits tells it from one example. So is the stated length where a clip made the update m times shorter.
-    But at a wrong length nothing is shown that is not a mixture of two or more, and what one holds no other does. So
-    such a length is proved where more examples are shown than half of the batch.
+    Nor do several that agree on a length prove it: each may be a mixture with one faint example, the same for all. So
+    such a length is proved where every example is shown and nothing of any row is left.
     """
     proved = shown(state, found, tests)
-    return proved & (sums.told | (2 * proved.sum() > sums.examples))
+    whole = len(found) == sums.examples and bool(proved.all()) and bool((state.explained | state.open).all())
+    return proved if sums.told or whole else torch.zeros_like(proved)

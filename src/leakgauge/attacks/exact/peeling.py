@@ -144,8 +144,8 @@ class Peeling(SearchingAttack):
     (`leakgauge.attacks.exact.residual`), accepted examples are fitted jointly after every round, and a certificate
     needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.candidates`).
 
-    Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length, and more
-    than half of the batch must be read to prove it (`leakgauge.attacks.exact.candidates.certify`). By how much a known
+    Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length, and the
+    whole batch must be read to prove it (`leakgauge.attacks.exact.candidates.certify`). By how much a known
     clipping of examples shortened each one's gradient, the example tells (`leakgauge.attacks.exact.sums.shortened_by`).
 
     Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)

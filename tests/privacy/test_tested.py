@@ -18,8 +18,7 @@ from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP,
 from leakgauge.errors import InputError
 from leakgauge.intervals import proportion_upper
 from leakgauge.privacy import Unit
-from leakgauge.privacy.canaries import Canaries, CanaryScores
-from leakgauge.privacy.path import of_defense, of_function
+from leakgauge.privacy.canaries import CanaryScores, NoisePath, directions
 from leakgauge.privacy.tested import Claim, ClaimOutcome, PrivacyTest, check_claim, guess
 
 C, Z, ROUNDS = 2.0, 1.0, 4
@@ -58,7 +57,7 @@ FAULTS: dict[str, Function] = {
 
 
 def tried(send: Function, claim: Claim = STATED, *, seed: int = 0, canaries: int = 1000) -> PrivacyTest:
-    path, generator = of_function(send, Unit.EXAMPLE), torch.Generator().manual_seed(seed)
+    path, generator = NoisePath.of_function(send, Unit.EXAMPLE), torch.Generator().manual_seed(seed)
     return check_claim(path, claim, clip=C, generator=generator, canaries=canaries, size=canaries)
 
 
@@ -131,17 +130,17 @@ def test_says_how_much_noise_may_be_missing() -> None:
 def test_the_packages_own_defences_hold_what_they_state(
     defense: object, unit: Unit, examples: int | None, layouts: int
 ) -> None:
-    stated = of_defense(defense, examples)  # type: ignore[arg-type]
+    stated = NoisePath.of_defense(defense, examples)  # type: ignore[arg-type]
     claim, generator = Claim.of_noise(stated.noise_multiplier, 1e-5), torch.Generator().manual_seed(1)
-    result = check_claim(stated.path, claim, clip=stated.clip, generator=generator, canaries=300, size=300)
+    result = check_claim(stated, claim, clip=stated.clip, generator=generator, canaries=300, size=300)
     assert result.outcome is ClaimOutcome.NOT_CONTRADICTED
-    assert (result.unit, len({bound.layout for bound in result.bounds})) == (unit, layouts)
+    assert (result.unit, len({bound.alone for bound in result.bounds})) == (unit, layouts)
     assert result.measured == pytest.approx(stated.noise_multiplier, rel=0.3)
 
 
 def test_a_defence_without_epsilon_is_refused() -> None:
     with pytest.raises(InputError, match="states no ε"):
-        of_defense(TopK(keep=0.1))
+        NoisePath.of_defense(TopK(keep=0.1))
 
 
 def test_guesses_read_no_truth() -> None:
@@ -155,9 +154,9 @@ def test_guesses_read_no_truth() -> None:
 
 
 def test_canaries_are_orthogonal_and_dense() -> None:
-    drawn = Canaries.draw(50, 64, 1.0, torch.Generator().manual_seed(0))
-    assert torch.allclose(drawn.directions @ drawn.directions.T, torch.eye(50), atol=1e-5)
-    quarters = drawn.directions.square().reshape(50, 4, 16).sum(2)
+    drawn = directions(50, 64, torch.Generator().manual_seed(0))
+    assert torch.allclose(drawn @ drawn.T, torch.eye(50), atol=1e-5)
+    quarters = drawn.square().reshape(50, 4, 16).sum(2)
     assert 0.05 < float(quarters.min()) < float(quarters.max()) < 0.5
 
 

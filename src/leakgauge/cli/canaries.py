@@ -15,6 +15,8 @@ from leakgauge.errors import require
 if TYPE_CHECKING:
     from leakgauge.privacy.tested import Claim, PrivacyTest
 
+LAYOUTS = {False: "all canaries in one call", True: "one canary a call"}
+
 
 @click.command()
 @click.argument("path", required=False)
@@ -61,8 +63,8 @@ def test(
     """
     import torch
 
+    from leakgauge.privacy.canaries import NoisePath
     from leakgauge.privacy.guarantee import Unit
-    from leakgauge.privacy.path import of_defense, of_function
     from leakgauge.privacy.tested import Claim, ClaimOutcome, check_claim
     from leakgauge.registry import Registry
     from leakgauge.resolve import resolve_defense
@@ -73,16 +75,16 @@ def test(
         given = [noise_multiplier, epsilon, clip, unit]
         hint = "leave out --noise-multiplier, --epsilon, --clip and --unit"
         require(all(value is None for value in given), "--defense", "states them itself", hint)
-        stated = of_defense(resolve_defense(defense, "--defense").value, updates)
-        code, claim, bound = stated.path, Claim.of_noise(stated.noise_multiplier, delta, rounds), stated.clip
+        code = NoisePath.of_defense(resolve_defense(defense, "--defense").value, updates)
+        claim, clip = Claim.of_noise(code.noise_multiplier, delta, rounds), code.clip
     else:
         require(":" in path, "path", f"'{path}' names no function", "write your_package.module:function")
-        code = of_function(Registry("path", ())[path].build, Unit(unit or "example"), updates, numpy=is_numpy)
+        built = Registry("path", ())[path].build
+        code = NoisePath.of_function(built, Unit(unit or "example"), updates, numpy=is_numpy)
         claim = _claim(noise_multiplier, epsilon, delta, rounds, any_noise)
         require(clip is not None, "--clip", "is missing", "give the norm that each update is clipped to")
-        bound = clip or 0.0
     generator = torch.Generator().manual_seed(seed)
-    result = check_claim(code, claim, clip=bound, generator=generator, canaries=canaries, size=size)
+    result = check_claim(code, claim, clip=clip or 0.0, generator=generator, canaries=canaries, size=size)
     write_json(json_file, record(result))
     _show(result)
     sys.exit(0 if result.outcome is ClaimOutcome.NOT_CONTRADICTED else 1)
@@ -122,7 +124,7 @@ def record(result: PrivacyTest) -> dict[str, object]:
         "lower_bound": result.best.epsilon,
         "bounds": [
             {
-                "calls": bound.layout.value,
+                "calls": LAYOUTS[bound.alone],
                 "assumes_gaussian_noise": bound.gaussian,
                 "epsilon": bound.epsilon,
                 "guesses": bound.guesses.made,
@@ -146,7 +148,7 @@ def _show(result: PrivacyTest) -> None:
     table = Table("canaries", "noise", "ε above", "right guesses", box=None, pad_edge=False)
     for bound in result.bounds:
         guesses = f"{bound.guesses.correct} of {bound.guesses.made}"
-        table.add_row(bound.layout.value, "Gaussian" if bound.gaussian else "any", f"{bound.epsilon:.2f}", guesses)
+        table.add_row(LAYOUTS[bound.alone], "Gaussian" if bound.gaussian else "any", f"{bound.epsilon:.2f}", guesses)
     console.print(Text(result.sentence, style="bold"), "", table, "", sep="\n")
     over = "1 release" if claim.rounds == 1 else f"{claim.rounds} releases"
     for line in (

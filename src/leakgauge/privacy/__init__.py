@@ -1,9 +1,9 @@
 """What differential privacy a training gives, in ε and in words. Counting needs the extra `dp` (Opacus)."""
 
 from leakgauge.privacy.accounting import ACCOUNTANTS, Release, epsilon_of, multiplier_for, validate_for_dp
+from leakgauge.privacy.canaries import NoisePath
 from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, Unit, guarantee, mechanism
 from leakgauge.privacy.ledger import Ledger
-from leakgauge.privacy.path import of_defense, of_function
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.privacy.tested import Claim, PrivacyTest, check_claim
 
@@ -14,6 +14,7 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "NoGuarantee",
+    "NoisePath",
     "PrivacyTest",
     "Release",
     "Unit",
@@ -22,8 +23,6 @@ __all__ = [
     "guarantee",
     "mechanism",
     "multiplier_for",
-    "of_defense",
-    "of_function",
     "sentence",
     "success_bound",
     "validate_for_dp",

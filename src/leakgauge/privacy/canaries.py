@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.fft
@@ -11,50 +12,86 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.defense import child_generator
-from leakgauge.errors import InputError, require
+from leakgauge.defenses.steps import PerExampleScale, Scale
+from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
+from leakgauge.tensors import map_tensors
 
 Send = Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]
 """``(one update a row, generator) → what leaves``: clip, sum or mean, and noise."""
 
+NORM = 10.0
+"""Length of a canary in clips. Above 1 it shows whether single updates are clipped at all."""
 
-@dataclass(frozen=True, eq=False)
-class Canaries:
-    """Orthogonal updates of one length, dense in every coordinate; they are far above the clip.
+
+@dataclass(frozen=True)
+class NoisePath:
+    """A clip-and-noise path under test: a function of the user's own, or a defence of this package.
 
     Attributes:
-        directions: one a row, of length 1.
-        clip: C, the stated bound of one unit's contribution.
-        norm: length of each canary, in units of the clip. Above 1 it shows whether single updates are clipped at all.
+        send: from updates, one a row, to what leaves.
+        unit: whose update a row is.
+        updates: rows of a call, where the path or its ε depends on their number; `None` takes any.
+        noise_multiplier: that a defence states: noise on the sum over one unit's bound.
+        clip: that bound, as a defence states it.
     """
 
-    directions: Float[Tensor, "m d"]
-    clip: float
-    norm: float = 10.0
+    send: Send
+    unit: Unit
+    updates: int | None = None
+    noise_multiplier: float = 0.0
+    clip: float = 0.0
 
     @staticmethod
-    def draw(count: int, size: int, clip: float, generator: torch.Generator) -> Canaries:
-        """Cosines of random frequencies with random signs.
+    def of_function(
+        function: Callable[..., Any], unit: Unit, updates: int | None = None, *, numpy: bool = False
+    ) -> NoisePath:
+        """A function ``(updates (n, d), generator) → (d,)``, of PyTorch tensors or NumPy arrays.
+
+        It must draw all its noise from the generator that it is given, or from one of its own that differs in every
+        call.
+        """
+
+        def send(rows: Tensor, generator: torch.Generator) -> Tensor:
+            seed = int(torch.randint(2**62, (), generator=generator))
+            given = (rows.numpy(), np.random.default_rng(seed)) if numpy else (rows, generator.manual_seed(seed))
+            try:
+                return torch.as_tensor(function(*given)).detach().cpu()
+            except InputError:
+                raise
+            except FOREIGN as error:
+                hint = "it is called with updates (n, d) and a generator, and returns d numbers"
+                raise InputError("path", f"raises {said(error)}", hint) from error
+
+        return NoisePath(send, unit, updates)
+
+    @staticmethod
+    def of_defense(defense: Defense, examples: int | None = None) -> NoisePath:
+        """The stages of a defence from one unit's update to the wire, with no network before them.
+
+        A client's own noise (client-dp, clip + noise) is tested with one update a call, as the server sees each.
+
+        Args:
+            examples: of a step; needed where the ε depends on it (fed-cdp, clip-examples + noise).
 
         Raises:
-            InputError: fewer coordinates than canaries, or a clip that is no positive number.
+            InputError: the defence states no ε, with the reason.
         """
-        require(count >= 20, "canaries", f"is {count}", "give at least 20; 1000 find half of the noise missing")
-        require(size >= count, "size", f"{size} coordinates are fewer than {count} canaries", "give at least as many")
-        require(0 < clip < float("inf"), "clip", f"is {clip}", "give the norm that each update is clipped to")
-        frequencies = torch.randperm(size, generator=generator)[:count].numpy()
-        peaks = np.zeros((count, size), dtype=np.float32)
-        peaks[np.arange(count), frequencies] = 1
-        waves = torch.from_numpy(scipy.fft.idct(peaks, norm="ortho", axis=1, overwrite_x=True))
-        signs = torch.randint(0, 2, (size,), generator=generator) * 2 - 1
-        return Canaries(waves * signs, clip)
+        found = mechanism(defense, examples=examples, layers=1)
+        if isinstance(found, NoGuarantee):
+            raise InputError("defense", f"states no ε ({found.reason})", "give dp-sgd, client-dp, or clip with noise")
+        bound = next(s.bound for s in reversed(steps_of(defense)) if isinstance(s, Scale | PerExampleScale))
 
-    def __len__(self) -> int:
-        return int(self.directions.shape[0])
+        def send(rows: Tensor, generator: torch.Generator) -> Tensor:
+            changed = defense.on_example_gradients({"update": rows}, generator)
+            return defense.on_update(map_tensors(lambda g: g.mean(0), changed), generator)["update"]
 
-    def updates(self, rows: slice | list[int]) -> Float[Tensor, "k d"]:
-        """The canaries of these rows at full length."""
-        return self.directions[rows] * (self.norm * self.clip)
+        path = NoisePath(send, found.unit, 1, found.noise_multiplier, bound)
+        if found.unit is Unit.CLIENT:
+            return path
+        return replace(path, updates=None if isinstance(mechanism(defense, layers=1), Mechanism) else examples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,44 +112,55 @@ class CanaryScores:
         return 0.0 if step == 0 else float("inf") if spread <= 1e-9 * abs(step) else step / float(spread)
 
 
-def together(send: Send, canaries: Canaries, *, a_call: int, rounds: int, generator: torch.Generator) -> CanaryScores:
-    """Calls with `a_call` canaries each. One that is left out is replaced by a zero update, so that the number of
-    updates says nothing."""
-    present = _coins(len(canaries), generator)
-    values = np.empty(len(canaries))
-    for first in range(0, len(canaries), a_call):
-        rows = slice(first, min(first + a_call, len(canaries)))
-        batch = torch.zeros(a_call, canaries.directions.shape[1])
-        batch[: rows.stop - first] = canaries.updates(rows) * torch.from_numpy(present[rows])[:, None]
-        out = _released(send, batch, rounds, generator)
-        values[rows] = (canaries.directions[rows].double() @ out).numpy()
-    return CanaryScores(values, present)
+def directions(count: int, size: int, generator: torch.Generator) -> Float[Tensor, "m d"]:
+    """Orthogonal rows of length 1, dense in every coordinate: cosines of random frequencies with random signs.
 
-
-def separate(send: Send, canaries: Canaries, *, a_call: int, rounds: int, generator: torch.Generator) -> CanaryScores:
-    """One call a canary. Beside it stands an update of the clip's length in the opposite direction, where a call takes
-    several: clipping their sum instead of each then moves the output by twice the clip.
-
-    What all outputs have in common is subtracted: noise that is drawn anew each time has no such part.
+    Raises:
+        InputError: fewer coordinates than canaries.
     """
-    present = _coins(len(canaries), generator)
-    own = np.empty(len(canaries))
-    total = torch.zeros(canaries.directions.shape[1], dtype=torch.float64)
-    for i in range(len(canaries)):
-        batch = torch.zeros(a_call, canaries.directions.shape[1])
-        if a_call > 1:
-            batch[1] = -canaries.clip * canaries.directions[i]
-        if present[i]:
-            batch[0] = canaries.updates([i])[0]
-        out = _released(send, batch, rounds, generator)
-        own[i] = float(canaries.directions[i].double() @ out)
+    require(count >= 20, "canaries", f"is {count}", "give at least 20; 1000 find half of the noise missing")
+    require(size >= count, "size", f"{size} coordinates are fewer than {count} canaries", "give at least as many")
+    frequencies = torch.randperm(size, generator=generator)[:count].numpy()
+    peaks = np.zeros((count, size), dtype=np.float32)
+    peaks[np.arange(count), frequencies] = 1
+    waves = torch.from_numpy(scipy.fft.idct(peaks, norm="ortho", axis=1, overwrite_x=True))
+    return waves * (torch.randint(0, 2, (size,), generator=generator) * 2 - 1)
+
+
+def scores(
+    path: NoisePath,
+    canaries: Float[Tensor, "m d"],
+    *,
+    clip: float,
+    rounds: int,
+    alone: bool,
+    generator: torch.Generator,
+) -> CanaryScores:
+    """Sends canaries, each in or replaced by a zero update by a coin of its own, so that the number of updates says
+    nothing.
+
+    Args:
+        clip: C, the stated bound of one unit's contribution.
+        alone: one call a canary, else as many in one as it takes. Beside a canary alone stands an update of length C in
+            the opposite direction, where a call takes several: clipping their sum instead of each then moves the output
+            by twice the clip. What all outputs have in common is subtracted: noise that is drawn anew each time has no
+            such part.
+    """
+    m, size = canaries.shape
+    present = torch.randint(0, 2, (m,), generator=generator).bool()
+    a_call = path.updates or (2 if alone else m)
+    values, total = torch.empty(m, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    for rows in torch.arange(m).split(1 if alone else a_call):
+        batch = torch.zeros(a_call, size)
+        batch[: len(rows)] = canaries[rows] * (NORM * clip) * present[rows, None]
+        if alone and a_call > 1:
+            batch[1] = -clip * canaries[rows[0]]
+        out = _released(path.send, batch, rounds, generator)
+        values[rows] = canaries[rows].double() @ out
         total += out
-    common = (canaries.directions.double() @ (total / len(canaries))).numpy()
-    return CanaryScores(own - common, present)
-
-
-def _coins(count: int, generator: torch.Generator) -> Bool[np.ndarray, " m"]:
-    return torch.randint(0, 2, (count,), generator=generator).bool().numpy()
+    if alone:
+        values -= canaries.double() @ (total / m)
+    return CanaryScores(values.numpy(), present.numpy())
 
 
 def _released(send: Send, batch: Tensor, rounds: int, generator: torch.Generator) -> Float[Tensor, " d"]:
@@ -126,7 +174,7 @@ def _released(send: Send, batch: Tensor, rounds: int, generator: torch.Generator
         out = send(batch.clone(), child_generator(generator))
         fits = tuple(out.shape) == (batch.shape[1],)
         require(fits, "path", f"returned shape {tuple(out.shape)} for {batch.shape[1]} coordinates", "return the sum")
-        if not bool(torch.isfinite(out).all()):
-            raise InputError("path", "returned NaN or infinity", "clip must leave a zero update as it is")
+        finite = bool(torch.isfinite(out).all())
+        require(finite, "path", "returned NaN or infinity", "clip must leave a zero update as it is")
         total += out.double()
     return total / rounds

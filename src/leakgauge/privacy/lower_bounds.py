@@ -92,14 +92,14 @@ def _excess(guesses: Guesses, significance: float, mu: float) -> float:
     return right + wrong - made / m
 
 
-def _largest(refuted: Callable[[float], float]) -> float:
+def _largest(refuted: Callable[[float], float], xtol: float = 1e-9) -> float:
     """The largest argument ≥ 0 at which `refuted`, which falls, is not negative; 0 where it is nowhere positive."""
     if refuted(0.0) <= 0:
         return 0.0
-    low, high = 0.0, 1.0
+    high = 1.0
     while refuted(high) > 0:
-        low, high = high, 2 * high
-    return float(brentq(refuted, low, high, xtol=1e-9))
+        high *= 2
+    return float(brentq(refuted, 0.0 if high == 1 else high / 2, high, xtol=xtol))
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -117,21 +117,20 @@ def delta_of(mu: float, epsilon: float) -> float:
 def epsilon_of_mu(mu: float, delta: float) -> float:
     """The smallest ε ≥ 0 for which a μ-GDP mechanism is (ε, δ)-differentially private; δ in (0, 1)."""
     require(0 < delta < 1, "delta", f"is {delta}", "give a number in (0, 1), below 1 / number of units")
-    if delta_of(mu, 0.0) <= delta:
-        return 0.0
-    high = 1.0
-    while delta_of(mu, high) > delta:
-        high *= 2
-    return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-10))
+    return _largest(lambda epsilon: delta_of(mu, epsilon) - delta, 1e-10)
+
+
+def epsilon_of_noise(noise_multiplier: float, delta: float, releases: int = 1) -> float:
+    """Exact ε of Gaussian releases without sampling: μ = √releases/z."""
+    z = noise_multiplier
+    require(0 < z < math.inf, "noise_multiplier", f"is {z}", "give the noise on the sum over the clip")
+    return epsilon_of_mu(math.sqrt(releases) / z, delta)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ for which μ-GDP implies (ε, δ)-differential privacy. One Gaussian mechanism that states this
     (ε, δ) without slack is μ-GDP."""
-    high = 1.0
-    while delta_of(high, epsilon) <= delta:
-        high *= 2
-    return float(brentq(lambda mu: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-12))
+    return _largest(lambda mu: delta - delta_of(mu, epsilon), 1e-12)
 
 
 def blow_up_inverse(probability: float, mu: float) -> float:

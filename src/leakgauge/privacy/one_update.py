@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
-from leakgauge.privacy.tested import Claim
+from leakgauge.privacy.lower_bounds import epsilon_of_noise
 from leakgauge.update import UpdateKind
 
 
@@ -65,7 +65,7 @@ class Spent:
         Raises:
             InputError, OverflowError: ε is beyond use.
         """
-        return Claim.of_noise(self.mechanism.noise_multiplier, delta, self.releases).epsilon
+        return epsilon_of_noise(self.mechanism.noise_multiplier, delta, self.releases)
 
 
 def in_words(epsilon: float) -> str:

@@ -13,17 +13,16 @@ from scipy.special import ndtr
 from scipy.stats import beta, binom
 
 from leakgauge.errors import require
-from leakgauge.privacy.canaries import Canaries, CanaryScores, separate, together
+from leakgauge.privacy.canaries import CanaryScores, NoisePath, directions, scores
 from leakgauge.privacy.guarantee import Unit
 from leakgauge.privacy.lower_bounds import (
     Guesses,
-    epsilon_of_mu,
+    epsilon_of_noise,
     mu_of,
     one_run,
     one_run_gaussian,
     separate_runs_gaussian,
 )
-from leakgauge.privacy.path import NoisePath
 
 CONFIDENCE = 0.95
 SHARES = (1.0, 0.5, 0.2, 0.1)
@@ -51,9 +50,7 @@ class Claim:
     @staticmethod
     def of_noise(noise_multiplier: float, delta: float, rounds: int = 1) -> Claim:
         """The exact ε of `rounds` Gaussian releases without sampling: μ = √rounds/z."""
-        z = noise_multiplier
-        require(0 < z < math.inf, "noise_multiplier", f"is {z}", "give the noise on the sum over the clip")
-        return Claim(epsilon_of_mu(math.sqrt(rounds) / z, delta), delta, rounds)
+        return Claim(epsilon_of_noise(noise_multiplier, delta, rounds), delta, rounds)
 
     @property
     def mu(self) -> float:
@@ -66,25 +63,18 @@ class Claim:
         return math.sqrt(self.rounds) / self.mu
 
 
-class CanaryLayout(Enum):
-    """How canaries are spread over calls."""
-
-    TOGETHER = "all canaries in one call"
-    SEPARATE = "one canary a call"
-
-
 @dataclass(frozen=True)
 class Bound:
     """One lower bound on ε.
 
     Attributes:
-        layout: how the canaries were sent.
+        alone: one canary a call, else all in one.
         gaussian: it refutes only claims that rest on Gaussian noise.
         epsilon: true ε is above it; all bounds of a test hold together with `CONFIDENCE`.
         guesses: on which it rests.
     """
 
-    layout: CanaryLayout
+    alone: bool
     gaussian: bool
     epsilon: float
     guesses: Guesses
@@ -172,17 +162,13 @@ def check_claim(
         clip: C, the stated bound of one unit's contribution; canaries are ten times as long.
         canaries, size: how many, and coordinates of an update. Memory: 4·canaries·size bytes, twice.
     """
-    drawn = Canaries.draw(canaries, size, clip, generator)
-
-    def scores(layout: Callable[..., CanaryScores], a_call: int) -> CanaryScores:
-        return layout(path.send, drawn, a_call=path.updates or a_call, rounds=claim.rounds, generator=generator)
-
-    seen = {CanaryLayout.SEPARATE: scores(separate, 2)}
-    if path.updates != 1:
-        seen[CanaryLayout.TOGETHER] = scores(together, canaries)
+    require(0 < clip < float("inf"), "clip", f"is {clip}", "give the norm that each update is clipped to")
+    drawn = directions(canaries, size, generator)
+    layouts = (True,) if path.updates == 1 else (True, False)
+    seen = {a: scores(path, drawn, clip=clip, rounds=claim.rounds, alone=a, generator=generator) for a in layouts}
     kinds = (False, True) if claim.gaussian else (False,)
     significance = (1 - CONFIDENCE) / (len(seen) * len(kinds))
-    bounds = tuple(_bound(layout, s, g, significance, claim.delta) for layout, s in seen.items() for g in kinds)
+    bounds = tuple(_bound(alone, s, g, significance, claim.delta) for alone, s in seen.items() for g in kinds)
     step = max(found.gap for found in seen.values())
     measured = math.inf if step <= 0 else math.sqrt(claim.rounds) / step
     return PrivacyTest(claim, path.unit, canaries, bounds, measured, noticed(claim, canaries, significance))
@@ -194,17 +180,17 @@ def _amount(noise_multiplier: float) -> str:
     return "infinitely much" if math.isinf(noise_multiplier) else f"{noise_multiplier:.3g}"
 
 
-def _bound(layout: CanaryLayout, scores: CanaryScores, gaussian: bool, significance: float, delta: float) -> Bound:
+def _bound(alone: bool, seen: CanaryScores, gaussian: bool, significance: float, delta: float) -> Bound:
     """The highest of the bounds for each number of guesses. Separate calls of Gaussian noise need one number only."""
-    m = len(scores.values)
-    if gaussian and layout is CanaryLayout.SEPARATE:
-        guesses = guess(scores, m)
-        return Bound(layout, True, separate_runs_gaussian(guesses, significance=significance, delta=delta), guesses)
+    m = len(seen.values)
+    if gaussian and alone:
+        guesses = guess(seen, m)
+        return Bound(alone, True, separate_runs_gaussian(guesses, significance=significance, delta=delta), guesses)
     rule: Callable[..., float] = one_run_gaussian if gaussian else one_run
-    tried = [guess(scores, round(m * share)) for share in SHARES]
+    tried = [guess(seen, round(m * share)) for share in SHARES]
     found = [(rule(g, significance=significance / len(tried), delta=delta), g) for g in tried]
     epsilon, guesses = max(found, key=lambda pair: pair[0])
-    return Bound(layout, gaussian, epsilon, guesses)
+    return Bound(alone, gaussian, epsilon, guesses)
 
 
 def guess(scores: CanaryScores, made: int) -> Guesses:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -11,9 +13,50 @@ from torch.nn import functional as F
 
 from leakgauge.errors import require
 
+Shape = tuple[int, ...]
+Edges = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+class BatchPart:
+    """One part of every example. A part of one's own inherits from it and states its `shape`.
+
+    Attributes:
+        shape: of one example's part.
+        taught: it is what the network is taught (a target), not what it is given.
+        whole: it is of whole numbers.
+    """
+
+    shape: Shape
+    taught: ClassVar[bool] = False
+
+    @property
+    def whole(self) -> bool:
+        return False
+
+    @property
+    def classes(self) -> int:
+        """How many plain values it has, numbered from 0; 1 where it has no list of them."""
+        return 1
+
+    @property
+    def edges(self) -> Edges:
+        """Lowest and highest raw number, one for all entries or one an entry."""
+        return (0.0,), (1.0,)
+
+    def given(self, raw: Float[Tensor, "n *shape"]) -> Tensor:
+        """What the loss is called with."""
+        return raw.round().long() if self.whole else raw
+
+    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+        """Raw examples in the range."""
+        size = math.prod(self.shape)
+        low, high = (torch.tensor(edge).expand(size) for edge in self.edges)
+        raw = (low + (high - low) * torch.rand(count, size, generator=generator)).view(count, *self.shape)
+        return raw.round().long() if self.whole else raw
+
 
 @dataclass(frozen=True)
-class DataSpec:
+class DataSpec(BatchPart):
     """Format of one example.
 
     Attributes:
@@ -26,8 +69,8 @@ class DataSpec:
         padding: the token that fills up short texts and says nothing; `None` where there is none.
     """
 
-    shape: tuple[int, ...]
-    classes: int
+    shape: Shape
+    classes: int = 1
     low: float = 0.0
     high: float = 1.0
     mean: tuple[float, ...] = (0.0,)
@@ -48,6 +91,14 @@ class DataSpec:
     def range(self) -> float:
         """Width of the data range, the ``data_range`` of PSNR and SSIM."""
         return self.high - self.low
+
+    @property
+    def whole(self) -> bool:
+        return self.is_text
+
+    @property
+    def edges(self) -> Edges:
+        return (float(self.low),), (float(self.vocabulary - 1 if self.is_text else self.high),)
 
     @property
     def is_image(self) -> bool:

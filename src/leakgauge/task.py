@@ -16,12 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.batch import Batch, DataSpec
+from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.step.answers import in_one_type, logits_of, tensors_of
 from leakgauge.step.layout import Layout
 from leakgauge.step.networks import computing_type, own_copy
-from leakgauge.step.parts import BatchPart
 from leakgauge.step.training import (
     PROBES,
     Loss,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakgauge.batch import Batch, DataSpec
+from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import InputError, require
-from leakgauge.step.parts import BatchPart, Image, Text
 from leakgauge.step.targets import Classes
 
 Values = dict[str, Tensor]
@@ -28,11 +27,11 @@ class Layout:
     scores) so holds for all parts. Of several targets `labels` is a row of raw numbers; of none it is zeros.
 
     Attributes:
-        parts: in order. A `DataSpec` is one too.
+        parts: in order.
         fixed: values of parts that both sides know, of one example; the same for all.
     """
 
-    parts: Mapping[str, BatchPart | DataSpec]
+    parts: Mapping[str, BatchPart]
     fixed: Mapping[str, Tensor]
 
     @staticmethod
@@ -59,14 +58,14 @@ class Layout:
         return Layout({"inputs": data, "labels": Classes(data.classes)}, {})
 
     @property
-    def inputs(self) -> dict[str, BatchPart | DataSpec]:
+    def inputs(self) -> dict[str, BatchPart]:
         """What the network is given."""
-        return {name: p for name, p in self.parts.items() if not getattr(p, "taught", False)}
+        return {name: p for name, p in self.parts.items() if not p.taught}
 
     @property
     def targets(self) -> dict[str, BatchPart]:
         """What it is taught."""
-        return {name: p for name, p in self.parts.items() if isinstance(p, BatchPart) and p.taught}
+        return {name: p for name, p in self.parts.items() if p.taught}
 
     @property
     def alone(self) -> str:
@@ -74,8 +73,7 @@ class Layout:
         (name, part), *others = self.inputs.items()
         if others:
             return ""
-        plain = isinstance(part, DataSpec) or all(len(edge) == 1 for edge in part.range)
-        return name if plain else ""
+        return name if all(len(edge) == 1 for edge in part.edges) else ""
 
     @property
     def of_classes(self) -> bool:
@@ -90,16 +88,12 @@ class Layout:
             return DataSpec((sum(self._size(p) for p in self.inputs.values()),), classes)
         part = self.inputs[self.alone]
         if isinstance(part, DataSpec):
-            return part
-        (low,), (high,) = part.range
-        if isinstance(part, Image):
-            return DataSpec(part.shape, classes, low, high, part.mean, part.std)
-        if isinstance(part, Text):
-            return DataSpec(part.shape, classes, low, high, vocabulary=part.vocabulary, padding=part.padding)
+            return replace(part, classes=classes)
+        (low,), (high,) = part.edges
         return DataSpec(part.shape, classes, low, high)
 
     @staticmethod
-    def _size(part: BatchPart | DataSpec) -> int:
+    def _size(part: BatchPart) -> int:
         return math.prod(part.shape)
 
     def batch(self, values: Any) -> Batch:
@@ -131,8 +125,8 @@ class Layout:
         return torch.cat(rows, 1)
 
     @staticmethod
-    def _edges(part: BatchPart | DataSpec, like: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = ((part.low,), (part.high,)) if isinstance(part, DataSpec) else part.range
+    def _edges(part: BatchPart, like: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = part.edges
         return like.new_tensor(low), like.new_tensor(high)
 
     def _labels(self, values: Values, count: int) -> Tensor:
@@ -154,9 +148,7 @@ class Layout:
         found = {}
         for name, value in self._raw_inputs(inputs).items():
             part = self.inputs[name]
-            whole = part.is_text if isinstance(part, DataSpec) else part.whole
-            low, high = self._edges(part, value)
-            found[name] = torch.minimum(torch.maximum(value.round(), low), high).long() if whole else value
+            found[name] = _inside(value.round(), part).long() if part.whole else value
         return found
 
     def _raw_inputs(self, inputs: Tensor) -> Values:
@@ -183,33 +175,24 @@ class Layout:
         found: Values = {}
         for name, value in self.raw(batch).items():
             part = self.parts[name]
-            within = isinstance(part, BatchPart) and part.whole and not part.taught
-            found[name] = part.given(_inside(value, part) if within else value)
+            found[name] = part.given(_inside(value, part) if part.whole and not part.taught else value)
         for name, value in self.fixed.items():
             found[name] = value.to(batch.inputs.device).expand(len(batch), *value.shape)
         return found
 
     def made_up(self, count: int, generator: torch.Generator) -> Values:
         """Raw values of all parts, in their ranges."""
-        found: Values = {}
-        for name, part in self.parts.items():
-            if isinstance(part, DataSpec):
-                u = torch.rand(count, *part.shape, generator=generator)
-                words = part.vocabulary - 1
-                found[name] = (words * u).round() if part.is_text else part.low + part.range * u
-            else:
-                found[name] = part.made_up(count, generator)
-        return found
+        return {name: part.made_up(count, generator) for name, part in self.parts.items()}
 
     def made_up_targets(self, count: int, generator: torch.Generator) -> Tensor:
         """Targets as `Batch.labels` has them."""
         return self._labels({n: t.made_up(count, generator) for n, t in self.targets.items()}, count)
 
 
-def _inside(value: Tensor, part: BatchPart | DataSpec) -> Tensor:
+def _inside(value: Tensor, part: BatchPart) -> Tensor:
     """Nobody looks up what lies beyond the last category, wherever a search may step."""
-    low, high = ((part.low,), (part.high,)) if isinstance(part, DataSpec) else part.range
-    return torch.minimum(torch.maximum(value, value.new_tensor(low)), value.new_tensor(high))
+    low, high = Layout._edges(part, value)
+    return torch.minimum(torch.maximum(value, low), high)
 
 
 def _whole(value: Tensor, part: BatchPart) -> Tensor:
@@ -227,7 +210,7 @@ def _named(values: Any, names: list[str]) -> Values:
     raise InputError("batch", f"is a {type(values).__name__}", hint)
 
 
-def _check(name: str, part: BatchPart | DataSpec, value: Tensor, count: int) -> None:
+def _check(name: str, part: BatchPart, value: Tensor, count: int) -> None:
     field = f"batch.{name}"
     require(isinstance(value, Tensor), field, f"is a {type(value).__name__}", "give a tensor")
     soft = isinstance(part, Classes) and value.is_floating_point()
@@ -238,8 +221,7 @@ def _check(name: str, part: BatchPart | DataSpec, value: Tensor, count: int) -> 
     )
     finite = not value.is_floating_point() or bool(value.isfinite().all())
     require(finite, field, "holds NaN or infinity", "clean the data: no client can train on them")
-    whole = part.is_text if isinstance(part, DataSpec) else part.whole
-    if whole and not soft and count:
+    if part.whole and not soft and count:
         low, high = Layout._edges(part, value.float())
         inside = bool(((value >= low) & (value <= high)).all())
         problem = f"goes from {value.min():g} to {value.max():g}"

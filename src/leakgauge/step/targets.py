@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.batch import BatchPart, Edges, Shape
 from leakgauge.errors import require
-from leakgauge.step.parts import Shape, _Common
 
 
-class Target(_Common):
+class Target(BatchPart):
     """What all of them share.
 
     Where nothing is known of a target, its plainest values stand for it: whole numbers [n] below `classes`, which
@@ -23,12 +23,26 @@ class Target(_Common):
 
     taught: ClassVar[bool] = True
 
-    def _plain(self, raw: Tensor) -> bool:
-        return raw.ndim == 1 and not raw.is_floating_point() and (bool(self.shape) or not self.whole)
-
-    def _checked(self) -> None:
+    def __post_init__(self) -> None:
         fits = self.classes > 0 and all(n > 0 for n in self.shape)
         require(fits, "batch", f"has a target {self}", "give positive numbers")
+
+    @property
+    def edges(self) -> Edges:
+        return (0.0,), (float(self.classes - 1),)
+
+    def given(self, raw: Tensor) -> Tensor:
+        if raw.ndim == 1 and not raw.is_floating_point() and (self.shape or not self.whole):
+            return self._of_plain(raw)
+        return raw.round().long() if self.whole and raw.is_floating_point() else raw
+
+    def _of_plain(self, raw: Tensor) -> Tensor:
+        return raw.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape)
+
+    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+        if not self.whole:
+            return super().made_up(count, generator)
+        return torch.randint(self.classes, (count, *self.shape), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -39,22 +53,12 @@ class Classes(Target):
     shape: ClassVar[Shape] = ()  # type: ignore[misc]
     whole: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        require(self.count > 0, "batch", f"has {self.count} classes", "give a positive count")
-
     @property
     def classes(self) -> int:
         return self.count
 
-    @property
-    def range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return (0.0,), (float(self.count - 1),)
-
     def given(self, raw: Tensor) -> Tensor:
         return raw
-
-    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.count, (count,), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,6 @@ class Labels(Target):
     """Several labels that hold or not: [n, count] of 0 and 1."""
 
     count: int
-
-    def __post_init__(self) -> None:
-        self._checked()
 
     @property
     def shape(self) -> Shape:  # type: ignore[override]
@@ -74,13 +75,15 @@ class Labels(Target):
     def classes(self) -> int:
         return self.count
 
-    def given(self, raw: Tensor) -> Tensor:
-        if not self._plain(raw):
-            return raw
+    @property
+    def edges(self) -> Edges:
+        return (0.0,), (1.0,)
+
+    def _of_plain(self, raw: Tensor) -> Tensor:
         return (raw[:, None] == torch.arange(self.count, device=raw.device)).to(torch.get_default_dtype())
 
     def made_up(self, count: int, generator: torch.Generator) -> Tensor:
-        return (torch.rand(count, self.count, generator=generator) < 0.5).float()
+        return super().made_up(count, generator).round()
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Values(Target):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        self._checked()
+        super().__post_init__()
         require(self.high > self.low, "batch", f"has values from {self.low:g} to {self.high:g}", "give low and high")
 
     @property
@@ -104,14 +107,11 @@ class Values(Target):
         return () if self.count == 1 else (self.count,)
 
     @property
-    def range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def edges(self) -> Edges:
         return (self.low,), (self.high,)
 
-    def given(self, raw: Tensor) -> Tensor:
-        if not self._plain(raw):
-            return raw
-        middle = torch.full((len(raw), *self.shape), (self.low + self.high) / 2, device=raw.device)
-        return middle + raw.view(-1, *[1] * len(self.shape))
+    def _of_plain(self, raw: Tensor) -> Tensor:
+        return super()._of_plain(raw) + (self.low + self.high) / 2
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,6 @@ class Mask(Target):
     places: Shape
     whole: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        self._checked()
-
     @property
     def shape(self) -> Shape:  # type: ignore[override]
         return self.places
@@ -136,18 +133,6 @@ class Mask(Target):
     @property
     def classes(self) -> int:
         return max(self.count, 2)
-
-    @property
-    def range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return (0.0,), (float(self.classes - 1),)
-
-    def given(self, raw: Tensor) -> Tensor:
-        if self._plain(raw):
-            return raw.view(-1, *[1] * len(self.places)).expand(-1, *self.places)
-        return raw.round().long() if raw.is_floating_point() else raw
-
-    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.classes, (count, *self.places), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -158,9 +143,6 @@ class NextToken(Target):
     length: int
     whole: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        self._checked()
-
     @property
     def shape(self) -> Shape:  # type: ignore[override]
         return (self.length,)
@@ -170,14 +152,8 @@ class NextToken(Target):
         return self.vocabulary
 
     @property
-    def range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def edges(self) -> Edges:
         return (-100.0,), (float(self.vocabulary - 1),)
-
-    def given(self, raw: Tensor) -> Tensor:
-        return raw[:, None].expand(-1, self.length) if self._plain(raw) else raw.round().long()
-
-    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.vocabulary, (count, self.length), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -191,18 +167,16 @@ class TimeToEvent(Target):
         require(self.longest > 0, "batch", f"has times to {self.longest:g}", "give a positive longest time")
 
     @property
-    def range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def edges(self) -> Edges:
         return (0.0, 0.0), (self.longest, 1.0)
 
-    def given(self, raw: Tensor) -> Tensor:
-        if not self._plain(raw):
-            return raw
+    def _of_plain(self, raw: Tensor) -> Tensor:
         times = self.longest * torch.arange(1, len(raw) + 1, device=raw.device) / (len(raw) + 1)
         return torch.stack([times, torch.ones_like(times)], 1)
 
     def made_up(self, count: int, generator: torch.Generator) -> Tensor:
-        times = self.longest * torch.rand(count, generator=generator)
-        return torch.stack([times, (torch.rand(count, generator=generator) < 0.7).float()], 1)
+        times, came = super().made_up(count, generator).unbind(1)
+        return torch.stack([times, (came < 0.7).float()], 1)
 
 
 def shares_of(mask: Float[Tensor, "n *places"], target: Mask) -> Float[Tensor, " classes"]:

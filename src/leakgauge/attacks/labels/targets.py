@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.labels.signals import ErrorSignals
+from leakgauge.batch import BatchPart
 from leakgauge.errors import FOREIGN
-from leakgauge.step.parts import BatchPart
 from leakgauge.step.targets import Classes, Labels, Mask, NextToken, Values
 from leakgauge.task import Task
 
@@ -61,7 +61,7 @@ def _solved(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Te
         unknowns = count * max(1, int(torch.Size(target.shape).numel()))
         if unknowns > MOST:
             return None
-        low, high = target.range
+        low, high = target.edges
         starts = (0.5 * (low[0] + high[0]), low[0], high[0])
         ends = [_newton(task, logits, wanted, torch.full((count, *target.shape), s).to(logits)) for s in starts]
         best = min(ends, key=lambda y: _fit(task, logits, y, wanted))

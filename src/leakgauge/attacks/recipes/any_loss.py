@@ -16,7 +16,6 @@ from leakgauge.attacks.labels.targets import targets_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.step.parts import BatchPart
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, Wire
 from leakgauge.tracing import LinearLayer, linear_layers
@@ -62,8 +61,8 @@ def categories(task: Task) -> dict[int, int]:
     first = 0
     for part in task.layout.inputs.values():
         size = torch.Size(part.shape).numel()
-        if isinstance(part, BatchPart) and part.whole:
-            high = part.range[1]
+        if part.whole:
+            high = part.edges[1]
             found |= {first + i: int(high[i % len(high)]) + 1 for i in range(size)}
         first += size
     return found

@@ -117,86 +117,81 @@ def mechanism(
     heir = next((step for step in steps if isinstance(step, Nonlinear) and step.derived), None)
     if heir is not None:
         return NoGuarantee(f"{heir.by} changes what the defence that it derives from does to an update")
-    by_client = _client_mechanism(steps, defense)
+    by_client = _client_mechanism(steps)
     if isinstance(by_client, Mechanism):
         return by_client
-    by_example = _example_mechanism(steps, defense, examples, layers, gradient)
-    if isinstance(by_example, Mechanism) or any(step.stage is DefenseStage.EXAMPLES for step in steps):
-        return by_example
-    return by_client
+    in_examples = any(step.stage is DefenseStage.EXAMPLES for step in steps)
+    reason = _no_example_mechanism(steps) if in_examples else by_client
+    if reason or not in_examples:
+        return NoGuarantee(reason or _why_not(steps, defense))
+    last = next(step for step in reversed(steps) if step.stage is DefenseStage.EXAMPLES)
+    if isinstance(last, Noise):
+        z = NOT_BOUNDED if last.multiplier is None else last.multiplier(examples, layers)
+    else:
+        z = _noise_on_gradient(steps, last, examples, gradient) or _why_not(steps, defense)
+    return NoGuarantee(z) if isinstance(z, str) else Mechanism(z, Unit.EXAMPLE)
 
 
-def _client_mechanism(steps: Sequence[DefenseStep], defense: Defense) -> Mechanism | NoGuarantee:
-    """The strongest clip + noise of the update stage after which nothing looks at the data."""
-    best: Mechanism | NoGuarantee = NoGuarantee(_why_not(steps, defense))
-    bound: float | None = None
+def _client_mechanism(steps: Sequence[DefenseStep]) -> Mechanism | str:
+    """The strongest clip + noise of the update stage after which nothing looks at the data, or why it does not count;
+    empty where there is none."""
+    best: Mechanism | str = ""
+    bound = math.inf
     for step in (step for step in steps if step.stage is DefenseStage.UPDATE):
         if step.looks and isinstance(best, Mechanism):  # a mask tells of the batch what the noise has hidden
-            best = NoGuarantee(f"{step.by} looks at the batch after the noise")
+            best = f"{step.by} looks at the batch after the noise"
         if isinstance(step, Scale):
-            bound = step.bound if math.isfinite(step.bound) else None
+            bound = step.bound
         elif isinstance(step, Noise):
-            z = step.sigma / bound if bound is not None and step.gaussian and step.sigma is not None else None
-            bound = None
-            if z is not None and not (isinstance(best, Mechanism) and best.noise_multiplier >= z):
+            z = step.sigma / bound if step.gaussian and step.sigma is not None else 0.0
+            bound = math.inf
+            if z > 0 and not (isinstance(best, Mechanism) and best.noise_multiplier >= z):
                 best = Mechanism(z, Unit.CLIENT)
         elif not isinstance(step, EntryMask) or step.lengthens:  # zeroing does not lengthen the update
-            bound = None
+            bound = math.inf
     return best
 
 
-def _example_mechanism(
-    steps: Sequence[DefenseStep], defense: Defense, examples: int | None, layers: int | None, gradient: bool
-) -> Mechanism | NoGuarantee:
-    mixing = [
-        step for step in steps if step.stage is DefenseStage.BATCH and not (isinstance(step, Mix) and not step.several)
-    ]
-    if mixing:
-        return NoGuarantee(f"{mixing[0].by} changes the batch, so that one example may reach many gradients")
+def _no_example_mechanism(steps: Sequence[DefenseStep]) -> str:
+    """Why noise on clipped example gradients, if there is any, hides no example; empty where it may."""
+    for step in steps:
+        if step.stage is DefenseStage.BATCH and not (isinstance(step, Mix) and not step.several):
+            return f"{step.by} changes the batch, so that one example may reach many gradients"
     stage = [step for step in steps if step.stage is DefenseStage.EXAMPLES]
-    unknown = [step for step in stage if not isinstance(step, PerExampleScale | Noise)]
-    if unknown:
-        return NoGuarantee(f"{unknown[0].by} changes example gradients in a way that is not known to be bounded")
-    noisy = [i for i, step in enumerate(stage) if isinstance(step, Noise)]
-    if noisy and noisy[0] != len(stage) - 1:
-        return NoGuarantee(f"{stage[-1].by} changes single gradients after the noise, which is in their mean only")
-    again = [step for step in steps if step.looks]
-    if again:
-        return NoGuarantee(f"{again[0].by} looks at the batch after the noise")
-    if not noisy:
-        return _noise_on_gradient(steps, stage, defense, examples, gradient)
-    last = stage[-1]
-    assert isinstance(last, Noise)
-    z = NOT_BOUNDED if last.multiplier is None else last.multiplier(examples, layers)
-    return NoGuarantee(z) if isinstance(z, str) else Mechanism(z, Unit.EXAMPLE)
+    for step in stage:
+        if not isinstance(step, PerExampleScale | Noise):
+            return f"{step.by} changes example gradients in a way that is not known to be bounded"
+    if any(isinstance(step, Noise) for step in stage[:-1]):
+        return f"{stage[-1].by} changes single gradients after the noise, which is in their mean only"
+    return next((f"{step.by} looks at the batch after the noise" for step in steps if step.looks), "")
 
 
 NOT_BOUNDED = "the noise on example gradients is not stated in units of what bounds them"
 
 
 def _noise_on_gradient(
-    steps: Sequence[DefenseStep], stage: Sequence[DefenseStep], defense: Defense, examples: int | None, gradient: bool
-) -> Mechanism | NoGuarantee:
-    """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it."""
+    steps: Sequence[DefenseStep], clip: DefenseStep, examples: int | None, gradient: bool
+) -> float | str:
+    """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it. Empty
+    where there is no such noise."""
     first = next((step for step in steps if step.stage is DefenseStage.UPDATE), None)
-    if not stage or not isinstance(first, Noise) or not first.gaussian or first.sigma is None:
-        return NoGuarantee(_why_not(steps, defense))
-    last = stage[-1]
-    assert isinstance(last, PerExampleScale)
-    if last.by_layer:
-        return NoGuarantee("each layer is clipped by itself, so the bound of the whole depends on their number")
-    if not math.isfinite(last.bound):
-        return NoGuarantee(_why_not(steps, defense))
+    if not isinstance(first, Noise) or not first.gaussian or first.sigma is None:
+        return ""
+    assert isinstance(clip, PerExampleScale)
+    if clip.by_layer:
+        return "each layer is clipped by itself, so the bound of the whole depends on their number"
+    if not math.isfinite(clip.bound):
+        return ""
     if not gradient:
-        return NoGuarantee(
+        return (
             "noise on a delta of steps with clipped gradients: one example moves the later steps by more than its own "
             "gradient (dp-sgd adds noise in every step)"
         )
     if examples is None:
-        return NoGuarantee(
+        return (
             "noise on the mean of n clipped gradients: its ε depends on n, not given (dp-sgd scales the noise with n)"
         )
-    return Mechanism(first.sigma * examples / last.bound, Unit.EXAMPLE)
+    return first.sigma * examples / clip.bound
 
 
 def _why_not(steps: Sequence[DefenseStep], defense: Defense) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw
 from leakgauge.defenses import (
+    QSGD,
     Clip,
     ClipExamples,
     Compose,
@@ -18,18 +19,17 @@ from leakgauge.defenses import (
     Prune,
     Quantise,
     RandomK,
+    Sign,
     Soteria,
     TopK,
     laplace,
     noise,
-    qsgd,
-    sign,
 )
 from leakgauge.defenses.clip import ClientDP
-from leakgauge.defenses.dp_sgd import DPSGD, ClipLayers, fed_cdp
+from leakgauge.defenses.dp_sgd import DPSGD, ClipLayers, FedCDP
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.precode import Precode
-from leakgauge.defenses.transform import transform
+from leakgauge.defenses.transform import Transform
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
@@ -144,8 +144,8 @@ DEFENSES: tuple[DefenseCase, ...] = (
     DefenseCase(Soteria(prune=30.0)),
     DefenseCase(DPSGD(noise_multiplier=1.0, norm=0.5), deterministic=False),
     DefenseCase(ClipLayers(norm=0.1)),
-    DefenseCase(fed_cdp(noise_multiplier=0.1, norm=0.5), deterministic=False),
-    DefenseCase(fed_cdp(snr=0.0, norm=0.1, after_averaging=True), deterministic=False),
+    DefenseCase(FedCDP(noise_multiplier=0.1, norm=0.5), deterministic=False),
+    DefenseCase(FedCDP(snr=0.0, norm=0.1, after_averaging=True), deterministic=False),
     DefenseCase(ClientDP(noise_multiplier=0.1, norm=0.2), deterministic=False),
     DefenseCase(Compose((DPSGD(noise_multiplier=0.5, norm=0.5), TopK(keep=0.2))), deterministic=False),
     DefenseCase(Compose((Soteria(prune=50.0), TopK(keep=0.2)))),
@@ -154,18 +154,18 @@ DEFENSES: tuple[DefenseCase, ...] = (
     DefenseCase(MixUp(alpha=0.4, per_example=True), deterministic=False),
     DefenseCase(InstaHide(k=2, centre=SPEC.mean), deterministic=False),
     DefenseCase(Compose((MixUp(), Precode(size=6), noise(relative=0.1), TopK(keep=0.2))), deterministic=False),
-    DefenseCase(transform(shift=2), deterministic=False),
+    DefenseCase(Transform(shift=2), deterministic=False),
     DefenseCase(Quantise(levels=3)),
-    DefenseCase(qsgd(levels=3), deterministic=False),
-    DefenseCase(qsgd(levels=7, norm=2.0), deterministic=False),
-    DefenseCase(sign()),
-    DefenseCase(sign(scaled=True, zero_is_positive=True)),
+    DefenseCase(QSGD(levels=3), deterministic=False),
+    DefenseCase(QSGD(levels=7, norm=2.0), deterministic=False),
+    DefenseCase(Sign()),
+    DefenseCase(Sign(scaled=True, zero_is_positive=True)),
     DefenseCase(RandomK(keep=0.2), deterministic=False, shown=True),
     DefenseCase(RandomK(keep=0.2, unbiased=True), deterministic=False, shown=True),
     DefenseCase(Prune(rate=0.9)),
     DefenseCase(laplace(sigma=0.01), deterministic=False),
     DefenseCase(laplace(tensor_std=0.1), deterministic=False),
     DefenseCase(Compose((TopK(keep=0.2), Quantise(levels=3)))),
-    DefenseCase(Compose((RandomK(keep=0.5), qsgd(levels=3))), deterministic=False),
+    DefenseCase(Compose((RandomK(keep=0.5), QSGD(levels=3))), deterministic=False),
     DefenseCase(Compose((Prune(rate=0.5), noise(sigma=0.01))), deterministic=False),
 )

@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import Parquet
-from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, TopK, noise, transform
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, TopK, Transform, noise
 from leakgauge.draws import Draws
 from leakgauge.models import vgg
 from leakgauge.observation import Knowledge, Observation
@@ -52,7 +52,7 @@ SETTINGS = (
     Setting("each example clipped to 1, noise 1e-2", defense=Compose((ClipExamples(norm=1.0), noise(sigma=1e-2)))),
     Setting("top 20 %", defense=TopK(keep=0.2)),
     Setting("top 5 %", defense=TopK(keep=0.05)),
-    Setting("a transformation", defense=transform()),
+    Setting("a transformation", defense=Transform()),
     Setting("1 local step, lr 0.01", client=FedAvg(epochs=1, lr=0.01)),
     Setting("2 local steps, lr 0.01", client=FedAvg(epochs=2, lr=0.01)),
     Setting("5 local steps, lr 0.01", client=FedAvg(epochs=5, lr=0.01)),

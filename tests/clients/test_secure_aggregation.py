@@ -20,7 +20,6 @@ from leakgauge.defenses import (
     NoDefense,
     Soteria,
     TopK,
-    fed_cdp,
     noise,
 )
 from leakgauge.draws import Draws
@@ -131,7 +130,7 @@ def test_a_mask_fitted_to_each_clients_data_is_refused(defense: Defense) -> None
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("defense", [noise(relative=0.5), fed_cdp(snr=3.0), noise(tensor_std=0.5)], ids=repr)
+@pytest.mark.parametrize("defense", [noise(relative=0.5), FedCDP(snr=3.0), noise(tensor_std=0.5)], ids=repr)
 @pytest.mark.parametrize("cohort", [1, 3, 6])
 def test_noise_that_follows_each_clients_update_is_not_averaged_out_twice(defense: Defense, cohort: int) -> None:
     """The mean of updates at right angles is smaller by the same root as the mean of their noises: it came out at .56

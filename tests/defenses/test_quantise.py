@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakgauge.defenses import Compose, PNorm, Quantise, TopK, qsgd, view_of
+from leakgauge.defenses import QSGD, Compose, Quantise, TopK, view_of
 from leakgauge.defenses.quantise import OUTSIDE
 from leakgauge.errors import InputError
 from leakgauge.tensors import Tensors
@@ -24,7 +24,7 @@ def update(tensors: Tensors) -> Update:
 
 
 @pytest.mark.parametrize("levels", [1, 3, 7])
-@pytest.mark.parametrize("make", [lambda s: Quantise(levels=s), lambda s: qsgd(levels=s)], ids=["quantise", "qsgd"])
+@pytest.mark.parametrize("make", [lambda s: Quantise(levels=s), lambda s: QSGD(levels=s)], ids=["quantise", "qsgd"])
 def test_a_tensor_takes_at_most_two_s_plus_one_values_zero_and_both_ends_among_them(make, levels: int) -> None:
     t = torch.linspace(-2, 2, 4001)
     values = sent_by(make(levels), t).unique()
@@ -50,22 +50,22 @@ def test_no_entry_moves_by_more_than_half_a_step_and_the_nearest_value_is_taken(
 def test_qsgd_is_unbiased(norm: float | None) -> None:
     """1000 draws of 5 entries. Hoeffding: a mean is off by more than Δ·√(ln(2·5/1e-9)/2n) = .11 Δ with p < 1e-9."""
     t, draws = torch.tensor([0.9, -0.33, 0.15, 0.0, -1.0], dtype=torch.float64), 1000
-    defense = qsgd(levels=2, norm=norm)
+    defense = QSGD(levels=2, norm=norm)
     g = torch.Generator().manual_seed(0)
     mean = torch.stack([defense.on_update({"w": t}, g)["w"] for _ in range(draws)]).mean(0)
-    step = float(defense.norm(t)) / 2
+    step = float(defense.length(t)) / 2
     assert float((mean - t).abs().max()) < step * math.sqrt(math.log(10 / 1e-9) / (2 * draws))
 
 
 def test_qsgd_rounds_to_a_neighbour_of_the_grid_of_its_norm() -> None:
     t = torch.randn(500, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     step = float(t.norm()) / 5
-    codes = sent_by(qsgd(levels=5, norm=2.0), t) / step
+    codes = sent_by(QSGD(levels=5, norm=2.0), t) / step
     assert torch.allclose(codes, codes.round(), atol=1e-9)
     assert float((codes - t / step).abs().max()) < 1
 
 
-@pytest.mark.parametrize("defense", [Quantise(), qsgd(), qsgd(norm=2.0)], ids=repr)
+@pytest.mark.parametrize("defense", [Quantise(), QSGD(), QSGD(norm=2.0)], ids=repr)
 def test_edges(defense: Quantise) -> None:
     nan = float("nan")
     assert sent_by(defense, torch.zeros(4)).equal(torch.zeros(4))
@@ -78,7 +78,7 @@ def test_edges(defense: Quantise) -> None:
         assert bool(torch.isfinite(stated({"w": torch.zeros_like(tensors["w"])})))
 
 
-@pytest.mark.parametrize("make", [lambda: Quantise(levels=0), lambda: qsgd(levels=0), lambda: Quantise(levels=-1)])
+@pytest.mark.parametrize("make", [lambda: Quantise(levels=0), lambda: QSGD(levels=0), lambda: Quantise(levels=-1)])
 def test_no_levels_is_refused_by_name(make) -> None:
     with pytest.raises(InputError, match=r"^levels: "):
         make()
@@ -86,7 +86,7 @@ def test_no_levels_is_refused_by_name(make) -> None:
 
 def test_a_norm_below_one_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"^norm: "):
-        qsgd(norm=0.5)
+        QSGD(norm=0.5)
 
 
 def test_the_view_of_a_quantiser_rounds_forwards_and_passes_gradients_through() -> None:
@@ -112,10 +112,10 @@ def test_the_likelihood_of_stochastic_rounding_is_the_probability_of_what_was_se
     """Against frequencies: of g = .3 Δ, a share .7 of 40 000 draws is 0. Off by .015 with p < 1e-7 (Hoeffding)."""
     g = torch.full((40_001,), 0.1, dtype=torch.float64)
     g[0] = 1.0
-    sent = sent_by(qsgd(levels=3), g)[1:]
+    sent = sent_by(QSGD(levels=3), g)[1:]
     share = float((sent == 0).double().mean())
     seen = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    stated = view_of(qsgd(levels=3), update({"w": seen}), None).log_likelihood
+    stated = view_of(QSGD(levels=3), update({"w": seen}), None).log_likelihood
     assert stated is not None
     assert math.exp(float(stated({"w": torch.tensor([1.0, 0.1], dtype=torch.float64)}))) == pytest.approx(
         share, abs=0.015
@@ -126,7 +126,7 @@ def test_the_likelihood_of_stochastic_rounding_is_the_probability_of_what_was_se
 def test_the_likelihood_of_stochastic_rounding_against_a_twin_and_finite_differences(norm: float | None) -> None:
     sent = torch.tensor([0.9, -0.3, 0.0, 0.3], dtype=torch.float64)
     raw = torch.tensor([0.85, -0.1, 0.2, 1.5], dtype=torch.float64)
-    stated = view_of(qsgd(levels=3, norm=norm), update({"w": sent}), None).log_likelihood
+    stated = view_of(QSGD(levels=3, norm=norm), update({"w": sent}), None).log_likelihood
     assert stated is not None
     assert float(stated({"w": raw})) == pytest.approx(by_hand(raw.tolist(), sent.tolist(), 0.3))
     assert torch.autograd.gradcheck(lambda t: stated({"w": t}), raw.clone().requires_grad_())
@@ -136,24 +136,24 @@ def test_the_likelihood_of_stochastic_rounding_against_a_twin_and_finite_differe
 def test_the_step_of_a_euclidean_grid_is_read_off_the_wire(levels: int) -> None:
     """Of many levels no entry may be one step long: the smallest was taken for it all the same."""
     t = torch.randn(1000, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    sent = sent_by(qsgd(levels=levels, norm=2.0), t)
-    assert float(PNorm(2.0).step(sent, levels)) == pytest.approx(float(t.norm()) / levels, rel=1e-4)
+    sent = sent_by(QSGD(levels=levels, norm=2.0), t)
+    assert float(QSGD(levels=levels, norm=2.0).step(sent)) == pytest.approx(float(t.norm()) / levels, rel=1e-4)
 
 
 def test_a_tensor_that_the_p_norm_rounded_to_zeros_says_nothing() -> None:
     """It is no proof of a zero gradient, as one tensor of a LeNet was in one draw of five (levels=1)."""
     sent = {"w": torch.tensor([0.5, 0.0, -0.5]), "b": torch.zeros(3)}
-    stated = view_of(qsgd(levels=1, norm=2.0), update(sent), None).log_likelihood
+    stated = view_of(QSGD(levels=1, norm=2.0), update(sent), None).log_likelihood
     assert stated is not None
     raw = {"w": torch.tensor([0.4, 0.1, -0.3]), "b": torch.tensor([1e-3, -2e-3, 0.0], requires_grad=True)}
-    alone = view_of(qsgd(levels=1, norm=2.0), update({"w": sent["w"]}), None).log_likelihood
+    alone = view_of(QSGD(levels=1, norm=2.0), update({"w": sent["w"]}), None).log_likelihood
     assert alone is not None
     found = stated(raw)
     assert float(found.detach()) == pytest.approx(float(alone({"w": raw["w"]})))
     (gradient,) = torch.autograd.grad(found, raw["b"])
     assert torch.equal(gradient, torch.zeros(3))
     # The largest entry of a tensor of zeros is zero: there they are certain.
-    certain = view_of(qsgd(levels=1), update(sent), None).log_likelihood
+    certain = view_of(QSGD(levels=1), update(sent), None).log_likelihood
     assert certain is not None
     assert float(certain(raw).detach()) < 1e6 * float(alone({"w": raw["w"]}))
 

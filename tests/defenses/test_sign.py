@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from leakgauge.defenses import Sign, sign, view_of
+from leakgauge.defenses import Sign, view_of
 from leakgauge.defenses.sign import SOFTNESS
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -24,19 +24,19 @@ def update(values: list[float]) -> Update:
 
 
 def test_the_sign_of_zero_is_zero_unless_the_release_is_followed() -> None:
-    assert sent_by(sign(), [3.0, 0.0, -0.1]) == [1, 0, -1]
-    assert sent_by(sign(zero_is_positive=True), [3.0, 0.0, -0.1]) == [1, 1, -1]
+    assert sent_by(Sign(), [3.0, 0.0, -0.1]) == [1, 0, -1]
+    assert sent_by(Sign(zero_is_positive=True), [3.0, 0.0, -0.1]) == [1, 1, -1]
 
 
 def test_scaled_signs_carry_the_mean_magnitude() -> None:
-    assert sent_by(sign(scaled=True), [3.0, 0.0, -1.0, 4.0]) == [2, 0, -2, 2]
-    assert sent_by(sign(scaled=True, zero_is_positive=True), [3.0, 0.0, -1.0, 4.0]) == [2, 2, -2, 2]
+    assert sent_by(Sign(scaled=True), [3.0, 0.0, -1.0, 4.0]) == [2, 0, -2, 2]
+    assert sent_by(Sign(scaled=True, zero_is_positive=True), [3.0, 0.0, -1.0, 4.0]) == [2, 2, -2, 2]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("positive", [False, True])
 def test_edges(scaled: bool, positive: bool) -> None:
-    defense = sign(scaled=scaled, zero_is_positive=positive)
+    defense = Sign(scaled=scaled, zero_is_positive=positive)
     assert sent_by(defense, []) == []
     assert math.isnan(sent_by(defense, [1.0, NAN])[1])
     assert sent_by(defense, [0.0, 0.0]) == [float(positive and not scaled)] * 2
@@ -45,7 +45,7 @@ def test_edges(scaled: bool, positive: bool) -> None:
 
 def test_the_likelihood_against_a_twin_and_finite_differences() -> None:
     seen, raw = [1.0, -1.0, 0.0, 1.0], [0.2, 0.05, -0.1, 0.4]
-    stated = view_of(sign(), update(seen), None).log_likelihood
+    stated = view_of(Sign(), update(seen), None).log_likelihood
     assert stated is not None
     tau = SOFTNESS * math.sqrt(sum(g * g for g in raw) / 4)
 
@@ -60,14 +60,14 @@ def test_the_likelihood_against_a_twin_and_finite_differences() -> None:
 
 
 def test_the_likelihood_does_not_ask_for_a_length_that_was_not_sent() -> None:
-    stated = view_of(sign(), update([1.0, -1.0, 1.0]), None).log_likelihood
+    stated = view_of(Sign(), update([1.0, -1.0, 1.0]), None).log_likelihood
     assert stated is not None
     raw = torch.tensor([0.3, 0.1, -0.2], dtype=torch.float64)
     assert float(stated({"w": raw})) == pytest.approx(float(stated({"w": 1000 * raw})))
 
 
 def test_right_signs_are_likelier_than_wrong_ones() -> None:
-    stated = view_of(sign(), update([1.0, -1.0]), None).log_likelihood
+    stated = view_of(Sign(), update([1.0, -1.0]), None).log_likelihood
     assert stated is not None
     right, wrong = (float(stated({"w": torch.tensor(v)})) for v in ([0.3, -0.3], [-0.3, 0.3]))
     assert right > wrong

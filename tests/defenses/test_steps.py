@@ -16,6 +16,7 @@ from leakgauge.defenses import (
     ClipLayers,
     Compose,
     Defense,
+    FedCDP,
     InstaHide,
     MixUp,
     NoDefense,
@@ -24,7 +25,6 @@ from leakgauge.defenses import (
     RandomK,
     Sign,
     TopK,
-    fed_cdp,
     kept_factor,
     laplace,
     mixes_examples,
@@ -148,7 +148,7 @@ def test_folds() -> None:
     assert only_scales(None)
     assert not only_scales(Compose((Clip(norm=1.0), TopK(keep=0.5))))
     assert not only_scales(Own())
-    assert shortens(fed_cdp(noise_multiplier=1.0))
+    assert shortens(FedCDP(noise_multiplier=1.0))
     assert not shortens(TopK(keep=0.5))
     assert mixes_examples(InstaHide())
     assert not mixes_examples(Clip(norm=1.0))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from leakgauge.defenses import (
+    QSGD,
     Clip,
     Compose,
     Defense,
@@ -13,12 +14,11 @@ from leakgauge.defenses import (
     Prune,
     Quantise,
     RandomK,
+    Sign,
     Soteria,
     TopK,
     laplace,
     noise,
-    qsgd,
-    sign,
 )
 from leakgauge.defenses.wire import wire_bytes
 
@@ -43,13 +43,13 @@ FULL = {"w": torch.ones(1000), "b": torch.ones(10)}
         (TopK(keep=1.0), 4040),
         # 7 values in 3 bits and a float: 3032 and 62 bits.
         (Quantise(levels=3), 379 + 8),
-        (qsgd(levels=1), 254 + 7),
+        (QSGD(levels=1), 254 + 7),
         # One bit each: 125 and 2 bytes; scaled: 4 bytes more a tensor.
-        (sign(), 125 + 2),
-        (sign(scaled=True), 129 + 6),
+        (Sign(), 125 + 2),
+        (Sign(scaled=True), 129 + 6),
         # w: 50 · (3 + 10) + 32 = 682 bits; b: 3 + 4 + 32 = 39 bits.
         (Compose((TopK(keep=0.05), Quantise(levels=3))), 86 + 5),
-        (Compose((RandomK(keep=0.05, shared_seed=True), sign())), 7 + 1),
+        (Compose((RandomK(keep=0.05, shared_seed=True), Sign())), 7 + 1),
         (Compose((noise(sigma=1.0), TopK(keep=0.05))), 263 + 5),
         # Noise fills the zeros again.
         (Compose((TopK(keep=0.05), Quantise(levels=3), noise(sigma=1.0))), 4040),
@@ -68,8 +68,8 @@ def test_pruning_counts_what_is_left() -> None:
 
 def test_a_zero_costs_a_third_symbol_of_a_sign() -> None:
     tensors = {"w": torch.zeros(1000).index_fill(0, torch.arange(20), 1.0)}
-    assert wire_bytes(sign(), tensors) == 199  # 1000 · log2 3 = 1584.96 bits
-    assert wire_bytes(sign(zero_is_positive=True), tensors) == 125
+    assert wire_bytes(Sign(), tensors) == 199  # 1000 · log2 3 = 1584.96 bits
+    assert wire_bytes(Sign(zero_is_positive=True), tensors) == 125
 
 
 def test_the_element_size_counts() -> None:
@@ -79,6 +79,6 @@ def test_the_element_size_counts() -> None:
 
 def test_edges() -> None:
     empty = {"w": torch.zeros(0)}
-    for defense in (NoDefense(), TopK(keep=0.1), RandomK(keep=0.1), Prune(rate=0.5), Quantise(), sign(scaled=True)):
+    for defense in (NoDefense(), TopK(keep=0.1), RandomK(keep=0.1), Prune(rate=0.5), Quantise(), Sign(scaled=True)):
         assert wire_bytes(defense, empty) == 0
     assert wire_bytes(TopK(keep=0.1), {"w": torch.ones(1)}) == 4

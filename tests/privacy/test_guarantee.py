@@ -17,13 +17,13 @@ from leakgauge.defenses import (
     ClipLayers,
     Compose,
     Defense,
+    FedCDP,
     GaussianNoise,
     NoDefense,
     Soteria,
     TopK,
-    fed_cdp,
+    Transform,
     noise,
-    transform,
 )
 from leakgauge.defenses.noise import laplace
 from leakgauge.errors import InputError
@@ -83,7 +83,7 @@ def both(*parts: Defense) -> Compose:
         (both(DP, TopK(keep=0.1)), 1.3, Unit.EXAMPLE),
         (both(TopK(keep=0.1), DP), 1.3, Unit.EXAMPLE),  # dp-sgd is in the earlier stage wherever it is written
         (both(ClipExamples(norm=0.1), DP), 1.3, Unit.EXAMPLE),
-        (both(transform(), DP, Clip(norm=1.0)), 1.3, Unit.EXAMPLE),
+        (both(Transform(), DP, Clip(norm=1.0)), 1.3, Unit.EXAMPLE),
         (both(DP, noise(relative=0.1)), 1.3, Unit.EXAMPLE),
         (CLIENT, 0.8, Unit.CLIENT),
         (both(Soteria(), CLIENT, TopK(keep=0.1)), 0.8, Unit.CLIENT),
@@ -127,8 +127,8 @@ def test_private(defense: Defense, z: float, unit: Unit) -> None:
         (both(Summing(), DP), "not known to be bounded"),
         (both(ClipExamples(norm=1.0), noise(sigma=1.0)), "depends on n"),
         (both(ClipLayers(norm=1.0), noise(sigma=1.0)), "by itself"),
-        (fed_cdp(snr=0.0), "scales its noise with the data"),
-        (fed_cdp(noise_multiplier=1.0), "number of layers"),
+        (FedCDP(snr=0.0), "scales its noise with the data"),
+        (FedCDP(noise_multiplier=1.0), "number of layers"),
     ],
     ids=repr,
 )
@@ -145,7 +145,7 @@ def test_noise_on_a_mean_needs_the_number_of_examples() -> None:
 
 def test_fed_cdp_pays_for_its_layers() -> None:
     # An example moves the sum of clipped gradients by √4·C; noise on it is σC·√9 before averaging, 9·σC after.
-    before, after = (fed_cdp(noise_multiplier=0.6, after_averaging=a) for a in (False, True))
+    before, after = (FedCDP(noise_multiplier=0.6, after_averaging=a) for a in (False, True))
     assert mechanism(before, examples=9, layers=4) == Mechanism(pytest.approx(0.6 * 3 / 2), Unit.EXAMPLE)  # type: ignore[arg-type]
     assert mechanism(after, examples=9, layers=4) == Mechanism(pytest.approx(0.6 * 9 / 2), Unit.EXAMPLE)  # type: ignore[arg-type]
 

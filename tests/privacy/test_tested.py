@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from leakgauge.cli import main
-from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP, GaussianNoise, Multiplier, TopK
+from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP, GaussianNoise, TopK
 from leakgauge.errors import InputError
 from leakgauge.intervals import proportion_upper
 from leakgauge.privacy import Unit
@@ -123,7 +123,7 @@ def test_says_how_much_noise_may_be_missing() -> None:
         (DPSGD(norm=3.0, noise_multiplier=1.5), Unit.EXAMPLE, None, 2),
         (ClientDP(norm=3.0, noise_multiplier=1.5), Unit.CLIENT, None, 1),
         (Compose((Clip(norm=0.1), GaussianNoise(scale=Absolute(0.1)))), Unit.CLIENT, None, 1),
-        (FedCDP(level=Multiplier(0.5), norm=1.0), Unit.EXAMPLE, 8, 2),
+        (FedCDP(noise_multiplier=0.5, norm=1.0), Unit.EXAMPLE, 8, 2),
     ],
     ids=["dp-sgd", "client-dp", "clip + noise", "fed-cdp"],
 )

@@ -23,7 +23,6 @@ from leakgauge.defenses import (
     FedCDP,
     GaussianNoise,
     LaplaceNoise,
-    Multiplier,
     NoDefense,
     Prune,
     Quantise,
@@ -118,7 +117,7 @@ KNOWN: dict[str, Defense] = {
     "qsgd": QSGD(levels=32767),
     "dp-sgd": DPSGD(noise_multiplier=1e-6, norm=0.1),
     "client-dp": ClientDP(noise_multiplier=1e-6, norm=0.1),
-    "fed-cdp": FedCDP(level=Multiplier(1e-6), norm=0.1),
+    "fed-cdp": FedCDP(noise_multiplier=1e-6, norm=0.1),
     "own half": Half(),
     "top-k, clip": both(TopK(keep=1.0), Clip(norm=0.1)),
 }

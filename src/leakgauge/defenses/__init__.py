@@ -13,7 +13,7 @@ from leakgauge.defenses.defense import (
     steps_of,
     view_of,
 )
-from leakgauge.defenses.dp_sgd import DPSGD, AtSNR, ClipLayers, FedCDP, Multiplier, fed_cdp, layers_of
+from leakgauge.defenses.dp_sgd import DPSGD, ClipLayers, FedCDP, layers_of
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.noise import (
     Absolute,
@@ -25,17 +25,16 @@ from leakgauge.defenses.noise import (
     noise,
 )
 from leakgauge.defenses.precode import Precode
-from leakgauge.defenses.quantise import QSGD, MaxNorm, PNorm, Quantise, qsgd
-from leakgauge.defenses.sign import Sign, sign
+from leakgauge.defenses.quantise import QSGD, Quantise
+from leakgauge.defenses.sign import Sign
 from leakgauge.defenses.soteria import Soteria
 from leakgauge.defenses.sparsify import Prune, RandomK, TopK
-from leakgauge.defenses.transform import Transform, transform
+from leakgauge.defenses.transform import Transform
 
 __all__ = [
     "DPSGD",
     "QSGD",
     "Absolute",
-    "AtSNR",
     "AttackerView",
     "ClientDP",
     "Clip",
@@ -47,11 +46,8 @@ __all__ = [
     "GaussianNoise",
     "InstaHide",
     "LaplaceNoise",
-    "MaxNorm",
     "MixUp",
-    "Multiplier",
     "NoDefense",
-    "PNorm",
     "Precode",
     "Prune",
     "Quantise",
@@ -62,7 +58,6 @@ __all__ = [
     "Soteria",
     "TopK",
     "Transform",
-    "fed_cdp",
     "kept_factor",
     "laplace",
     "layers_of",
@@ -70,10 +65,7 @@ __all__ = [
     "noise",
     "only_scales",
     "parts_of",
-    "qsgd",
     "shortens",
-    "sign",
     "steps_of",
-    "transform",
     "view_of",
 ]

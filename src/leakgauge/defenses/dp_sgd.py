@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from leakgauge.defenses.clip import ClipExamples, require_bound, require_multipl
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.noise import normal_like
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 
@@ -78,70 +77,7 @@ def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
     return layers
 
 
-@runtime_checkable
-class NoiseLevel(Protocol):
-    """How strong the noise is."""
-
-    def of(self, rows: Tensors, norm: float) -> Tensor:
-        """Standard deviation on each row of clipped gradients ``(m, *shape)``, one number a row."""
-        ...
-
-    def seen(self, sent: Tensors, norm: float) -> Tensor:
-        """That on their mean, from the noisy mean of a batch, where it follows the data."""
-        ...
-
-
-@dataclass(frozen=True)
-class Multiplier:
-    """σ·C whatever the gradient, as the papers have it."""
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.sigma < math.inf,
-            "noise_multiplier",
-            f"is {self.sigma}",
-            "give a positive number: without noise it only clips",
-        )
-
-    def of(self, rows: Tensors, norm: float) -> Tensor:
-        first = next(iter(rows.values()))
-        return first.new_full((first.shape[0],), self.sigma * norm)
-
-    def seen(self, sent: Tensors, norm: float) -> Tensor:
-        return next(iter(sent.values())).new_tensor(self.sigma * norm)
-
-
-@dataclass(frozen=True)
-class AtSNR:
-    """As strong as gives `snr` dB on each clipped gradient: 10·log₁₀(‖g‖² / (D·σ²)) over all its D entries.
-
-    ROG (2024, Section 5.2) names the ratio without saying whether it is meant by layer, by example or over all.
-    It depends on the data, so it guarantees nothing; it is for measuring at the level that a paper states.
-    """
-
-    snr: float
-
-    def __post_init__(self) -> None:
-        require(abs(self.snr) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
-
-    @property
-    def ratio(self) -> float:
-        """‖noise‖ / ‖clipped gradient‖."""
-        return float(10 ** (-self.snr / 20))
-
-    def of(self, rows: Tensors, norm: float) -> Tensor:
-        del norm
-        power = squared_rows(map_tensors(torch.Tensor.detach, rows))
-        return self.ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
-
-    def seen(self, sent: Tensors, norm: float) -> Tensor:
-        """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too
-        large, by up to √n."""
-        return (squared_norm(sent) / max(entries(sent), 1) / (1 + self.ratio**-2)).sqrt()
-
-
+@DEFENSES.register("fed-cdp", needs="a model whose examples do not mix (no BatchNorm in train mode)")
 @dataclass(frozen=True, kw_only=True)
 class FedCDP(Defense):
     """ḡᵢₗ = gᵢₗ·min(1, C/‖gᵢₗ‖) for example i and layer l (weight and bias together), plus noise N(0, σ²C²).
@@ -153,17 +89,28 @@ class FedCDP(Defense):
     C·√layers, not C: see `leakgauge.privacy.guarantee`.
 
     Attributes:
-        level: σ.
+        noise_multiplier: σ; this or `snr`.
+        snr: σ such that 10·log₁₀(‖g‖² / (D·σ²C²)) is so many dB on each clipped gradient g, over all its D entries. ROG
+            (2024, Section 5.2) names the ratio without saying whether it is meant by layer, by example or over all. It
+            depends on the data, so it guarantees nothing; it is for measuring at the level that a paper states.
         norm: C, of each layer.
         after_averaging: one draw N(0, σ²C²) on the mean instead.
     """
 
-    level: NoiseLevel
+    noise_multiplier: float | None = None
+    snr: float | None = None
     norm: float = 4.0
     after_averaging: bool = False
 
     def __post_init__(self) -> None:
         require_bound(self.norm)
+        given = "none" if self.snr is None else "both"
+        one = (self.noise_multiplier is None) != (self.snr is None)
+        require(one, "level", f"{given} of noise_multiplier and snr are given", "give exactly one of them")
+        if self.noise_multiplier is not None:
+            z, hint = self.noise_multiplier, "give a positive number: without noise it only clips"
+            require(0 < z < math.inf, "noise_multiplier", f"is {z}", hint)
+        require(abs(self.snr or 0.0) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
 
     @property
     def acts_on_examples(self) -> bool:
@@ -172,7 +119,7 @@ class FedCDP(Defense):
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         clipped = self.without_noise().on_example_gradients(per_example, generator)
         rows = map_tensors(lambda g: g.mean(0, keepdim=True), clipped) if self.after_averaging else clipped
-        sigma = self.level.of(rows, self.norm)
+        sigma = self._deviations(rows)
         on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
         return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
 
@@ -180,14 +127,14 @@ class FedCDP(Defense):
         noise = Noise(
             stage=DefenseStage.EXAMPLES,
             on_mean=self.noise_on_mean,
-            seen=None if isinstance(self.level, Multiplier) else lambda t: float(self.level.seen(t, self.norm)),
+            seen=None if self.snr is None else self._seen,
             multiplier=self._multiplier,
         )
         return PerExampleScale(bound=self.norm, by_layer=True, blind=False), noise
 
     def _multiplier(self, examples: int | None, layers: int | None) -> float | str:
         """An example moves the sum by C·√layers; noise on the sum is σC·√n (each example) or σC·n (on the mean)."""
-        if type(self.level) is not Multiplier:
+        if self.noise_multiplier is None:
             return "fed-cdp at a signal-to-noise ratio scales its noise with the data"
         if examples is None or layers is None:
             return (
@@ -195,17 +142,35 @@ class FedCDP(Defense):
                 "not given"
             )
         sums = examples if self.after_averaging else math.sqrt(examples)
-        return self.level.sigma * sums / math.sqrt(layers)
+        return self.noise_multiplier * sums / math.sqrt(layers)
 
     def noise_on_mean(self, examples: int | None) -> float | None:
         """Standard deviation on the mean gradient of one step; `None` where it depends on the data, or on the number
         of examples and that is not known."""
-        if not isinstance(self.level, Multiplier):
+        if self.noise_multiplier is None:
             return None
-        sigma = self.level.sigma * self.norm
+        sigma = self.noise_multiplier * self.norm
         if self.after_averaging:
             return sigma
         return None if examples is None else sigma / math.sqrt(max(examples, 1))
+
+    @property
+    def _ratio(self) -> float:
+        """‖noise‖ / ‖clipped gradient‖."""
+        return float(10 ** (-(self.snr or 0.0) / 20))
+
+    def _deviations(self, rows: Tensors) -> Tensor:
+        """On each row of clipped gradients ``(m, *shape)``."""
+        if self.noise_multiplier is not None:
+            first = next(iter(rows.values()))
+            return first.new_full((first.shape[0],), self.noise_multiplier * self.norm)
+        power = squared_rows(map_tensors(torch.Tensor.detach, rows))
+        return self._ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
+
+    def _seen(self, sent: Tensors) -> float:
+        """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too
+        large, by up to √n."""
+        return float((squared_norm(sent) / max(entries(sent), 1) / (1 + self._ratio**-2)).sqrt())
 
     def without_noise(self) -> Defense:
         return ClipLayers(norm=self.norm)
@@ -233,19 +198,3 @@ class ClipLayers(Defense):
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (PerExampleScale(bound=self.norm, by_layer=True, blind=False),)
-
-
-@DEFENSES.register("fed-cdp", needs="a model whose examples do not mix (no BatchNorm in train mode)")
-def fed_cdp(
-    *,
-    noise_multiplier: float | None = None,
-    snr: float | None = None,
-    norm: float = 4.0,
-    after_averaging: bool = False,
-) -> FedCDP:
-    """Clips each layer of each example's gradient and adds noise: one of noise_multiplier (σ) and snr (dB)."""
-    if (noise_multiplier is None) == (snr is None):
-        given = "none" if snr is None else "both"
-        raise InputError("level", f"{given} of noise_multiplier and snr are given", "give exactly one of them")
-    level: NoiseLevel = Multiplier(noise_multiplier) if noise_multiplier is not None else AtSNR(float(snr or 0.0))
-    return FedCDP(level=level, norm=norm, after_averaging=after_averaging)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -24,54 +24,6 @@ LOGISTIC = 3**0.5 / torch.pi
 
 OUTSIDE = 0.05
 """Probability of a rounding below which its log-likelihood continues as a line, in `stochastic_log_likelihood`."""
-
-
-@runtime_checkable
-class TensorNorm(Protocol):
-    """The length that a tensor's entries are measured in: tensor → scalar, no smaller than its largest entry."""
-
-    def __call__(self, t: Tensor) -> Tensor: ...
-
-    def step(self, sent: Tensor, levels: int) -> Tensor:
-        """The distance of two values of the grid, read off the tensor as sent; infinite where that does not say."""
-        ...
-
-
-@dataclass(frozen=True)
-class MaxNorm:
-    """max|g|, as in TernGrad and the ROG release. The largest entry is sent as it is."""
-
-    def __call__(self, t: Tensor) -> Tensor:
-        return largest(t)
-
-    def step(self, sent: Tensor, levels: int) -> Tensor:
-        return largest(sent) / levels
-
-
-@dataclass(frozen=True)
-class PNorm:
-    """(Σ|g|^p)^(1/p); p = 2 in the QSGD paper.
-
-    QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for as many steps as
-    the length of what was sent has it: of many levels that length is the norm, of few the smallest value is one step. A
-    tensor that was rounded to zeros says nothing.
-    """
-
-    p: float
-
-    def __post_init__(self) -> None:
-        require(self.p >= 1, "norm", f"is {self.p}", "give p ≥ 1, or leave it out for the largest entry")
-
-    def __call__(self, t: Tensor) -> Tensor:
-        length: Tensor = torch.linalg.vector_norm(t, self.p)
-        return length
-
-    def step(self, sent: Tensor, levels: int) -> Tensor:
-        if not bool((sent != 0).any()):
-            return sent.new_tensor(torch.inf)
-        least = sent[sent != 0].abs().min()
-        steps: Tensor = (least / self(sent) * levels).round().clamp_min(1)
-        return least / steps
 
 
 def largest(t: Tensor) -> Tensor:
@@ -146,21 +98,28 @@ class Quantise(Defense):
         return torch.stack(terms).sum()
 
 
+@DEFENSES.register("qsgd")
 @dataclass(frozen=True, kw_only=True)
 class QSGD(Defense):
     """Rounds ``|g|·s/norm`` to one of its two neighbouring whole numbers at random; the mean is ``|g|·s/norm``.
 
     Source: Alistarh et al., *QSGD*, NeurIPS 2017, Eq. 4, with a norm of choice; one norm a tensor (their buckets of d
-    entries are not simulated). s is `levels`. A zero or empty tensor stays; a tensor with a not-a-number becomes all
-    not-a-number.
+    entries are not simulated). A zero or empty tensor stays; a tensor with a not-a-number becomes all not-a-number.
 
     Guarantee: unbiased, E[sent] = g; the variance of an entry is at most (norm/2s)². No privacy guarantee.
+
+    Attributes:
+        levels: s; 2s+1 values a tensor.
+        norm: p of (Σ|g|^p)^(1/p), 2 in the paper; `None` for the largest entry, which is then sent as it is, as in
+            TernGrad and the ROG release.
     """
 
     levels: int = 3
-    norm: TensorNorm = field(default_factory=MaxNorm)
+    norm: float | None = None
 
     def __post_init__(self) -> None:
+        fits = self.norm is None or self.norm >= 1
+        require(fits, "norm", f"is {self.norm}", "give p ≥ 1, or leave it out for the largest entry")
         require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
@@ -178,14 +137,32 @@ class QSGD(Defense):
 
         return (EntryGrid(levels=self.levels, drawn=again, density=likely, width=self._widths),)
 
+    def length(self, t: Tensor) -> Tensor:
+        """The norm that entries are measured in, no smaller than the largest of them."""
+        return largest(t) if self.norm is None else cast(Tensor, torch.linalg.vector_norm(t, self.norm))
+
     def _widths(self, sent: Tensors) -> Tensors:
-        return map_tensors(lambda t: self.norm.step(t, self.levels), sent)
+        return map_tensors(self.step, sent)
+
+    def step(self, sent: Tensor) -> Tensor:
+        """The distance of two values of the grid, read off the tensor as sent; infinite where that does not say.
+
+        QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for as many steps
+        as the length of what was sent has it: of many levels that length is the norm, of few the smallest value is one
+        step. A tensor that was rounded to zeros says nothing.
+        """
+        if self.norm is None:
+            return largest(sent) / self.levels
+        if not bool((sent != 0).any()):
+            return sent.new_tensor(torch.inf)
+        least = sent[sent != 0].abs().min()
+        return least / (least / self.length(sent) * self.levels).round().clamp_min(1)
 
     def _round(self, t: Tensor, u: Tensor) -> Tensor:
         def code(x: Tensor) -> Tensor:
             return x.floor() + (u.to(x) < x - x.floor())
 
-        return _rounded(t, self.norm(t), self.levels, code)
+        return _rounded(t, self.length(t), self.levels, code)
 
 
 def _uniform(tensors: Tensors, generator: torch.Generator) -> Tensors:
@@ -207,9 +184,3 @@ def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Ten
         inside = p.clamp_min(OUTSIDE).log()
         terms.append((inside + (p - OUTSIDE).clamp_max(0) / OUTSIDE).sum())
     return torch.stack(terms).sum()
-
-
-@DEFENSES.register("qsgd")
-def qsgd(*, levels: int = 3, norm: float | None = None) -> QSGD:
-    """Stochastic rounding to 2·levels+1 values a tensor, unbiased; norm: by default the largest entry, 2 as in QSGD."""
-    return QSGD(levels=levels, norm=MaxNorm() if norm is None else PNorm(norm))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,32 +18,10 @@ SOFTNESS = 0.1
 """Temperature of the logistic likelihood of a sign, in root mean squares of the simulated tensor."""
 
 
-@runtime_checkable
-class SignScale(Protocol):
-    """What the signs of a tensor are multiplied by: tensor → scalar."""
-
-    def __call__(self, t: Tensor) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class UnitMagnitude:
-    """1, as in signSGD. Nothing of the length is sent."""
-
-    def __call__(self, t: Tensor) -> Tensor:
-        return t.new_ones(())
-
-
-@dataclass(frozen=True)
-class MeanMagnitude:
-    """mean|g| of the tensor, 0 of an empty one: the scaled sign of EF-signSGD."""
-
-    def __call__(self, t: Tensor) -> Tensor:
-        return t.abs().mean() if t.numel() else t.new_zeros(())
-
-
+@DEFENSES.register("sign")
 @dataclass(frozen=True, kw_only=True)
 class Sign(Defense):
-    """Sends sign(g), times a scale a tensor.
+    """Sends sign(g), or `scaled`: times the mean magnitude of each tensor.
 
     Sources: Bernstein et al., *signSGD*, ICML 2018, and Eq. 5 of ROG: sign(0) = 0. Where `zero_is_positive`, zeros
     are sent as +1, as a compressor that the ROG release holds, and does not use, has it. About half of the entries of
@@ -53,15 +30,19 @@ class Sign(Defense):
     tensor becomes it); an empty tensor stays.
 
     No guarantee: a sign is a bit an entry, and there are far more entries than pixels.
+
+    Attributes:
+        scaled: times the mean magnitude of each tensor; else nothing of the length is sent.
+        zero_is_positive: whether zeros are sent as +1.
     """
 
-    scale: SignScale = field(default_factory=UnitMagnitude)
+    scaled: bool = False
     zero_is_positive: bool = False
 
     def _sent(self, t: Tensor) -> Tensor:
         signs = torch.where(t == 0, torch.ones_like(t), t.sign()) if self.zero_is_positive else t.sign()
-        # torch.sign(NaN) is 0.
-        return torch.where(t.isnan(), t, signs * self.scale(t))
+        scale = t.abs().mean() if self.scaled and t.numel() else 1.0
+        return torch.where(t.isnan(), t, signs * scale)  # torch.sign(NaN) is 0
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(self._sent, tensors)
@@ -71,7 +52,7 @@ class Sign(Defense):
             EntryGrid(
                 how=lambda raw: map_tensors(lambda t: straight_through(self._sent, t), raw),
                 density=_likelihood,
-                numbers=0 if isinstance(self.scale, UnitMagnitude) else 1,
+                numbers=int(self.scaled),
                 zeros=not self.zero_is_positive,
             ),
         )
@@ -90,9 +71,3 @@ def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor, softness: float = 
     z = g / (softness * mean_square.clamp_min(torch.finfo(g.dtype).tiny).sqrt())
     either = (F.softplus(z) + F.softplus(-z)) / 2
     return torch.where(sign == 0, either, F.softplus(-sign * z)).sum()
-
-
-@DEFENSES.register("sign")
-def sign(*, scaled: bool = False, zero_is_positive: bool = False) -> Sign:
-    """The signs of the update, or scaled: times the mean magnitude of each tensor."""
-    return Sign(scale=MeanMagnitude() if scaled else UnitMagnitude(), zero_is_positive=zero_is_positive)

@@ -14,7 +14,7 @@ from leakgauge.attacks.adaptive.counter import Counter
 from leakgauge.attacks.adaptive.rounding import Signs, against_rounding, against_signs
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, TotalVariation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update, raw_update
-from leakgauge.defenses import AttackerView, Compose, Defense, NoDefense, Quantise, Sign, TopK, noise, qsgd, sign
+from leakgauge.defenses import QSGD, AttackerView, Compose, Defense, NoDefense, Quantise, Sign, TopK, noise
 from leakgauge.defenses.steps import EntryMask
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -30,7 +30,7 @@ def seen(defense: Defense, protocol: Protocol = FedSGD(), *, training: bool = Tr
     return Observation(t, client_update(t, protocol, b, Draws(3), defense=defense), known)
 
 
-@pytest.mark.parametrize("defense", [Quantise(), qsgd(), sign()], ids=repr)
+@pytest.mark.parametrize("defense", [Quantise(), QSGD(), Sign()], ids=repr)
 def test_each_has_a_named_counter_that_changes_objective_and_prior_alone(defense: Defense) -> None:
     counter = counter_to(defense)
     assert isinstance(counter, Counter)
@@ -43,7 +43,7 @@ def test_each_has_a_named_counter_that_changes_objective_and_prior_alone(defense
 
 def test_the_length_of_the_update_is_not_needed() -> None:
     delta = FedAvg(epochs=1, lr=0.1)
-    for defense, against, objective in ((Quantise(), against_rounding, Likelihood), (sign(), against_signs, Signs)):
+    for defense, against, objective in ((Quantise(), against_rounding, Likelihood), (Sign(), against_signs, Signs)):
         adapted = against(BASE, defense, seen(defense, delta, training=False)).objective
         assert isinstance(adapted, objective)
         assert adapted.scale_free
@@ -68,7 +68,7 @@ def test_signs_against_a_twin_and_finite_differences() -> None:
 
 
 def test_signs_read_no_length_and_are_least_at_the_truth_among_flips() -> None:
-    observation = seen(sign())
+    observation = seen(Sign())
     raw = raw_update(observation.task, FedSGD(), batch(1), Draws(3), NoDefense())[0]
     sent = observation.update.tensors
     at_truth = float(Signs()(raw, sent, AttackerView()))
@@ -83,7 +83,7 @@ def test_softness_is_positive() -> None:
         Signs(softness=0.0)
 
 
-@pytest.mark.parametrize("defense", [Quantise(levels=1), qsgd(levels=1), sign()], ids=repr)
+@pytest.mark.parametrize("defense", [Quantise(levels=1), QSGD(levels=1), Sign()], ids=repr)
 def test_the_adapted_attack_is_closer_to_the_picture_than_the_naive_one(defense: Defense) -> None:
     """A smooth picture, 8 px, 60 evaluations each, in mean squared error."""
     t, b = task("smooth"), batch(1)
@@ -101,12 +101,12 @@ def test_the_adapted_attack_is_closer_to_the_picture_than_the_naive_one(defense:
 
 
 def test_where_the_objective_would_see_no_likelihood_the_attack_stays() -> None:
-    told = seen(qsgd())
+    told = seen(QSGD())
     two = replace(told.knowledge, local_training=SecureAggregation(cohort=2), labels=None, example_count=2)
     mean = replace(told.update, header=replace(told.update.header, example_count=2))
-    assert against_rounding(BASE, qsgd(), replace(told, knowledge=two, update=mean)) is BASE
+    assert against_rounding(BASE, QSGD(), replace(told, knowledge=two, update=mean)) is BASE
     told = replace(told, knowledge=replace(told.knowledge, draws=Draws(3)))
-    assert against_rounding(BASE, qsgd(), told) is BASE
+    assert against_rounding(BASE, QSGD(), told) is BASE
 
 
 def test_signs_that_were_left_out_at_random_are_not_compared() -> None:

@@ -26,8 +26,8 @@ from leakgauge.defenses import (
     NoDefense,
     Precode,
     TopK,
+    Transform,
     noise,
-    transform,
 )
 from leakgauge.defenses.precode import bottlenecks, moments
 from leakgauge.draws import Draws
@@ -263,7 +263,7 @@ def test_with_known_draws_nothing_is_hidden() -> None:
 def test_every_encoding_has_a_counter_or_a_reason() -> None:
     assert counter_to(PRECODE).name == "sampled-bottleneck"  # type: ignore[union-attr]
     assert counter_to(MixUp()).name == "unmixing"  # type: ignore[union-attr]
-    for defense in (InstaHide(), transform()):
+    for defense in (InstaHide(), Transform()):
         found = counter_to(defense)
         assert isinstance(found, NoneKnown)
         assert len(found.reason) > 40

@@ -31,6 +31,7 @@ from leakgauge.attacks.matching.canvases import Given, LowResolution
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import (
+    QSGD,
     AttackerView,
     Clip,
     Compose,
@@ -40,7 +41,6 @@ from leakgauge.defenses import (
     TopK,
     laplace,
     noise,
-    qsgd,
     view_of,
 )
 from leakgauge.draws import Draws
@@ -189,7 +189,7 @@ def test_where_the_length_counts_it_is_what_the_view_states() -> None:
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("defense", [Quantise(), qsgd(), noise(sigma=0.01)], ids=repr)
+@pytest.mark.parametrize("defense", [Quantise(), QSGD(), noise(sigma=0.01)], ids=repr)
 def test_a_counter_ignores_the_length_as_its_base_does_or_as_it_must(
     objective: Objective, protocol: Protocol, training: bool, ignored: bool, defense: Defense
 ) -> None:

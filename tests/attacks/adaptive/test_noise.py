@@ -37,9 +37,9 @@ from leakgauge.defenses import (
     ClipLayers,
     Compose,
     Defense,
+    FedCDP,
     NoDefense,
     TopK,
-    fed_cdp,
     noise,
 )
 from leakgauge.defenses.noise import laplace
@@ -68,7 +68,7 @@ def observe(
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("defense", [DPSGD(noise_multiplier=0.7, norm=0.5), fed_cdp(noise_multiplier=0.1, norm=0.5)])
+@pytest.mark.parametrize("defense", [DPSGD(noise_multiplier=0.7, norm=0.5), FedCDP(noise_multiplier=0.1, norm=0.5)])
 def test_the_scale_is_that_of_the_noise_on_the_update(protocol: Protocol, defense: Defense) -> None:
     """lr is so small that every step sees the same gradients."""
     clean = observe(defense.without_noise(), protocol).update.tensors
@@ -87,7 +87,7 @@ def test_noise_in_proportion_to_the_gradient_is_estimated_from_gradient_and_delt
     snr: float, protocol: Protocol
 ) -> None:
     """Only the naive attack ran against Fed-CDP in a FedAvg client, under the name of the adapted one."""
-    defense, added = fed_cdp(snr=snr), []
+    defense, added = FedCDP(snr=snr), []
     clean = observe(defense.without_noise(), protocol).update.tensors
     for seed in range(6):
         sent = observe(defense, protocol, seed=seed).update.tensors
@@ -227,7 +227,7 @@ def test_the_length_of_the_update_is_not_needed() -> None:
         (noise(sigma=1.0), "maximum-a-posteriori"),
         (laplace(sigma=1.0), "maximum-a-posteriori"),
         (DPSGD(noise_multiplier=1.0, norm=1.0), "maximum-a-posteriori"),
-        (fed_cdp(snr=0.0), "maximum-a-posteriori"),
+        (FedCDP(snr=0.0), "maximum-a-posteriori"),
         (ClientDP(noise_multiplier=1.0, norm=1.0), "maximum-a-posteriori"),
         (Clip(norm=1.0), "simulated-clipping"),
         (ClipExamples(norm=1.0), "simulated-clipping"),

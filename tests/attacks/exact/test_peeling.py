@@ -17,11 +17,10 @@ from leakgauge.defenses import (
     Clip,
     ClipExamples,
     Compose,
+    FedCDP,
     NoDefense,
-    PNorm,
     Quantise,
     TopK,
-    fed_cdp,
     noise,
 )
 from leakgauge.draws import Draws
@@ -110,7 +109,7 @@ def test_known_noise_counts_as_rounding() -> None:
     [
         (Quantise(levels=4095), FedSGD(), 60),
         (QSGD(levels=2**16), FedSGD(), 60),
-        (QSGD(levels=2**20, norm=PNorm(2.0)), FedSGD(), 60),
+        (QSGD(levels=2**20, norm=2.0), FedSGD(), 60),
         (Compose((Quantise(levels=2**20), noise(sigma=1e-9), Clip(norm=0.1))), FedSGD(), 100),
         (noise(sigma=1e-7), SecureAggregation(cohort=2), 80),
         (DPSGD(noise_multiplier=1e-8, norm=10.0), SecureAggregation(cohort=2), 80),
@@ -132,7 +131,7 @@ def test_steps_of_a_quantiser_and_noise_of_a_cohort_count_as_rounding(defense, p
         (ClipExamples(norm=0.1), FedSGD(), 100),
         (ClipExamples(norm=0.1), SecureAggregation(cohort=2, client=FedAvg(lr=0.1)), 60),
         (Compose((ClipExamples(norm=0.1), Clip(norm=0.01))), FedSGD(), 100),
-        (fed_cdp(noise_multiplier=1e-8, norm=0.1), FedSGD(), 80),
+        (FedCDP(noise_multiplier=1e-8, norm=0.1), FedSGD(), 80),
         (DPSGD(noise_multiplier=1e-7, norm=0.1), FedSGD(), 80),
     ],
     ids=str,

@@ -23,8 +23,8 @@ from leakgauge.defenses import (
     ClipExamples,
     Compose,
     Defense,
+    FedCDP,
     Quantise,
-    fed_cdp,
     laplace,
     noise,
 )
@@ -80,7 +80,7 @@ FAINT = (
     QSGD(levels=32767),
     DPSGD(noise_multiplier=1e-6, norm=0.1),
     ClientDP(noise_multiplier=1e-6, norm=0.1),
-    fed_cdp(noise_multiplier=1e-6, norm=0.1),
+    FedCDP(noise_multiplier=1e-6, norm=0.1),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -58,19 +57,21 @@ class LocalTraining(Protocol):
         require(self.proximal >= 0, "proximal", f"is {self.proximal}", "give a number ≥ 0")
 
     def steps(self, examples: int) -> int:
-        return self.epochs * self._minibatches(examples)
+        return len(self.parts(examples))
 
     def parts(self, examples: int) -> tuple[int, ...]:
         size = self.batch_size or max(examples, 1)
-        whole, left = divmod(examples, size)
-        an_epoch = (size,) * whole + ((left,) if left and not self.drop_last else ())
+        sizes = (min(size, examples - first) for first in range(0, examples, size))
+        an_epoch = tuple(n for n in sizes if n == size or not self.drop_last)
+        problem = f"is {size} and drop_last leaves {examples} examples no step"
+        require(bool(an_epoch), "batch_size", problem, "lower it")
         return an_epoch * self.epochs
 
     def linear(self, examples: int) -> GradientSum | None:
         """`None` where a step's examples count unlike (minibatches of unequal size that are accumulated), some are left
         out, a proximal force acts, clipping acts at several steps, or the optimiser is not linear."""
         parts = self.parts(examples)
-        an_epoch = parts[: self._minibatches(examples)]
+        an_epoch = parts[: len(parts) // self.epochs]
         steps = self.epochs * -(-len(an_epoch) // self.accumulate)
         uneven = self.accumulate > 1 and len(set(an_epoch)) > 1
         if uneven or sum(an_epoch) < examples or (steps > 1 and (self.proximal or self.clip is not None)):
@@ -87,26 +88,20 @@ class LocalTraining(Protocol):
     def loop(self) -> LocalTraining:
         return self
 
-    def _minibatches(self, examples: int) -> int:
-        size = self.batch_size or max(examples, 1)
-        whole = examples // size if self.drop_last else math.ceil(examples / size)
-        require(whole > 0, "batch_size", f"is {size} and drop_last leaves {examples} examples no step", "lower it")
-        return whole
-
     def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
         """Indices of the examples of each minibatch, epoch after epoch."""
-        size, count = self.batch_size or max(examples, 1), self._minibatches(examples)
+        sizes = self.parts(examples)[: self.steps(examples) // self.epochs]
         batches: list[torch.Tensor] = []
         for epoch in range(self.epochs):
             everyone = torch.arange(examples)
             if self.shuffle:
                 everyone = torch.randperm(examples, generator=draws.generator("order", epoch))
-            batches += list(everyone.split(size))[:count]
+            batches += everyone[: sum(sizes)].split(sizes)
         return batches
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         parameters, buffers, state = task.parameters, task.buffers, OptimiserState()
-        an_epoch = self._minibatches(len(batch))
+        an_epoch = self.steps(len(batch)) // self.epochs
         held: Tensors | None = None
         for i, index in enumerate(self.order(len(batch), draws)):
             model = draws.generator("model", i) if task.stochastic else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -27,35 +28,31 @@ class OptimiserState:
     moments: dict[str, Tensors] = field(default_factory=dict)
 
 
-@runtime_checkable
-class Optimiser(Protocol):
-    """One step of local training, differentiable in the gradient.
+class Optimiser(ABC):
+    """One step of local training, differentiable in the gradient. One of one's own is a dataclass that inherits from
+    it.
 
-    Guarantees: a pure function of its arguments, equal to the step of the `torch.optim` class of that name.
+    Guarantees: a pure function of its arguments; ours equal the steps of the `torch.optim` classes of their names.
 
     Attributes:
         lr: learning rate.
+        rescales_entries: whether entries of one tensor are scaled unlike, so that no ratio of gradient entries is kept.
     """
 
-    @property
-    def lr(self) -> float: ...
+    lr: float
+    rescales_entries: ClassVar[bool] = False
 
-    @property
-    def rescales_entries(self) -> bool:
-        """Whether entries of one tensor are scaled unlike, so that no ratio of gradient entries survives."""
-        ...
-
-    def with_rate(self, lr: float) -> Optimiser:
+    def with_rate(self, lr: float) -> Self:
         """The same with another learning rate."""
-        ...
+        return replace(self, lr=lr)  # type: ignore[type-var]
 
-    def without_decay(self) -> Optimiser:
+    def without_decay(self) -> Self:
         """The same without weight decay."""
-        ...
+        return replace(self, weight_decay=0.0) if hasattr(self, "weight_decay") else self  # type: ignore[type-var]
 
+    @abstractmethod
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         """New parameters and new state."""
-        ...
 
 
 def linear_steps(optimiser: Optimiser, steps: int) -> tuple[tuple[float, ...], float] | None:
@@ -85,7 +82,7 @@ def _check_rates(lr: float, weight_decay: float) -> None:
 
 @OPTIMISERS.register("sgd")
 @dataclass(frozen=True, kw_only=True)
-class SGD:
+class SGD(Optimiser):
     """Stochastic gradient descent with momentum and weight decay, as ``torch.optim.SGD``."""
 
     lr: float = 0.01
@@ -104,16 +101,6 @@ class SGD:
             "set momentum > 0 and dampening: 0",
         )
 
-    @property
-    def rescales_entries(self) -> bool:
-        return False
-
-    def with_rate(self, lr: float) -> SGD:
-        return replace(self, lr=lr)
-
-    def without_decay(self) -> SGD:
-        return replace(self, weight_decay=0.0)
-
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         g, moments = gradient, state.moments
         if self.weight_decay:
@@ -129,7 +116,7 @@ class SGD:
 
 @OPTIMISERS.register("adam")
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(Optimiser):
     """Adam (Kingma and Ba, 2015) as ``torch.optim.Adam``; with `decoupled`, ``torch.optim.AdamW``.
 
     The first step moves every entry by about `lr` against the sign of its gradient, so that a delta of few steps
@@ -152,20 +139,12 @@ class Adam:
     decoupled: bool = False
     start: OptimiserState | None = field(default=None, repr=False)
 
+    rescales_entries: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         _check_rates(self.lr, self.weight_decay)
         require(all(0 <= b < 1 for b in self.betas), "betas", f"are {self.betas}", "give two numbers in [0, 1)")
         require(self.eps > 0, "eps", f"is {self.eps}", "give a positive number")
-
-    @property
-    def rescales_entries(self) -> bool:
-        return True
-
-    def with_rate(self, lr: float) -> Adam:
-        return replace(self, lr=lr)
-
-    def without_decay(self) -> Adam:
-        return replace(self, weight_decay=0.0)
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         if self.start is not None and not state.steps:
@@ -197,7 +176,7 @@ def adamw(
 
 @OPTIMISERS.register("scheduled")
 @dataclass(frozen=True, kw_only=True)
-class RateSchedule:
+class RateSchedule(Optimiser):
     """An optimiser whose learning rate changes from step to step; what its closed forms would be is not claimed.
 
     Attributes:
@@ -222,11 +201,11 @@ class RateSchedule:
         require(0 <= self.least <= 1, "least", f"is {self.least}", "give a factor from 0 to 1")
 
     @property
-    def lr(self) -> float:
+    def lr(self) -> float:  # type: ignore[override]
         return self.optimiser.lr
 
     @property
-    def rescales_entries(self) -> bool:
+    def rescales_entries(self) -> bool:  # type: ignore[override]
         return self.optimiser.rescales_entries
 
     def with_rate(self, lr: float) -> RateSchedule:

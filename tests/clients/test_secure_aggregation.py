@@ -40,7 +40,7 @@ def by_hand(b: Batch, defense: Defense, client: Protocol, draws: Draws) -> Tenso
     """The weighted mean of what each client alone would send."""
     parts = zip(b.inputs.split(SIZES), b.labels.split(SIZES), strict=True)
     sent = [
-        client_update(task("relu"), client, Batch(x, y), COHORT.draws_of(draws, i), defense=defense).tensors
+        client_update(task("relu"), client, Batch(x, y), draws.of("client", i), defense=defense).tensors
         for i, (x, y) in enumerate(parts)
     ]
     return map_tensors(lambda one, two: (SIZES[0] * one + SIZES[1] * two) / sum(SIZES), *sent)
@@ -95,9 +95,7 @@ def test_cohorts_of_cohorts() -> None:
     b, defense = batch(4), TopK(keep=0.2)
     sent = client_update(task("relu"), outer, b, Draws(5), defense=defense).tensors
     one, two = (
-        client_update(
-            task("relu"), inner, b.take(torch.tensor(i)), outer.draws_of(Draws(5), c), defense=defense
-        ).tensors
+        client_update(task("relu"), inner, b.take(torch.tensor(i)), Draws(5).of("client", c), defense=defense).tensors
         for c, i in enumerate(([0, 1], [2, 3]))
     )
     assert gap(sent, map_tensors(lambda x, y: (x + y) / 2, one, two)) < 1e-12

@@ -116,7 +116,7 @@ def test_a_cohort_mixes_within_each_client() -> None:
     b, draws, protocol = batch(4), Draws(7), SecureAggregation(cohort=2)
     sent = client_update(t, protocol, b, draws, defense=MixUp()).tensors
     one, two = (
-        client_update(t, FedSGD(), b.take(torch.tensor(i)), protocol.draws_of(draws, c), defense=MixUp()).tensors
+        client_update(t, FedSGD(), b.take(torch.tensor(i)), draws.of("client", c), defense=MixUp()).tensors
         for c, i in enumerate(([0, 1], [2, 3]))
     )
     assert all(torch.allclose(sent[k], (one[k] + two[k]) / 2, rtol=1e-10) for k in sent)

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from leakgauge.frontiers.costs import Participation, exposures, privacy_of
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Privacy
-from leakgauge.privacy import guarantee, success_bound
+from leakgauge.privacy import Release, guarantee, success_bound
 from leakgauge.privacy.one_update import LocalUse
 
 SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
@@ -80,8 +80,10 @@ def test_an_attack_on_shuffled_batches_beats_the_count_of_poisson_samples() -> N
 
     without, with_it = log_ratio(1.0), log_ratio(2.0)
     success = float((with_it > np.quantile(without, 1 - kappa)).mean())
-    assert success > 1.5 * success_bound((1.0, steps * epochs, 1 / steps), kappa), "so that is no bound"
-    assert success <= success_bound((1.0, epochs, 1.0), kappa)
+    assert success > 1.5 * success_bound(
+        [Release(noise_multiplier=1.0, sample_rate=1 / steps, steps=steps * epochs)], kappa
+    ), "so that is no bound"
+    assert success <= success_bound([Release(noise_multiplier=1.0, sample_rate=1.0, steps=epochs)], kappa)
 
 
 def test_batchnorm_statistics_take_the_guarantee_away() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from leakgauge.clients.protocol import Protocol, example_rule, mean_gradient
 from leakgauge.clients.secure_aggregation import SecureAggregation
 from leakgauge.defenses.defense import Defense, NoDefense
@@ -67,12 +65,7 @@ def trained_on(protocol: Protocol, batch: Batch, draws: Draws, defense: Defense)
     protocol = protocol.alone
     if not isinstance(protocol, SecureAggregation):
         return defense.on_batch(batch, draws.generator("batch"))
-    counts = list(protocol.counts(len(batch)))
-    split = zip(torch.split(batch.inputs, counts), torch.split(batch.labels, counts), strict=True)
-    parts = [
-        trained_on(protocol.client, Batch(x, y), protocol.draws_of(draws, client), defense)
-        for client, (x, y) in enumerate(split)
-    ]
+    parts = [trained_on(protocol.client, own, its, defense) for own, its in protocol.each(batch, draws)]
     return Batch.join(parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -113,14 +113,8 @@ class SecureAggregation(Protocol):
         """Mean of what `one` makes of each client's examples and draws, of updates and of floating buffers alike."""
         if self.cohort == 1:
             return one(batch, draws)
-        counts = list(self.counts(len(batch)))
-        inputs, labels = torch.split(batch.inputs, counts), torch.split(batch.labels, counts)
-        updates, buffers = [], []
-        for client, (x, y) in enumerate(zip(inputs, labels, strict=True)):
-            update, after = one(Batch(x, y), self.draws_of(draws, client))
-            updates.append(update)
-            buffers.append(after)
-        weights = [n / sum(counts) for n in counts]
+        updates, buffers = zip(*(one(own, its) for own, its in self.each(batch, draws)), strict=True)
+        weights = [n / len(batch) for n in self.counts(len(batch))]
 
         def mean(*values: Tensor) -> Tensor:
             return torch.stack([w * v for w, v in zip(weights, values, strict=True)]).sum(0)
@@ -128,7 +122,7 @@ class SecureAggregation(Protocol):
         averaged = {k: mean(*(b[k] for b in buffers)) if v.is_floating_point() else v for k, v in buffers[0].items()}
         return map_tensors(mean, *updates), averaged
 
-    @staticmethod
-    def draws_of(draws: Draws, client: int) -> Draws:
-        """The draws of one client of the cohort."""
-        return draws.of("client", client)
+    def each(self, batch: Batch, draws: Draws) -> Iterator[tuple[Batch, Draws]]:
+        """Examples and draws of each client of the cohort."""
+        for client, index in enumerate(torch.arange(len(batch)).split(list(self.counts(len(batch))))):
+            yield batch.take(index.to(batch.labels.device)), draws.of("client", client)

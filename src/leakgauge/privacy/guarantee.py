@@ -42,6 +42,11 @@ class Guarantee:
     sample_rate: float
     steps: int
 
+    @property
+    def release(self) -> Release:
+        """What was counted."""
+        return Release(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)
+
 
 @dataclass(frozen=True)
 class NoGuarantee:
@@ -103,8 +108,7 @@ def guarantee(
 
 def exchanged(found: Guarantee) -> float | None:
     """See `epsilon_exchanged`."""
-    release = Release(noise_multiplier=found.noise_multiplier, sample_rate=found.sample_rate, steps=found.steps)
-    return epsilon_exchanged([release], found.delta, found.accountant)
+    return epsilon_exchanged([found.release], found.delta, found.accountant)
 
 
 def mechanism(

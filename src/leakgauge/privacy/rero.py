@@ -17,7 +17,7 @@ MOST_POINTS = 4_000_000
 """Most points of a discretised privacy loss; beyond, the mesh gets coarser, then the Rényi bound alone counts."""
 
 
-def success_bound(spent: Guarantee | Sequence[Release] | tuple[float, int, float], prior: float) -> float:
+def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:
     """Reconstruction robustness: an attacker whose guess without the releases succeeds with probability at most κ
     succeeds with at most γ(κ) after seeing them all, whatever success means, if all but the unit's data is known.
 
@@ -30,14 +30,14 @@ def success_bound(spent: Guarantee | Sequence[Release] | tuple[float, int, float
       with η, η' the errors of the discretisation. Up to these it is the trade-off function, so it is tight.
 
     Args:
-        spent: a guarantee, the releases of a ledger, or (noise multiplier, steps, sample rate).
+        spent: a guarantee, or the releases of a ledger.
         prior: κ in (0, 1).
 
     Raises:
         InputError: κ out of range; or a sample rate below 1 and no Opacus.
     """
     require(0 < prior < 1, "prior", f"is {prior}", "give a probability, e.g. 0.001")
-    releases = _releases(spent)
+    releases = (spent.release,) if isinstance(spent, Guarantee) else spent
     mu = math.hypot(*(math.sqrt(r.steps) / r.noise_multiplier for r in releases))
     if mu > 1e100:
         return 1.0  # so little noise that z² is no number
@@ -47,7 +47,7 @@ def success_bound(spent: Guarantee | Sequence[Release] | tuple[float, int, float
     return max(min(bounds), prior)
 
 
-def sentence(spent: Guarantee | Sequence[Release] | tuple[float, int, float], prior: float) -> str:
+def sentence(spent: Guarantee | Sequence[Release], prior: float) -> str:
     """The bound in words."""
     return (
         f"an attacker whose guess is right 1 time in {_whole(1 / prior)} without the updates is right at most "
@@ -62,15 +62,6 @@ def _percent(share: float) -> str:
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:.2g}"
-
-
-def _releases(spent: Guarantee | Sequence[Release] | tuple[float, int, float]) -> tuple[Release, ...]:
-    if isinstance(spent, Guarantee):
-        return (Release(noise_multiplier=spent.noise_multiplier, sample_rate=spent.sample_rate, steps=spent.steps),)
-    if len(spent) == 3 and not any(isinstance(part, Release) for part in spent):
-        z, steps, rate = spent
-        return (Release(noise_multiplier=z, sample_rate=rate, steps=int(steps)),)  # type: ignore[arg-type]
-    return tuple(part for part in spent if isinstance(part, Release))
 
 
 def _renyi(releases: Sequence[Release], prior: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -135,7 +135,7 @@ class FederatedTraining:
         identity = self.identity(task, train, hands)
         held = read_checkpoint(checkpoint, identity)
         if held is not None:
-            task, rounds = task.with_state(held["state"]), [_round(r) for r in held["records"]]
+            task, rounds = task.with_state(held["state"]), [RoundResult(**r) for r in held["records"]]
         while len(rounds) < self.rounds and _finite(task.parameters):
             began = time.perf_counter()
             task, asked = self.step(task, train, hands, len(rounds))
@@ -144,9 +144,8 @@ class FederatedTraining:
                 score = accuracy(task, test)
             rounds.append(RoundResult(number, score, asked, time.perf_counter() - began))
             if checkpoint is not None:
-                records = [[r.number, r.accuracy, list(r.asked), r.seconds] for r in rounds]
                 state = {**task.parameters, **task.buffers}
-                save_checkpoint(checkpoint, identity, {"state": state, "records": records})
+                save_checkpoint(checkpoint, identity, {"state": state, "records": [asdict(r) for r in rounds]})
             if on_round is not None:
                 on_round(rounds[-1])
         return Training(tuple(rounds), None if _finite(task.parameters) else len(rounds))
@@ -177,10 +176,7 @@ def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: f
     weights = [n / sum(counts) for n in counts]
 
     def mean(values: list[Tensor]) -> Tensor:
-        total = torch.zeros_like(values[0])
-        for weight, value in zip(weights, values, strict=True):
-            total += weight * value
-        return total
+        return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
 
     sign = 1.0 if updates[0].header.kind is UpdateKind.DELTA else -1.0
     state = {k: p + sign * server_lr * mean([u.tensors[k] for u in updates]) for k, p in task.parameters.items()}
@@ -206,12 +202,3 @@ def accuracy(task: Task, test: StoredExamples) -> float:
 
 def _finite(tensors: Tensors) -> bool:
     return all(bool(t.isfinite().all()) for t in tensors.values())
-
-
-def _round(record: list[object]) -> RoundResult:
-    number, score, asked, seconds = record
-    assert isinstance(number, int)
-    assert isinstance(asked, list)
-    assert isinstance(seconds, float)
-    assert score is None or isinstance(score, float)
-    return RoundResult(number, score, tuple(asked), seconds)

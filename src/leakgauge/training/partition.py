@@ -74,24 +74,18 @@ class StoredExamples:
         """Keeps `batch` as bytes if they give it back exactly."""
         raw = ((batch.inputs - data.low) / data.range * 255).round().clamp(0, 255).to(torch.uint8)
         small = StoredExamples(raw, batch.labels, data.low, data.range)
-        return (
-            small
-            if torch.equal(small.all().inputs, batch.inputs)
-            else StoredExamples(batch.inputs, batch.labels, 0.0, 1.0)
-        )
+        exact = torch.equal(small.all().inputs, batch.inputs)
+        return small if exact else StoredExamples(batch.inputs, batch.labels, 0.0, 1.0)
 
     @staticmethod
     def read(source: Source, data: DataSpec, most: int | None = None) -> StoredExamples:
         """The first `most` examples of a source, or all of them."""
         n = len(source) if most is None else min(most, len(source))
         parts = [StoredExamples.of(source.read(range(i, min(i + 5000, n))), data) for i in range(0, n, 5000)]
+        labels = torch.cat([p.labels for p in parts])
         if all(p.stored.dtype is torch.uint8 for p in parts):
-            return StoredExamples(
-                torch.cat([p.stored for p in parts]), torch.cat([p.labels for p in parts]), *parts[0].scale
-            )
-        return StoredExamples(
-            torch.cat([p.all().inputs for p in parts]), torch.cat([p.labels for p in parts]), 0.0, 1.0
-        )
+            return StoredExamples(torch.cat([p.stored for p in parts]), labels, *parts[0].scale)
+        return StoredExamples(torch.cat([p.all().inputs for p in parts]), labels, 0.0, 1.0)
 
     @property
     def scale(self) -> tuple[float, float]:

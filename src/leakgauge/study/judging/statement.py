@@ -9,6 +9,7 @@ from typing import Any
 
 from leakgauge.errors import FOREIGN
 from leakgauge.privacy.guarantee import NoGuarantee
+from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.one_update import USEFUL, Spent, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
@@ -244,7 +245,7 @@ def _stated(spent: Spent) -> dict[str, object]:
         epsilon = math.inf
     if epsilon >= USEFUL:
         return {"reason": f"noise over clip is {z:.3g}: ε is {in_words(epsilon)}"}
-    release = (z, steps, 1.0)
+    release = [Release(noise_multiplier=z, sample_rate=1.0, steps=steps)]
     counted = "one Gaussian release" if steps == 1 else f"the {steps} noisy local steps of one update that meet it"
     return {
         "epsilon": round(epsilon, 4),

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import math
 import os
+import pkgutil
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -144,7 +145,9 @@ class Registry:
 
     def _load(self) -> None:
         for package in self._packages:
-            importlib.import_module(package)
+            folder = getattr(importlib.import_module(package), "__path__", ())
+            for module in pkgutil.iter_modules(folder, f"{package}."):  # a part of one file registers itself
+                importlib.import_module(module.name)
 
 
 MODELS = Registry("model", ("leakgauge.models",))

@@ -135,21 +135,6 @@ def test_clipping_the_update_after_the_noise_hides_its_scale_in_either_order() -
     assert view.support is not None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"noise_multiplier": 0.0, "norm": 1.0}, "noise_multiplier"),
-        ({"noise_multiplier": -1.0, "norm": 1.0}, "noise_multiplier"),
-        ({"noise_multiplier": 1.0, "norm": 0.0}, "norm"),
-        ({"noise_multiplier": 1.0, "norm": math.inf}, "norm"),
-    ],
-)
-def test_noise_without_a_bound_and_a_bound_without_noise_are_refused(arguments: dict[str, float], field: str) -> None:
-    with pytest.raises(InputError) as error:
-        DPSGD(**arguments)
-    assert error.value.field == field
-
-
 def test_batch_norm_in_train_mode_is_refused_with_its_hint() -> None:
     defense = DPSGD(noise_multiplier=1.0, norm=1.0)
     with pytest.raises(InputError, match="GroupNorm"):

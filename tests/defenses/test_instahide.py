@@ -9,7 +9,6 @@ from cases import SPEC, batch, task
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import InstaHide
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
 from leakgauge.task import Batch
 
 
@@ -78,23 +77,3 @@ def test_one_value_stands_for_all_channels() -> None:
     from dataclasses import replace
 
     assert InstaHide(centre=(0.5, 0.5, 0.5)).on_task(replace(grey, data=data)).data is data
-
-
-@pytest.mark.parametrize(
-    ("build", "field"),
-    [
-        (lambda: InstaHide(k=0), "k"),
-        (lambda: InstaHide(k=2, largest=0.5), "largest"),
-        (lambda: InstaHide(k=8, largest=0.126), "largest"),
-        (lambda: InstaHide(k=2, public_share=2), "public_share"),
-        (lambda: InstaHide(k=2, public_share=1), "public"),
-        (lambda: InstaHide(centre=(0.5,)).on_task(task("relu")), "centre"),
-        (lambda: InstaHide(centre=(0.4, 0.5)).on_task(task("relu")), "centre"),
-        (lambda: InstaHide(public_share=1, public=torch.ones(2, 3)).on_batch(batch(2), fresh(0)), "public"),
-    ],
-)
-def test_bad_input_names_the_field(build, field: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InputError) as error:
-        build()
-    assert error.value.field == field
-    assert "\n" not in str(error.value)

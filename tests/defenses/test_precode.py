@@ -179,23 +179,6 @@ def test_the_draw_is_no_part_of_the_state_that_is_saved() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("build", "field"),
-    [
-        (lambda: Precode(size=0), "size"),
-        (lambda: Precode(beta=-1.0), "beta"),
-        (lambda: Precode(beta=float("nan")), "beta"),
-        (lambda: Precode(layer="nowhere").on_task(task("flat")), "layer"),
-        (lambda: SMALL.on_task(Task.of(nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()), task().data)), "model"),
-    ],
-)
-def test_bad_input_names_the_field(build, field: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InputError) as error:
-        build()
-    assert error.value.field == field
-    assert "\n" not in str(error.value)
-
-
 def test_attacks_that_look_at_the_model_draw_nothing() -> None:
     """The classifier is found behind the bottleneck, its features are those at the mean, and L-BFGS is trusted."""
     t, b = SMALL.on_task(task("smooth")), batch()

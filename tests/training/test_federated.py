@@ -162,12 +162,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, d
     assert again == found, "a finished run does no work"
 
 
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "c.pt"
-    training = FederatedTraining(rounds=1, per_round=2, client=LOCAL)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Other settings, another partition, other weights, and other pictures with the same labels."""
+    training, file = FederatedTraining(rounds=1, per_round=2, client=LOCAL), tmp_path / "run.pt"
     training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
-    with pytest.raises(InputError, match="other settings"):
-        replace(training, server_lr=0.5).run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
+    others = dirichlet_partition(TRAIN.labels, 6, 0.5, torch.Generator().manual_seed(1))
+    flipped = replace(TRAIN, stored=TRAIN.stored.flip(0))
+    for changed, task, train, hands in (
+        (replace(training, server_lr=0.5), _task(), TRAIN, HANDS),
+        (training, _task(), TRAIN, others),
+        (training, _task(seed=1), TRAIN, HANDS),
+        (training, _task(), flipped, HANDS),
+    ):
+        with pytest.raises(InputError, match="other settings"):
+            changed.run(task, train, hands, TEST, checkpoint=file)
     file.write_bytes(b"torn")
     with pytest.raises(InputError, match="cannot be read"):
         training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
@@ -186,20 +194,3 @@ def test_examples_as_bytes_are_exact_and_others_stay_floats() -> None:
     floats = StoredExamples.of(Batch(x, torch.zeros(5, dtype=torch.int64)), DATA)
     assert torch.equal(floats.all().inputs, x)
     assert torch.equal(floats.take(torch.tensor([3, 1])).inputs, x[[3, 1]])
-
-
-def test_a_checkpoint_of_another_partition_or_other_weights_is_refused(tmp_path: Path) -> None:
-    training, file = FederatedTraining(rounds=1, per_round=2, client=LOCAL), tmp_path / "run.pt"
-    training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
-    others = dirichlet_partition(TRAIN.labels, 6, 0.5, torch.Generator().manual_seed(1))
-    for task, hands in ((_task(), others), (_task(seed=1), HANDS)):
-        with pytest.raises(InputError, match="other settings"):
-            training.run(task, TRAIN, hands, TEST, checkpoint=file)
-
-
-def test_a_checkpoint_of_other_examples_is_refused(tmp_path: Path) -> None:
-    """The same labels, so the same partition: other pictures."""
-    training, file = FederatedTraining(rounds=1, per_round=2, client=LOCAL), tmp_path / "run.pt"
-    training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
-    with pytest.raises(InputError, match="other settings"):
-        training.run(_task(), replace(TRAIN, stored=TRAIN.stored.flip(0)), HANDS, TEST, checkpoint=file)

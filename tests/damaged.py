@@ -29,6 +29,7 @@ from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
+from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.risk.cohort import read_cohort
 from leakgauge.risk.cohort_log import read_log
@@ -121,7 +122,7 @@ def _plan(path: Path) -> None:
 
 
 def _ledger(path: Path) -> None:
-    Ledger().spend(noise_multiplier=1.0, sample_rate=0.1, steps=5).save(path)
+    Ledger.enter(path, Release(noise_multiplier=1.0, sample_rate=0.1, steps=5))
 
 
 def _read_store(path: Path) -> None:

@@ -55,32 +55,6 @@ class Ledger:
         """ε at δ of everything spent so far; 0 before the first release."""
         return epsilon_of(self.releases, delta, self.accountant)
 
-    def save(self, path: Path) -> Path:
-        """Writes JSON at once: a kill leaves the old file or the new one.
-
-        Raises:
-            InputError: the file holds releases that this ledger lacks, which another process entered: they would be
-                forgotten. Several processes at a time use `enter`.
-        """
-        with entering(path) as write:
-            if path.exists():
-                require(
-                    self.continues(Ledger.load(path)),
-                    f"ledger {path}",
-                    "holds releases that this one lacks",
-                    "enter them with Ledger.enter, which loses none",
-                )
-            return write(self)
-
-    def continues(self, other: Ledger) -> bool:
-        """Whether all that `other` holds stands first in this ledger."""
-        same = (self.accountant, self.unit) == (other.accountant, other.unit)
-        before, after = other.releases, self.releases[: len(other.releases)]
-        if not before:
-            return same
-        last = len(after) == len(before) and replace(after[-1], steps=before[-1].steps) == before[-1]
-        return same and last and after[:-1] == before[:-1] and after[-1].steps >= before[-1].steps
-
     @staticmethod
     def enter(path: Path, release: Release, *, accountant: str = "rdp", unit: Unit = Unit.EXAMPLE) -> Ledger:
         """Adds a release to the ledger at `path`, begun there if there is none. Several processes may enter at a time.
@@ -93,23 +67,19 @@ class Ledger:
         """
         with entering(path) as write:
             book = Ledger.load(path) if path.exists() else Ledger(accountant=accountant, unit=unit)
-            book = book.spend(
-                noise_multiplier=release.noise_multiplier, sample_rate=release.sample_rate, steps=release.steps
-            )
+            book = book.spend(**asdict(release))
             write(book)
             return book
 
     @staticmethod
     def load(path: Path) -> Ledger:
-        """Reads what `save` wrote.
+        """Reads what `enter` wrote.
 
         Raises:
             InputError: no such file, or another content. A ledger that cannot be read is no empty one.
         """
-        field, hint = (
-            f"ledger {path}",
-            "give a file that Ledger.save wrote; spent budget is not forgotten by deleting it",
-        )
+        field = f"ledger {path}"
+        hint = "give a file that Ledger.enter wrote; spent budget is not forgotten by deleting it"
         try:
             content = read_json(path)
         except (OSError, ValueError) as error:

@@ -89,8 +89,6 @@ class StepModule(nn.Module):
 class LossOfStep:
     """The loss of a step as a function of the logits alone: the step runs on a model that answers with them.
 
-    Attributes:
-
     Raises:
         InputError: the step does more with the model than ask for its logits.
     """

@@ -17,7 +17,6 @@ from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.tracing import linear_inputs
 
 DRAW = "draw"
 """Name of the bottleneck's buffer for ε."""
@@ -147,10 +146,16 @@ def mean_draws(task: Task) -> Tensors:
 
 
 def _bottlenecked_layer(task: Task, layer: str) -> str:
-    probe = torch.full((2, *task.data.shape), (task.data.low + task.data.high) / 2)
-    with torch.random.fork_rng(devices=[]):
-        order = list(linear_inputs(task, task.parameters, probe.to(next(iter(task.parameters.values())))))
+    order: list[str] = []
+    module = copy.deepcopy(task.module)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            part.register_forward_pre_hook(lambda _module, _given, name=name: order.append(name))
+    like = next(iter(task.parameters.values()))
+    probe = like.new_full((2, *task.data.shape), (task.data.low + task.data.high) / 2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        replace(task, module=module).logits(task.parameters, task.buffers, probe)
     require(bool(order), "model", "computes no linear layer, which precode needs", "give a model with one")
-    problem = f"'{layer}' is no linear layer of the model that trains"
-    require(not layer or layer in order, "layer", problem, f"name one of {', '.join(map(repr, order))}")
+    known = ", ".join(repr(n) for n in dict.fromkeys(order))
+    require(not layer or layer in order, "layer", f"'{layer}' is no linear layer of the model", f"name one of {known}")
     return layer or order[-1]

@@ -25,8 +25,8 @@ import yaml
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from leakgauge.study.database import PlannedRow, TrialRow, checksum_of
 from leakgauge.study.store import Store
-from leakgauge.study.tables import PlannedRow, TrialRow, checksum_of
 
 STUB = '''
 import time

@@ -34,11 +34,11 @@ from leakgauge.privacy.ledger import Ledger
 from leakgauge.risk.cohort import read_cohort
 from leakgauge.risk.cohort_log import read_log
 from leakgauge.risk.lint import lint_source, lint_update
+from leakgauge.study.database import PlannedAudit
 from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.pipeline.lint_file import read_lint
 from leakgauge.study.store import FILE, Store
-from leakgauge.study.tables import PlannedAudit
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 
 PLAN = """name: plan

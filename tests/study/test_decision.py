@@ -15,6 +15,7 @@ from scipy.stats import norm
 from leakgauge.observation import Cost
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import HIDDEN, SENT, LintFinding, LintSeverity
+from leakgauge.study.database import PlannedAudit
 from leakgauge.study.document import verdict_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide, label_words
@@ -25,7 +26,6 @@ from leakgauge.study.judging.statement import budgets, signed
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
-from leakgauge.study.tables import PlannedAudit
 from study.plans import tiny
 from study.trials import POWER, judged, row_of, trial
 from study.trials import quiet as unread

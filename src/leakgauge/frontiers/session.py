@@ -22,10 +22,10 @@ from leakgauge.frontiers.results import Accuracy, AttackEffort, Leakage, Report,
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.study.audit import copied, frame, table
+from leakgauge.study.database import PlannedAudit
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import environment
 from leakgauge.study.store import Store
-from leakgauge.study.tables import PlannedAudit
 from leakgauge.task import Mode
 
 if TYPE_CHECKING:

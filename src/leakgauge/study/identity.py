@@ -21,7 +21,7 @@ from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.tables import AuditRow, PlannedAudit
+from leakgauge.study.database import AuditRow, PlannedAudit
 
 LENT = 1000
 """Examples beside the clients' of a source that lies in no file, which are read for its identity."""

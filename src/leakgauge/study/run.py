@@ -17,12 +17,12 @@ from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
+from leakgauge.study.database import PlannedAudit
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.identity import ANEW, changed
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
-from leakgauge.study.tables import PlannedAudit
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
 from leakgauge.workers import LostJob
 

@@ -16,11 +16,21 @@ from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.report.rows import Picture
+from leakgauge.study.database import (
+    DIED,
+    AuditRow,
+    Database,
+    PictureRow,
+    Pictures,
+    PlannedAudit,
+    PlannedRow,
+    TrialRow,
+    checksum_of,
+    died,
+)
 from leakgauge.study.database import FILE as FILE
-from leakgauge.study.database import Database, Pictures
 from leakgauge.study.identity import ANEW, refuse_other
 from leakgauge.study.judging.records import Trial, read_trial
-from leakgauge.study.tables import DIED, AuditRow, PictureRow, PlannedAudit, PlannedRow, TrialRow, checksum_of, died
 
 LOCK = ".audit.lock"
 SHARED = "store.json"

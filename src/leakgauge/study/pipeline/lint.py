@@ -26,10 +26,10 @@ from leakgauge.privacy.guarantee import NoGuarantee, Unit
 from leakgauge.privacy.one_update import Spent, in_words, spent_in_one_update
 from leakgauge.risk.hidden_inputs import hidden_inputs
 from leakgauge.risk.lint import HIDDEN, OPAQUE, SENT, UNSENT, LintFinding, LintSeverity, lint_update, lint_view
+from leakgauge.study.database import identity_of
 from leakgauge.study.deal import Key
 from leakgauge.study.pipeline.lint_file import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
-from leakgauge.study.tables import identity_of
 from leakgauge.task import Task
 from leakgauge.update import Update
 

@@ -45,41 +45,105 @@ def quiet(n: int, **changes: object) -> list[Trial]:
     return [trial(i, 10.0, **({"defense": "d"} | changes)) for i in range(n)]  # type: ignore[arg-type]
 
 
-def test_one_recovered_image_is_exposure() -> None:
-    records = [trial(0, 30.0, identified=True), *(trial(i, 11.0) for i in range(1, 8))]
-    assert level(records) is Level.EXPOSED
-    assert "1 of 8 images" in verdict(records, None).headline[0]
+def hidden(n: int, attack: str = "a") -> list[Trial]:
+    """Clients behind a defence whose trials all failed."""
+    return [trial(i, None, defense="d", attack=attack) for i in range(n)]
 
 
-def test_a_certified_read_is_never_said_not_to_be_recovered() -> None:
-    """The attack proved it; that no score sees it is the scores' fault."""
-    records = [*POWER, *quiet(60, status="exact", certified=1)]
-    assert level(records, "d") is Level.EXPOSED
-    assert "certified" in finding_of(records, "d").sentence
-    assert judged({"identified": {"max": 1.0}}, records).passed is False
+POWERLESS = [trial(i, 10.0) for i in range(8)]
+OTHER_LOOP = [trial(i, 30.0, identified=True, control=True, client="fedavg") for i in range(5)]
+LARGER = [trial(i, [30.0, 30.0], identified=True, control=True) for i in range(5)]
+BROKEN_CONTROLS = [*POWER[:2], *(trial(i, None, control=True) for i in range(2, 5))]
+LEVELS: dict[str, tuple[Sequence[Trial], Level, str]] = {
+    "one recovered": ([*quiet(7), trial(7, 30.0, identified=True, defense="d")], Level.EXPOSED, "1 of 8 images"),
+    # The attack proved it; that no score sees it is the scores' fault.
+    "certified": ([*POWER, *quiet(60, status="exact", certified=1)], Level.EXPOSED, "certified"),
+    # Nothing "came back" by 3 dB, and every client's chest was told from a hundred others.
+    "look-alikes": (
+        [*POWER, *quiet(12, identified=True, recovered=False)],
+        Level.EXPOSED,
+        "12 of 12 images singled out among look-alikes",
+    ),
+    "with power": ([*LEAKY, *quiet(8)], Level.NOT_RECOVERED, "not that it is safe"),
+    "without power": ([*POWERLESS, *quiet(8)], Level.INCONCLUSIVE, "does not recover the undefended controls"),
+    "without controls": (quiet(8), Level.INCONCLUSIVE, "no control shows"),
+    # One gradient of one image was the control of local training on batches.
+    "controls of another loop": ([*OTHER_LOOP, *quiet(8)], Level.INCONCLUSIVE, "no control shows"),
+    "controls of larger batches": ([*LARGER, *quiet(8)], Level.INCONCLUSIVE, "no control shows"),
+    "four controls": ([*POWER[:4], *quiet(8)], Level.INCONCLUSIVE, "too few to show its power"),
+    # Trials without a result count as not recovered: an attack that breaks on three of five controls.
+    "controls that fail": ([*BROKEN_CONTROLS, *quiet(8)], Level.INCONCLUSIVE, ""),
+    "four clients": ([*LEAKY, *quiet(4)], Level.INCONCLUSIVE, "too few clients"),
+    "five clients": ([*LEAKY, *quiet(5)], Level.NOT_RECOVERED, ""),
+    # Known defects: a failed attack as a missing row; "Job finished" over a crash.
+    "failures alone": ([*LEAKY, *hidden(8)], Level.INCONCLUSIVE, "no result in 8 trials (it broke)"),
+    "failures beside results": (
+        [*LEAKY, *quiet(8), *hidden(40)[8:]],
+        Level.INCONCLUSIVE,
+        "32 of 40 trials gave no result",
+    ),
+}
 
 
-def test_exposure_never_passes_a_gate() -> None:
-    records = [*POWER, *quiet(300), trial(300, 9.0, defense="d", recovered=True)]
-    result = judged({"identified": {"max": 1.0}, "psnr": {"worst": 90}}, records)
-    assert result.passed is False
-    assert "1 of 301 images recovered; no limit lets that pass" in lines(result)
+@pytest.mark.parametrize("name", LEVELS)
+def test_what_trials_show(name: str) -> None:
+    records, expected, words = LEVELS[name]
+    found = finding_of(records, "d")
+    assert found.level is expected
+    assert words in found.sentence
 
 
-def test_not_recovered_needs_an_attack_that_has_shown_its_power() -> None:
-    assert level([*LEAKY, *quiet(8)], "d") is Level.NOT_RECOVERED
-    powerless = [trial(i, 10.0) for i in range(8)]
-    assert level([*powerless, *quiet(8)], "d") is Level.INCONCLUSIVE
-    assert level(quiet(8), "d") is Level.INCONCLUSIVE
-    assert "does not recover the undefended controls" in finding_of([*powerless, *quiet(8)], "d").sentence
+SHARE: dict[str, object] = {"identified": {"max": 0.05}}
+LABELS: dict[str, object] = {"label_f1": {"max": 0.05}}
+ALL: dict[str, object] = {**SHARE, "psnr": {"worst": 18}, "label_f1": {"max": 0.5}}
+WORST = [trial(i, 30.0 if i == 3 else 10.0, identified=i == 3, f1=0.9) for i in range(8)]
+GATES: dict[str, tuple[dict[str, object], Sequence[Trial], bool, tuple[str, ...]]] = {
+    "certified": ({"identified": {"max": 1.0}}, LEVELS["certified"][0], False, ()),
+    "exposed": (
+        {"identified": {"max": 1.0}, "psnr": {"worst": 90}},
+        [*POWER, *quiet(300), trial(300, 9.0, defense="d", recovered=True)],
+        False,
+        ("1 of 301 images recovered; no limit lets that pass",),
+    ),
+    # The end of the interval that hurts: 0 of 8 still allows .31.
+    "eight clients": (
+        SHARE,
+        [*POWER, *quiet(8)],
+        False,
+        ("0 of 8 images in 8 clients give a 95 % upper bound of 0.31, above the limit of 0.05", "at least 59 clients"),
+    ),
+    "58 clients": (SHARE, [*POWER, *quiet(58)], False, ("at least 59 clients",)),
+    "59 clients": (SHARE, [*POWER, *quiet(59)], True, ()),
+    "no power": (SHARE, quiet(60), False, ("power: m, fedsgd, d: no attack tried here",)),
+    "failed trials": (
+        SHARE,
+        [*POWER, *quiet(60), *hidden(3, "b")],
+        False,
+        ("failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)",),
+    ),
+    "every limit": (
+        ALL,
+        WORST,
+        False,
+        (
+            "identified: a on m, fedsgd, none: 1 of 8 images",
+            "highest PSNR 30.0 dB, the gate allows 18 dB",
+            "label_f1: a on m, fedsgd, none: mean 0.90, the gate allows 0.5",
+        ),
+    ),
+    "labels that were given": (LABELS, [*POWER, *quiet(5, f1=1.0, known=True)], False, ("they are given",)),
+    "labels of one client": (LABELS, [trial(0, 10.0, f1=0.0, seed=s) for s in range(9)], False, ("label_f1",)),
+    "labels, one trial": (LABELS, [trial(0, 10.0, f1=0.2)], False, ("label_f1",)),
+    "labels of many": ({"label_f1": {"max": 0.5}}, [*POWER, *quiet(20, f1=0.1)], True, ()),
+}
 
 
-def test_power_on_another_kind_of_client_is_no_power() -> None:
-    """One gradient of one image was the control of local training on batches."""
-    other = [trial(i, 30.0, identified=True, control=True, client="fedavg") for i in range(5)]
-    assert level([*other, *quiet(8)], "d") is Level.INCONCLUSIVE
-    larger = [trial(i, [30.0, 30.0], identified=True, control=True) for i in range(5)]
-    assert level([*larger, *quiet(8)], "d") is Level.INCONCLUSIVE
+@pytest.mark.parametrize("name", GATES)
+def test_what_passes_a_gate(name: str) -> None:
+    gate, records, passed, words = GATES[name]
+    result = judged(gate, records)
+    assert result.passed is passed
+    assert all(text in lines(result) for text in words)
 
 
 def test_added_controls_show_power_and_are_not_findings_of_their_own() -> None:
@@ -103,15 +167,6 @@ def test_a_feeble_attack_is_not_said_to_have_power(clients: int) -> None:
     assert sum(binom.pmf(hits, clients, 0.9) for hits in law) >= 0.98
 
 
-def test_four_controls_show_nothing() -> None:
-    assert level([*POWER[:4], *quiet(8)], "d") is Level.INCONCLUSIVE
-
-
-def test_too_few_clients_are_inconclusive() -> None:
-    for n, expected in ((4, Level.INCONCLUSIVE), (5, Level.NOT_RECOVERED)):
-        assert level([*LEAKY, *quiet(n)], "d") is expected
-
-
 def test_one_client_of_many_images_is_one_client() -> None:
     """32 images of one client said "up to 9 %": but that client may be the only one that is safe."""
     batch = [trial(i, [30.0] * 32, identified=True, control=True) for i in range(5)]
@@ -127,26 +182,6 @@ def test_seeds_are_repetitions_and_not_more_clients() -> None:
     found = finding_of([trial(i, 10.0, seed=s) for i in range(4) for s in range(10)]).identified
     assert found is not None
     assert (found.count, found.n, found.clients) == (0, 4, 4)
-
-
-def test_failures_stay_in_the_count_and_are_never_safe() -> None:
-    """Known defects: a failed attack as a missing row; "Job finished" over a crash."""
-    found = finding_of([*LEAKY, *(trial(i, None, defense="d") for i in range(8))], "d")
-    assert found.level is Level.INCONCLUSIVE
-    assert found.failed == found.trials == 8
-    assert "it broke" in found.sentence
-
-
-def test_failures_beside_results_are_inconclusive() -> None:
-    found = finding_of([*LEAKY, *quiet(8), *(trial(i, None, defense="d") for i in range(8, 40))], "d")
-    assert found.level is Level.INCONCLUSIVE
-    assert "32 of 40 trials gave no result" in found.sentence
-
-
-def test_a_control_that_fails_is_no_power() -> None:
-    """Trials without a result count as not recovered: an attack that breaks on three of five controls."""
-    control = [*POWER[:2], *(trial(i, None, control=True) for i in range(2, 5))]
-    assert level([*control, *quiet(8)], "d") is Level.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -236,43 +271,10 @@ def test_residual_risk_is_what_is_left_above_the_control() -> None:
     assert risk.low < risk.rate < risk.high
 
 
-def test_look_alikes_that_are_all_singled_out_are_exposed() -> None:
-    """Nothing "came back" by 3 dB, and every client's chest was told from a hundred others."""
-    records = [*POWER, *quiet(12, identified=True, recovered=False)]
-    assert level(records, "d") is Level.EXPOSED
-    assert "12 of 12 images singled out" in verdict(records, None).headline[0]
-
-
 def test_gain_is_over_the_same_reads_against_strangers() -> None:
     gain = finding_of([trial(i, 13.0 + i, other=12.0) for i in range(4)]).gain
     assert gain is not None
     assert gain.mean == pytest.approx(2.5)
-
-
-def test_gate_tests_the_end_of_the_interval_that_hurts() -> None:
-    """0 of 8 still allows .31."""
-    gate = {"identified": {"max": 0.05}}
-    result = judged(gate, [*POWER, *quiet(8)])
-    assert result.passed is False
-    assert "0 of 8 images in 8 clients give a 95 % upper bound of 0.31, above the limit of 0.05" in lines(result)
-    assert "at least 59 clients" in lines(result)
-    assert judged(gate, [*POWER, *quiet(59)]).passed is True
-    assert judged(gate, [*POWER, *quiet(58)]).passed is False
-
-
-def test_gate_needs_an_attack_with_power_in_every_setting() -> None:
-    gate = {"identified": {"max": 0.5}}
-    assert judged(gate, [*POWER, *quiet(60)]).passed is True
-    powerless = judged(gate, quiet(60))
-    assert powerless.passed is False
-    assert "power: m, fedsgd, d: no attack tried here" in powerless.reasons[0].text
-
-
-def test_gate_fails_on_trials_that_failed() -> None:
-    broken = [trial(i, None, defense="d", attack="b") for i in range(3)]
-    result = judged({"identified": {"max": 0.5}}, [*POWER, *quiet(60), *broken])
-    assert result.passed is False
-    assert "failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)" in result.reasons[0].text
 
 
 def test_where_every_trial_failed_the_failure_itself_is_said() -> None:
@@ -292,33 +294,9 @@ def test_where_every_trial_failed_the_failure_itself_is_said() -> None:
     assert "add an attack that applies" in alone.reasons[0].text
 
 
-def test_gate_names_what_breaks_it() -> None:
-    gate = {"identified": {"max": 0.05}, "psnr": {"worst": 18}, "label_f1": {"max": 0.5}}
-    result = judged(gate, [trial(i, 30.0 if i == 3 else 10.0, identified=i == 3, f1=0.9) for i in range(8)])
-    assert result.passed is False
-    assert "identified: a on m, fedsgd, none: 1 of 8 images" in lines(result)
-    assert "highest PSNR 30.0 dB, the gate allows 18 dB" in lines(result)
-    assert "label_f1: a on m, fedsgd, none: mean 0.90, the gate allows 0.5" in lines(result)
-
-
 def test_a_gate_over_nothing_is_not_passed() -> None:
     assert judged({"identified": {"max": 0.5}}, [trial(i, None) for i in range(50)]).passed is False
     assert verdict([], None).gate.passed is None
-
-
-def test_labels_that_were_given_are_no_leak() -> None:
-    records = [*POWER, *quiet(5, f1=1.0, known=True)]
-    assert "they are given" in lines(judged({"label_f1": {"max": 0.5}}, records))
-    assert finding_of(records, "d").label_f1 is None
-
-
-@pytest.mark.parametrize("records", [[trial(0, 10.0, f1=0.0, seed=s) for s in range(9)], [trial(0, 10.0, f1=0.2)]])
-def test_few_label_scores_support_no_limit_however_equal(records: list[Trial]) -> None:
-    assert "label_f1" in lines(judged({"label_f1": {"max": 0.05}}, records))
-
-
-def test_many_label_scores_do() -> None:
-    assert judged({"label_f1": {"max": 0.5}}, [*POWER, *quiet(20, f1=0.1)]).passed is True
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def audit(
         data: the clients' examples and others, from which line-ups and the attacker's public data are taken.
         batch, batches: how many examples a client has, and how many clients there are.
         folder: where results go; called again with the same plan it goes on there, and with another one it raises. A
-            plan with classes or functions of your own, whose code is not compared, goes on only if both calls give it
-            the same ``identity``. `None`: a temporary folder.
+            plan with a module, classes or functions of your own, whose code is not compared, goes on only if both calls
+            give it the same ``identity``. `None`: a temporary folder.
         workers: trials at a time, each in a process of one thread.
         compute: threads, device and precision. Set for the whole process.
         counts_only: write no image, and hashes for file names.

@@ -19,6 +19,7 @@ from leakgauge.cli import main
 from leakgauge.files import Lock
 from leakgauge.frontiers.accuracy import accuracy_of, participations, stage_of
 from leakgauge.frontiers.plan import resolve_frontier
+from leakgauge.frontiers.results import Accuracy
 
 
 def _without_time(value: Any) -> Any:

@@ -192,9 +192,7 @@ def test_the_recorded_order_has_one_reader() -> None:
     """Modules that may name it: the recorder writes it, the check of a plan reads it."""
     src = Path(leakgauge.__file__).parent
     named = {str(p.relative_to(src)) for p in src.rglob("*.py") if re.search(r"\bRecorded\b|InOrder", p.read_text())}
-    assert named == {"study/plan.py", *(f"study/explaining/{m}.py" for m in ("captured", "causes", "recorded"))} | (
-        {"study/explaining/setting.py"} & named
-    )
+    assert named == {f"study/explaining/{module}.py" for module in ("record", "rounds", "causes")}
 
 
 def kept(batches: list[list[int]], count: int | None, tmp_path: Path, *, rows: torch.Tensor | None = None) -> Recorded:

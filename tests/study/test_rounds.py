@@ -175,28 +175,3 @@ def test_examples_of_rounds_stand_in_their_order_and_others_differ(tmp_path: Pat
         "example 1 of round-2-node-7",
         "another round's 2",
     ]
-
-
-def test_the_same_round_before_and_after_its_defence_is_compared_by_example(tmp_path: Path) -> None:
-    """Two mods bracket a defence; two audits and one command say what it changed."""
-    others = [("8", [4]), ("9", [5])]
-    raw = record(tmp_path / "raw", [("7", [0]), *others])[0]
-    wire = record(tmp_path / "wire", [("7", [0]), *others])[0]
-    update = Update.load(wire / UPDATE)
-    noise = {
-        k: 20 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for k, v in update.tensors.items()
-    }
-    Update({k: v + noise[k] for k, v in update.tensors.items()}, update.header).save(wire / UPDATE)
-    places = []
-    for folder, defense in ((raw, "none"), (wire, {"noise": {"sigma": 20.0}})):
-        (folder / "plan.yaml").write_text(yaml.safe_dump(planned([folder]) | {"defenses": [defense]}))
-        places.append(str(folder.parent / "out"))
-        words = ["audit", str(folder / "plan.yaml"), "-o", places[-1], "--workers", "1"]
-        assert CliRunner().invoke(main, words).exit_code == 0
-    done = CliRunner().invoke(main, ["compare", *places])
-    assert done.exit_code == 0, done.output
-    said = " ".join(done.output.split())
-    assert "identified: 1 of 1 in A, " in said
-    assert "PSNR, B less A: -" in said
-    assert "B: closed-form on" in said
-    assert "noise(sigma=20.0)" in said

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from leakgauge.compute import Compute
@@ -19,6 +20,7 @@ from leakgauge.risk.lint import SENT, UNSENT
 from leakgauge.study.deal import Key
 from leakgauge.study.document import document
 from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.judging.records import Explanation
 from leakgauge.study.pipeline.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
@@ -157,7 +159,7 @@ def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: 
     store = run(resolve_plan(wrong), tmp_path / "out", on_explained=seen.append)
     report = document(store)
     assert [e.causes[0].key for e in seen] == ["data.normalise"]
-    assert report["verdict"]["explained"] == seen[0].record
+    assert TypeAdapter(Explanation).validate_python(report["verdict"]["explained"]) == seen[0].record
     assert report["verdict"]["level"] != "not_recovered"
     assert report["verdict"]["gate"]["passed"] is False
     assert "The plan does not explain the captured update" in render(report, {})

@@ -95,10 +95,9 @@ class TrialGroup:
         """Reads that the attack proved by its own check."""
         return sum(t.scores.certified for t in self.scored if t.scores is not None)
 
-    def values(self, score: str, best: bool | None = None) -> list[float]:
-        """One number an image: the mean over the seeds of a score, or the highest (`best`) or lowest (`False`) one."""
-        pick = statistics.fmean if best is None else max if best else min
-        return [pick(v) for images in self._per_image(score).values() for v in images]
+    def values(self, score: str) -> list[float]:
+        """One number an image: the mean over the seeds of a score."""
+        return [statistics.fmean(v) for images in self._per_image(score).values() for v in images]
 
     def _per_image(self, score: str) -> dict[int, list[list[Any]]]:
         """Client → for each of its images with a score, that score in every seed."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
 
@@ -18,6 +18,7 @@ LINT = "lint.json"
 """In the audit's folder."""
 NOT_RUN = "not-run"
 """Rule of the one finding that stands where no lint of the audit is."""
+FINDINGS = TypeAdapter(list[LintFinding])
 ORDER = tuple(LintSeverity)
 SHOWN = 3
 """Findings of a rule that the terminal shows; the JSON file has all."""
@@ -40,7 +41,7 @@ def findings_text(found: Sequence[LintFinding], audit: str = "") -> str:
 
 def records_of(found: Sequence[LintFinding]) -> list[dict[str, object]]:
     """As JSON has them."""
-    return [asdict(f) | {"severity": f.severity.value} for f in found]
+    return list(FINDINGS.dump_python(list(found), mode="json"))
 
 
 def read_lint(folder: Path, audit: str) -> list[LintFinding]:
@@ -53,8 +54,7 @@ def read_lint(folder: Path, audit: str) -> list[LintFinding]:
     file = folder / LINT
     try:
         found = unsealed(read_json(file))
-        own = [LintFinding(**one | {"severity": LintSeverity(one["severity"])}) for one in found["findings"]]
-        of = found.get("audit")
+        own, of = FINDINGS.validate_python(found["findings"]), found.get("audit")
     except FileNotFoundError:
         return [_not_run("is missing")]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -13,7 +13,7 @@ from cases import SPEC, batch, task
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.inspection.drives import driven, drives
 from leakgauge.inspection.rule import Measurement, Received
-from leakgauge.inspection.rules.own_data import FixedAnswer
+from leakgauge.inspection.rules.values import FixedAnswer
 from leakgauge.task import Batch, Mode, Task
 
 D = 192

@@ -182,6 +182,24 @@ def test_code_that_looks_at_values_is_judged_too() -> None:
     assert not SubModels().measure(received(nn.Sequential(Stubborn(), nn.Linear(5, 5)))).unjudged
 
 
+class Turned(nn.Module):
+    """Three examples go another way than those that a trace is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bright, self.dark = nn.Linear(D, 5), nn.Linear(D, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bright(x.flatten(1)) if len(x) != 3 else self.dark(x.flatten(1))
+
+
+def test_a_model_that_computes_otherwise_elsewhere_is_not_judged() -> None:
+    for rule in (SubModels(), InputInDepth()):
+        found = rule.measure(received(Turned()))
+        assert found.statistic == 0
+        assert found.unjudged[0].name == "model"
+
+
 def test_the_input_at_the_classifier_is_seen() -> None:
     found = InputInDepth().measure(received(Skip()))
     assert found.statistic > 0.95

@@ -1,26 +1,28 @@
-"""How strongly each example drives each row of each layer: one backward pass, no per-example weight gradients."""
+"""How strongly each example drives each row of each layer, and what reaches it: read off the gradient's graph."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor, fx
 
+from leakgauge.errors import FOREIGN, said
 from leakgauge.inspection.matrices import Omission
 from leakgauge.task import Batch, Mode, Task
+from leakgauge.view.axes import cut
+from leakgauge.view.graph import Graph, OuterSum, traced
+from leakgauge.view.products import Term
+from leakgauge.view.trace import probe
 
-Convolution = nn.modules.conv._ConvNd
 VALUES_AT_ONCE = 2**20
-"""Input values per backward pass; bounds memory (VGG16 at 224 px: six examples at a time)."""
-
+"""Input values per pass; bounds memory (VGG16 at 224 px: six examples at a time)."""
 ALONE = 0.99
 """Share of a row's total drive from which it belongs to one example."""
+PROBED = 3
+"""Random examples on which the graph must answer as the model does."""
 FITTED = 1e-7
 """Relative residual below which an example counts as fitted perfectly: float32 rounds its probability to one."""
 
@@ -33,8 +35,9 @@ class LayerDrive:
     example that the model fits well counts like any other.
 
     Attributes:
-        name: of the module.
-        linear: a linear layer; otherwise a convolution.
+        name: of the layer.
+        linear: it multiplies what it is given; otherwise it slides over it.
+        first: it reads what the first linear layer reads.
         head: its output is the model's answer.
         rows: length of the gradient at each output unit or channel, over all positions.
         inputs: length of what the layer reads.
@@ -42,6 +45,7 @@ class LayerDrive:
 
     name: str
     linear: bool
+    first: bool
     head: bool
     rows: Float[Tensor, "n rows"]
     inputs: Float[Tensor, " n"]
@@ -58,7 +62,6 @@ class Drives:
     """All layers of one model on one batch, in the order in which they run.
 
     Attributes:
-        layers: linear layers and convolutions that ran.
         residuals: length of the loss gradient at the answer, before it is scaled.
         finite: examples whose answer, loss and gradients are finite numbers.
         remarks: what the measurement could not cover, each with the reason.
@@ -87,11 +90,6 @@ def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
     return (rows > (1 - ALONE) * total) & live
 
 
-def holds_weights(layer: nn.Module) -> bool:
-    """Whether it has parameters: a layer that `leakgauge.view.normal` calls another one for has none."""
-    return any(True for _ in layer.parameters())
-
-
 def in_eval(task: Task) -> Task:
     """The same task in eval mode: there, examples do not mix and nothing is drawn."""
     if task.mode is Mode.EVAL:
@@ -99,121 +97,113 @@ def in_eval(task: Task) -> Task:
     return replace(task, module=task.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
 
 
+def at_once(task: Task) -> int:
+    """Examples per pass."""
+    return max(1, VALUES_AT_ONCE // max(1, math.prod(task.data.shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer of the graph: what multiplies an activation, by the name of its first parameter."""
+
+    graph: Graph
+    product: OuterSum
+
+    @property
+    def name(self) -> str:
+        parameter = self.product.weight or self.product.parameters[0]
+        return parameter.rpartition(".")[0] or parameter
+
+    @property
+    def linear(self) -> bool:
+        """Whether it slides over nothing."""
+        operands = [o for t in self.product.terms for o in (t.signal, t.activation)]
+        return all(o is None or o.windows is None for o in operands)
+
+    @property
+    def reads(self) -> tuple[fx.Node, ...]:
+        """The tensors that it is given."""
+        return tuple(t.activation.node for t in self.product.terms if t.activation is not None)
+
+
+def layers(task: Task) -> tuple[tuple[Layer, ...], tuple[Omission, ...]]:
+    """Layers that multiply activations, in the order in which they run, and what of the network is not understood."""
+    batch = probe(task, PROBED)
+    try:
+        graph = traced(task)
+        assert graph.trace.outputs is not None
+        (made,) = graph.trace.evaluate([graph.trace.outputs], task, batch)
+    except FOREIGN as error:
+        return (), (Omission("model", f"its gradient could not be followed ({said(error)})"),)
+    with torch.no_grad():
+        answers, _ = task.logits(task.parameters, task.buffers, batch.inputs)
+    if not torch.allclose(made, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max()), equal_nan=True):
+        return (), (Omission("model", "computes other things for other examples, so that its layers are not known"),)
+    places = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)}
+    found = [Layer(graph, p) for p in graph.products if p.activation is not None and not any(map(_looks_up, p.terms))]
+    found.sort(key=lambda layer: places[layer.reads[0]])
+    names = dict.fromkeys(name for name, _ in graph.unexplained)
+    return tuple(found), tuple(Omission(name, "is used in a way that is not understood") for name in names)
+
+
+def _looks_up(term: Term) -> bool:
+    return term.activation is not None and bool(term.activation.hot)
+
+
 def drives(task: Task, batch: Batch) -> Drives:
-    """Measures a batch, a few examples at a time. The task is not changed."""
+    """Measures a batch in eval mode, a few examples at a time. The task is not changed."""
     like = next(iter(task.parameters.values()))
     quiet = in_eval(task)
-    inputs = batch.inputs.to(like)
-    size = max(1, VALUES_AT_ONCE // max(1, math.prod(task.data.shape)))
-    parts = [
-        _some(quiet, x, y) for x, y in zip(torch.split(inputs, size), torch.split(batch.labels, size), strict=True)
-    ]
-    layers = tuple(
-        LayerDrive(
-            first.name,
-            first.linear,
-            first.head,
-            torch.cat([part.layers[i].rows for part in parts]),
-            torch.cat([part.layers[i].inputs for part in parts]),
-        )
-        for i, first in enumerate(parts[0].layers)
+    found, remarks = layers(quiet)
+    if task.mode is Mode.TRAIN:
+        remarks = (Omission("model", "measured in eval mode, with the statistics that were received"), *remarks)
+    pieces = (torch.split(t, at_once(task)) for t in (batch.inputs.to(like), batch.labels))
+    parts = [_some(quiet, found, Batch(x, y)) for x, y in zip(*pieces, strict=True)]
+    joined = tuple(
+        replace(same[0], rows=torch.cat([one.rows for one in same]), inputs=torch.cat([one.inputs for one in same]))
+        for same in zip(*(part.layers for part in parts), strict=True)
     )
     residuals, finite = torch.cat([p.residuals for p in parts]), torch.cat([p.finite for p in parts])
-    remarks = _remarks(task, {layer.name for layer in layers})
-    return Drives(layers, residuals, finite, remarks)
+    return Drives(joined, residuals, finite, remarks)
 
 
-def _remarks(task: Task, measured: set[str]) -> tuple[Omission, ...]:
-    found = []
-    mixing = [n for n, m in task.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if task.mode is Mode.TRAIN and mixing:
-        found.append(
-            Omission(
-                mixing[0],
-                "BatchNorm in train mode mixes examples, so that none has a gradient of its own; "
-                "measured in eval mode, with the statistics that were received",
-            )
-        )
-    for name, module in task.module.named_modules():
-        if name in measured or isinstance(module, nn.Embedding):
-            continue
-        own = [p for p in module.parameters(recurse=False) if p.ndim > 1]
-        if isinstance(module, nn.Linear | Convolution) and holds_weights(module):
-            found.append(Omission(name, "is not called as a module in the forward pass, so that it cannot be watched"))
-        elif own:
-            kind = type(module).__name__
-            found.append(Omission(name, f"a {kind} holds weights itself; only linear layers and convolutions are"))
-    return tuple(found)
-
-
-@dataclass(eq=False)
-class _Watch:
-    """Hooks' notebook of one layer."""
-
-    output: Tensor | None = None
-    inputs: Tensor | None = None
-    squares: Tensor | None = None
-
-
-def _some(task: Task, inputs: Float[Tensor, "n *shape"], labels: Tensor) -> Drives:
+def _some(task: Task, found: tuple[Layer, ...], batch: Batch) -> Drives:
     """Drives of examples that fit into memory together."""
-    with torch.enable_grad(), _watched(task.module) as watches:
-        x = inputs.detach().clone().requires_grad_()
-        logits, _ = task.logits(task.parameters, task.buffers, x)
+    n = len(batch)
+    with torch.enable_grad():
+        logits, _ = task.logits(task.parameters, task.buffers, batch.inputs)
         answer = logits.detach().clone().requires_grad_()
-        losses = torch.stack([task.loss_of(answer[i : i + 1], labels[i : i + 1]) for i in range(len(x))])
-        residual = torch.autograd.grad(losses.sum(), answer)[0]
-        heads = {name for name, watch in watches.items() if watch.output is logits}
-        length = residual.norm(dim=1)
-        unit = (residual / length.clamp_min(torch.finfo(length.dtype).tiny)[:, None]).nan_to_num(0.0, 0.0, 0.0)
-        torch.autograd.grad(logits, x, unit, allow_unused=True)
-    layers = []
-    finite = logits.detach().isfinite().all(1) & losses.detach().isfinite()
-    for name, watch in watches.items():
-        if watch.output is None or watch.inputs is None:
-            continue
-        module = task.module.get_submodule(name)
-        wide = watch.output.shape[-1 if isinstance(module, nn.Linear) else 1]
-        # A layer whose output reaches no answer gets no gradient at all.
-        squares = watch.squares if watch.squares is not None else x.new_zeros(len(x), wide)
-        finite &= squares.isfinite().all(1) & watch.inputs.isfinite()
-        rows = squares.sqrt().nan_to_num(0.0, 0.0, 0.0)
-        is_linear = isinstance(module, nn.Linear)
-        lengths = watch.inputs.sqrt().nan_to_num(0.0, 0.0, 0.0)
-        layers.append(LayerDrive(name, is_linear, name in heads, rows, lengths))
-    return Drives(tuple(layers), length.nan_to_num(), finite, ())
+        loss = task.loss_of(answer, batch.labels)
+        residual = torch.autograd.grad(loss, answer)[0] * n
+    length = residual.flatten(1).norm(dim=1)
+    scale = n / length.clamp_min(torch.finfo(length.dtype).tiny)
+    operands = [o for layer in found for t in layer.product.terms for o in (t.signal, t.activation) if o is not None]
+    nodes = list(dict.fromkeys(o.node for o in operands))
+    with torch.no_grad():
+        values = dict(zip(nodes, found[0].graph.trace.evaluate(nodes, task, batch), strict=True)) if found else {}
+    made = []
+    start = next((layer.reads for layer in found if layer.linear), ())
+    finite = answer.detach().isfinite().flatten(1).all(1) & length.isfinite()
+    for layer in found:
+        squares = [_squares(layer.graph, t, values[t.signal.node], scale) for t in layer.product.terms]
+        rows = torch.stack(squares).sum(0)
+        inputs = torch.stack([values[node].reshape(n, -1).square().sum(1) for node in layer.reads]).sum(0)
+        finite &= rows.isfinite().all(1) & inputs.isfinite()
+        rows, inputs = (t.sqrt().nan_to_num(0.0, 0.0, 0.0) for t in (rows, inputs))
+        unit = (residual.abs() * (scale / n)[:, None]).nan_to_num(0.0, 0.0, 0.0)
+        head = rows.shape == unit.shape and bool(torch.allclose(rows, unit, rtol=1e-3, atol=1e-6))
+        made.append(LayerDrive(layer.name, layer.linear, layer.reads == start, head, rows, inputs))
+    return Drives(tuple(made), length.nan_to_num(), finite, ())
 
 
-@contextmanager
-def _watched(module: nn.Module) -> Iterator[dict[str, _Watch]]:
-    watches: dict[str, _Watch] = {}
-    handles: list[RemovableHandle] = []
-
-    def watch(layer: nn.Module, name: str) -> None:
-        axis = -1 if isinstance(layer, nn.Linear) else 1
-
-        def after(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-            seen = watches.setdefault(name, _Watch())
-            seen.output = output
-            lengths = given[0].detach().flatten(1).square().sum(1)
-            seen.inputs = lengths if seen.inputs is None else seen.inputs + lengths
-            if not output.requires_grad or output.shape[0] != given[0].shape[0]:
-                return
-
-            def keep(gradient: Tensor) -> None:
-                squares = gradient.detach().movedim(axis, 1).square()
-                squares = squares.flatten(2).sum(-1) if squares.ndim > 2 else squares
-                seen.squares = squares if seen.squares is None else seen.squares + squares
-
-            output.register_hook(keep)
-
-        handles.append(layer.register_forward_hook(after))
-
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.Linear | Convolution) and holds_weights(layer):
-            watch(layer, name)
-    try:
-        yield watches
-    finally:
-        for handle in handles:
-            handle.remove()
+def _squares(graph: Graph, term: Term, signal: Tensor, scale: Float[Tensor, " n"]) -> Float[Tensor, "n rows"]:
+    """Squared length over all positions of the error signal at each output unit, example by example."""
+    traced_with, n = graph.trace.examples, len(scale)
+    own, kinds = [a for axis in cut(term.signal.dims) for a in axis], dict(term.kinds)
+    places = sorted((a for a in own if a not in kinds), key=lambda a: a.length % traced_with != 0)  # examples first
+    units = [a for a in own if a in kinds]
+    value = term.signal.matrix(
+        signal, (*places, *units), lambda length: length if length % traced_with else length // traced_with * n
+    )
+    squares: Tensor = (value.reshape(n, -1, math.prod(a.length for a in units)) * scale[:, None, None]).square().sum(1)
+    return squares

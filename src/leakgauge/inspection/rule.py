@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +18,6 @@ from leakgauge.files import json_of
 from leakgauge.inspection.matrices import Omission
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
-from leakgauge.view.normal import normal_form
 
 
 class Part(Enum):
@@ -114,9 +113,7 @@ def measure(received: Received) -> dict[str, Measurement]:
     Raises:
         ValueError: a rule broke its contract (a statistic below zero).
     """
-    found = None if received.task is None else normal_form(received.task)
-    plain = received if found is None else replace(received, task=found.task)
-    measured = {name: rule.measure(plain) for name, rule in rules().items() if received.has(rule.needs)}
+    measured = {name: rule.measure(received) for name, rule in rules().items() if received.has(rule.needs)}
     return {name: _sound(name, measurement) for name, measurement in measured.items()}
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from leakgauge.inspection.drives import VALUES_AT_ONCE, Convolution, holds_weights, in_eval
+from leakgauge.inspection.drives import Layer, at_once, in_eval, layers
 from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
-from leakgauge.task import Task
+from leakgauge.task import Batch, Task
 
 PIXELS = 24
 """Input values that are moved one at a time."""
@@ -52,8 +49,8 @@ class View:
 
 
 def views(task: Task, generator: torch.Generator) -> list[View]:
-    """Late linear layers' views of a white-noise picture. The first weighted layer of a model without
-    convolutions is left out: it reads the input by design."""
+    """Late linear layers' views of a white-noise picture. The first layer of a model without convolutions is left out:
+    it reads the input by design."""
     task = in_eval(task)
     like = next(iter(task.parameters.values()))
     noise = torch.rand((1, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
@@ -64,24 +61,27 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
     columns[torch.arange(len(moved)), moved] = 1
     signs = torch.randint(0, 2, (DIRECTIONS, d), generator=generator).to(like) * 2 - 1
     ways = torch.cat([columns, signs])
-    base, names, seen = _read(task, probe), _chosen(task, probe), task.data.normalise(probe)
-    step = STEP * task.data.range
-    shifted: dict[str, list[Tensor]] = {name: [] for name in names}
-    for some in ways.split(_at_once(task)):
-        read = _read(task, probe + step * some.view(-1, *task.data.shape))
-        for name in names:
-            shifted[name].append((read[name] - base[name]) / step)
+    chosen, step = _chosen(task), STEP * task.data.range
+    if not chosen:
+        return []
+    seen = task.data.normalise(probe)
+    with torch.no_grad():
+        base = _reached(task, chosen, probe)
+        slopes = [
+            [(new - old) / step for new, old in zip(_reached(task, chosen, probe + step * some), base, strict=True)]
+            for some in ways.view(-1, *task.data.shape).split(at_once(task))
+        ]
     found = []
-    for name in names:
-        slopes = torch.cat(shifted[name])
-        size = slopes[len(moved) :].square().mean(0)
-        best = (slopes[: len(moved)].square() / size.clamp_min(1e-30)).where(size > 0, 0.0).argmax(1)
-        rows = _gradients(task, probe, name, best)
+    for layer, here, parts in zip(chosen, base, zip(*slopes, strict=True), strict=True):
+        slope = torch.cat(parts)
+        size = slope[len(moved) :].square().mean(0)
+        best = (slope[: len(moved)].square() / size.clamp_min(1e-30)).where(size > 0, 0.0).argmax(1)
+        rows = _gradients(task, probe, layer, best)
         per_pixel = _shares(rows)[torch.arange(len(moved)), moved]
         live = (size > 0).nonzero()[:, 0]
         drawn = live[torch.randperm(len(live), generator=generator)[:FEATURES]]
-        shares = _shares(_gradients(task, probe, name, drawn)) if len(drawn) else rows.new_zeros((1, d))
-        found.append(View(name, float(per_pixel.mean()), float(shares.amax(1).mean()), copied(seen, base[name])))
+        shares = _shares(_gradients(task, probe, layer, drawn)) if len(drawn) else rows.new_zeros((1, d))
+        found.append(View(layer.name, float(per_pixel.mean()), float(shares.amax(1).mean()), copied(seen, here)))
     return found
 
 
@@ -104,54 +104,29 @@ def _shares(gradients: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
     return squares / squares.sum(1, keepdim=True).clamp_min(1e-30)
 
 
-def _at_once(task: Task) -> int:
-    return max(1, VALUES_AT_ONCE // max(1, math.prod(task.data.shape)))
-
-
-@contextmanager
-def _inputs_of(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Iterator[dict[str, Tensor]]:
-    """What reaches each layer of those types at its first call, in order of execution."""
-    seen: dict[str, Tensor] = {}
-    handles = []
-    for name, layer in module.named_modules():
-        if isinstance(layer, types) and holds_weights(layer):
-
-            def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
-                # A copy of the reference only: an in-place layer later would change a flattened view's values.
-                seen.setdefault(name, given[0] + 0)
-
-            handles.append(layer.register_forward_pre_hook(keep))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _read(task: Task, inputs: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
-    with torch.no_grad(), _inputs_of(task.module, (nn.Linear,)) as seen:
-        task.logits(task.parameters, task.buffers, inputs)
-    return {k: v.flatten(1) for k, v in seen.items() if v.shape[0] == len(inputs)}
-
-
-def _chosen(task: Task, probe: Float[Tensor, "1 *shape"]) -> list[str]:
-    with torch.no_grad(), _inputs_of(task.module, (nn.Linear, Convolution)) as seen:
-        task.logits(task.parameters, task.buffers, probe)
-    order = list(seen)
-    convolves = any(isinstance(task.module.get_submodule(name), Convolution) for name in order)
-    late = order if convolves else order[1:]
-    linear = [n for n in late if isinstance(task.module.get_submodule(n), nn.Linear) and seen[n].shape[0] == 1]
+def _chosen(task: Task) -> list[Layer]:
+    """Linear layers behind the first layer, and that one too where others slide over the picture."""
+    found, _ = layers(task)
+    late = found if any(not layer.linear for layer in found) else found[1:]
+    linear = [layer for layer in late if layer.linear]
+    linear = [layer for k, layer in enumerate(linear) if layer.reads not in [other.reads for other in linear[:k]]]
     return linear if len(linear) <= LAYERS else [*linear[: LAYERS - 1], linear[-1]]
 
 
-def _gradients(task: Task, probe: Float[Tensor, "1 *shape"], name: str, features: Tensor) -> Float[Tensor, "k d"]:
+def _reached(task: Task, chosen: list[Layer], inputs: Float[Tensor, "n *shape"]) -> list[Float[Tensor, "n d"]]:
+    """What reaches each layer, example by example."""
+    batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))
+    values = chosen[0].graph.trace.evaluate([layer.reads[0] for layer in chosen], task, batch)
+    return [value.reshape(len(inputs), -1) for value in values]
+
+
+def _gradients(task: Task, probe: Float[Tensor, "1 *shape"], layer: Layer, features: Tensor) -> Float[Tensor, "k d"]:
     """∂(feature)/∂(input) for each feature of what reaches the layer."""
     rows = []
-    for some in features.split(_at_once(task)):
-        with torch.enable_grad(), _inputs_of(task.module, (nn.Linear,)) as seen:
+    for some in features.split(at_once(task)):
+        with torch.enable_grad():
             x = probe.repeat(len(some), *[1] * len(task.data.shape)).requires_grad_()
-            task.logits(task.parameters, task.buffers, x)
-            value = seen[name].flatten(1)[torch.arange(len(some)), some].sum()
+            value = _reached(task, [layer], x)[0][torch.arange(len(some)), some].sum()
             slope = torch.autograd.grad(value, x, allow_unused=True)[0] if value.requires_grad else None
             rows.append((torch.zeros_like(x) if slope is None else slope.detach()).flatten(1))
     return torch.cat(rows)
@@ -185,7 +160,8 @@ class InputInDepth:
             return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
         found = sorted(views(received.task, torch.Generator().manual_seed(0)), key=lambda v: -v.passage)
         if not found:
-            return Measurement(0.0, (), "Not judged.", (NO_LATE,))
+            _, remarks = layers(in_eval(received.task))
+            return Measurement(0.0, (), "Not judged.", remarks or (NO_LATE,))
         top = found[0]
         evidence = (
             f"Of what moves a feature that reaches {top.name}, one pixel accounts for {top.features:.0%} on average; "

@@ -1,4 +1,4 @@
-"""Rules about values, sizes, rows that are constant, and sub-models for single examples."""
+"""Rules about values and sizes, constant rows, sub-models for single examples, and answers that never change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.drives import driven, drives
+from leakgauge.inspection.drives import at_once, driven, drives, in_eval
 from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, layers, working
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
@@ -166,7 +166,7 @@ class SubModels:
                 private.append(layer.name)
         layers_share = len(private) / (len(found.hidden) + 2)
         rows_share, rows_name = 0.0, ""
-        for layer in [layer for layer in found.hidden if layer.linear][:1]:
+        for layer in [layer for layer in found.hidden if layer.first]:
             on = driven(layer.rows[found.erring].double())
             share = float((on.sum(0) == 1).sum()) / (float(on.any(0).sum()) + 2)
             if share > rows_share:
@@ -177,3 +177,39 @@ class SubModels:
             + (f"; of the rows of {rows_name}, {rows_share:.0%}." if rows_name else ".")
         )
         return Measurement(max(layers_share, rows_share), where, evidence, found.remarks)
+
+
+@RULES.register("fixed-answer", needs="the task (model, data format, loss) and four or more of the client's examples")
+@dataclass(frozen=True)
+class FixedAnswer:
+    """Whether the model prefers one class for every example.
+
+    Statistic, in nats: range over classes of the mean logit ÷ (1 + range over classes of how the logits vary over
+    the examples: the largest standard deviation). All logits equal (a zero-initialised head) scores 0.
+    """
+
+    needs: tuple[Part, ...] = (Part.TASK, Part.BATCH)
+    meaning: str = (
+        "An answer that no example changes makes everyone's residual the same known vector, which unmixes the "
+        "gradient. Honest reasons: a saturated or collapsed network."
+    )
+
+    def measure(self, received: Received) -> Measurement:
+        task, batch = received.task, received.batch
+        assert task is not None
+        assert batch is not None
+        quiet, like = in_eval(task), next(iter(task.parameters.values()))
+        with torch.no_grad():
+            pieces = batch.inputs.to(like).split(at_once(task))
+            parts = [quiet.logits(task.parameters, task.buffers, x)[0] for x in pieces]
+        logits = torch.cat(parts).double()
+        logits = logits[logits.isfinite().all(1)]
+        if len(logits) < 4:
+            return Measurement(0.0, (), "Not judged.", (Omission("batch", "has fewer than four finite answers"),))
+        mean = logits.mean(0)
+        preference, spread = float(mean.max() - mean.min()), float(logits.std(0).max())
+        evidence = (
+            f"Over {len(logits)} examples the mean logits differ by {preference:.3g} nats between classes, and no "
+            f"class's logit varies by more than {spread:.3g}."
+        )
+        return Measurement(preference / (1 + spread), (f"class {int(mean.argmax())}",), evidence)

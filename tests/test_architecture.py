@@ -55,6 +55,22 @@ WRITES = {
 """Modules that read or write a file's text, and which: they alone may hold records that no type describes."""
 
 
+HOOKS = {
+    "attacks.exact.sums",
+    "attacks.labels.strategy",
+    "attacks.matching.priors",
+    "attacks.recipes.any_loss",
+    "capture.listening",
+    "defenses.precode",
+    "defenses.soteria",
+    "step.training",
+    "task",
+    "tracing",
+    "view.normal",
+}
+"""Modules that register hooks. Networks are looked into by `view.graph`: this list only gets shorter, down to three."""
+
+
 def modules() -> dict[str, Path]:
     return {".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p for p in SRC.rglob("*.py")}
 
@@ -126,6 +142,15 @@ def test_the_floors_name_every_room_once() -> None:
     assert all(a != b for a, b in pairwise(FLOORS))
     there = {p.stem if p.is_file() else p.name for p in (SRC / "leakgauge").iterdir() if p.suffix in (".py", "")}
     assert set(rooms) <= there, set(rooms) - there
+
+
+def test_hooks_are_registered_in_few_modules() -> None:
+    found = {
+        name.removeprefix("leakgauge.")
+        for name, path in MODULE.items()
+        if re.search(r"^(?!from|import).*register_(module_)?\w+_hook\(", path.read_text(encoding="utf-8"), re.M)
+    }
+    assert found <= HOOKS, found - HOOKS
 
 
 def test_records_without_a_type_stay_where_files_are_read_and_written() -> None:

@@ -184,7 +184,7 @@ def test_the_trained_resnet_18_of_table_3_is_one(shared: Path) -> None:
     """The rows of Table 1's ResNet-20 stood there under its name."""
     network = tables.trained_resnet18(shared / "weights" / "resnet18-32-cifar10.safetensors")
     module = network.task(DATA, 0).module
-    blocks = [m for m in module.modules() if type(m).__name__ == "BasicBlock"]
+    blocks = [m for m in module.modules() if type(m).__name__ == "Block"]
     assert len(blocks) == 8, "two blocks in each of four stages"
     assert network.name == "ResNet-18 trained"
 

@@ -34,18 +34,33 @@ class VGG(nn.Module):
         return out
 
 
-def _build(
-    blocks: tuple[tuple[int, ...], ...],
+@MODELS.register("vgg", needs="images")
+def vgg(
     *,
-    classes: int,
-    channels: int,
-    size: int,
-    hidden: tuple[int, ...],
-    batch_norm: bool,
-    dropout: float,
-    bias: bool,
-    padding_mode: Padding,
-) -> VGG:
+    classes: int = 10,
+    channels: int = 3,
+    size: int = 32,
+    blocks: tuple[tuple[int, ...], ...] = ((32, 32), (64, 64), (128, 128)),
+    hidden: tuple[int, ...] = (256,),
+    batch_norm: bool = False,
+    dropout: float = 0.0,
+    bias: bool = True,
+    padding_mode: Padding = "zeros",
+) -> nn.Module:
+    """A VGG of any depth; by default six convolutions and two linear layers, for 32 and 64 px.
+
+    814 122 parameters at 10 classes, 3 channels and 32 px. Torch's default initialisation, from torch's global
+    generator. Pools that would leave nothing are left out.
+
+    Args:
+        blocks: filters of the convolutions; a max-pool by two ends each block.
+        hidden: units of the hidden linear layers; none leaves one linear layer.
+        batch_norm: a BatchNorm after each convolution.
+        dropout: after each hidden linear layer.
+        bias: of the convolutions.
+        padding_mode: of the convolutions, as `torch.nn.Conv2d` takes it.
+    """
+    require(bool(blocks) and all(blocks), "model.blocks", "holds a block without filters", "give ((32, 32), (64,))")
     layers: list[nn.Module] = []
     before, side = channels, size
     for block in blocks:
@@ -92,52 +107,12 @@ def vgg16(
         padding_mode: of the convolutions, as `torch.nn.Conv2d` takes it.
     """
     blocks = tuple(tuple(max(1, round(width * filters)) for filters in block) for block in VGG16_BLOCKS)
-    return _build(
-        blocks,
+    return vgg(
         classes=classes,
         channels=channels,
         size=size,
+        blocks=blocks,
         hidden=(hidden, hidden),
-        batch_norm=batch_norm,
-        dropout=dropout,
-        bias=bias,
-        padding_mode=padding_mode,
-    )
-
-
-@MODELS.register("vgg", needs="images")
-def vgg(
-    *,
-    classes: int = 10,
-    channels: int = 3,
-    size: int = 32,
-    blocks: tuple[tuple[int, ...], ...] = ((32, 32), (64, 64), (128, 128)),
-    hidden: tuple[int, ...] = (256,),
-    batch_norm: bool = False,
-    dropout: float = 0.0,
-    bias: bool = True,
-    padding_mode: Padding = "zeros",
-) -> nn.Module:
-    """A VGG of any depth; by default six convolutions and two linear layers, for 32 and 64 px.
-
-    814 122 parameters at 10 classes, 3 channels and 32 px. Torch's default initialisation, from torch's global
-    generator. Pools that would leave nothing are left out.
-
-    Args:
-        blocks: filters of the convolutions; a max-pool by two ends each block.
-        hidden: units of the hidden linear layers; none leaves one linear layer.
-        batch_norm: a BatchNorm after each convolution.
-        dropout: after each hidden linear layer.
-        bias: of the convolutions.
-        padding_mode: of the convolutions, as `torch.nn.Conv2d` takes it.
-    """
-    require(bool(blocks) and all(blocks), "model.blocks", "holds a block without filters", "give ((32, 32), (64,))")
-    return _build(
-        tuple(tuple(block) for block in blocks),
-        classes=classes,
-        channels=channels,
-        size=size,
-        hidden=tuple(hidden),
         batch_norm=batch_norm,
         dropout=dropout,
         bias=bias,

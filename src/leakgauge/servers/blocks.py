@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
-from leakgauge.errors import InputError, require
-from leakgauge.observation import Knowledge, Observation
-from leakgauge.task import Task
-from leakgauge.tensors import map_tensors
-from leakgauge.tracing import LinearLayer, input_layers, linear_inputs, linear_layers
-from leakgauge.update import Update, UpdateHeader, UpdateKind
+from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.servers.mkor.network import linear_stack
+from leakgauge.task import Batch, Mode, Task
+from leakgauge.view.axes import cut
+from leakgauge.view.graph import Graph, traced
+from leakgauge.view.products import Term
+from leakgauge.view.trace import operation
 
 
-def classifier_of(task: Task) -> Classifier:
-    """The task's last linear layer, found as label attacks find it.
-
-    Raises:
-        InputError: no linear layer with trained parameters makes the logits.
-    """
-    nothing = Update(map_tensors(torch.zeros_like, task.parameters), UpdateHeader(UpdateKind.GRADIENT))
-    found = find_classifier(Observation(task, nothing, Knowledge()))
-    if isinstance(found, Unknown):
-        raise InputError("model", found.message, "give a model that ends in a trained nn.Linear")
-    return found
+def head_features(task: Task, weight: str, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n features"]:
+    """What the layer of a weight is given for raw inputs, in eval mode."""
+    calm = replace(task, module=task.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
+    graph = traced(calm)
+    (product,) = [p for p in graph.products if p.weight == weight]
+    assert product.activation is not None
+    batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))
+    (value,) = graph.trace.evaluate([product.activation.node], calm, batch)
+    return value.reshape(len(inputs), -1)
 
 
 def biased_classifier_of(task: Task) -> tuple[str, str]:
-    """Names of its weight and its bias. Raises `InputError` where it has no bias."""
-    found = classifier_of(task)
+    """Names of the weight and the bias of its last linear layer. Raises `InputError` where it has no bias."""
+    found = linear_stack(task)[-1]
     if found.bias is None:
         raise InputError(
-            "model", f"its last layer '{found.name}' has no bias, which the server must set", "give it a bias"
+            "model", f"its last layer '{found.name}' has no bias, which the server must set", "give it one"
         )
     return found.weight, found.bias
 
@@ -99,38 +97,52 @@ def fronted(task: Task, rows: int, name: str, generator: torch.Generator) -> Tas
 HINT = "use a fully connected model (mlp), or a server that changes the architecture (imprint-block, linear-first)"
 
 
-def relu_pair(task: Task, generator: torch.Generator) -> tuple[LinearLayer, LinearLayer]:
-    """The first such pair. What reaches the second layer is compared with the ReLU of what leaves the first.
+@dataclass(frozen=True)
+class ReluPair:
+    """Names of a linear layer that reads the input, and of the weight behind its ReLU."""
+
+    weight: str
+    bias: str
+    second: str
+
+
+def relu_pair(task: Task) -> ReluPair:
+    """The first such pair in the gradient's graph.
 
     Raises:
         InputError: no linear layer with bias reads the input, or none of those is followed by ReLU and a linear layer.
     """
-    with torch.random.fork_rng(devices=[]):
-        firsts = [layer for layer in input_layers(task, generator) if layer.bias is not None]
-        if not firsts:
-            raise InputError("model", "has no linear layer with bias that reads the input", HINT)
-        for first in firsts:
-            second = _behind_relu(task, first, generator)
-            if second is not None:
-                return first, second
-    raise InputError(
-        "model", f"has no ReLU and second linear layer behind '{firsts[0].name}', which reads the input", HINT
-    )
+    try:
+        graph = traced(task)
+    except FOREIGN as error:
+        raise InputError("model", f"cannot be traced, so its layers are not known ({said(error)})", HINT) from error
+    rows = [p for p in graph.products if p.weight and _rows_read_in_order(p.terms[0])]
+    read = {p: graph.same[p.activation.node] for p in rows if p.activation is not None}
+    firsts = [
+        (p.weight, shift.weight)
+        for group in graph.first
+        for p in group.products
+        for shift in group.shifts
+        if p in rows and read[p] is graph.inputs and shift.terms[0].signal.node is p.terms[0].signal.node
+    ]
+    for weight, bias in firsts:
+        for second in rows:
+            if weight and bias and second.weight and _is_relu_of(graph, read[second], {weight, bias}):
+                return ReluPair(weight, bias, second.weight)
+    problem = "has no linear layer with bias that reads the input"
+    if firsts:
+        problem = f"has no ReLU and second linear layer behind '{firsts[0][0]}', which reads the input"
+    raise InputError("model", problem, HINT)
 
 
-def _behind_relu(task: Task, first: LinearLayer, generator: torch.Generator) -> LinearLayer | None:
-    assert first.bias is not None
-    like = task.parameters[first.bias]
-    uniform = torch.rand((2, *task.data.shape), generator=generator, dtype=torch.float64).to(like)
-    raw = task.data.low + task.data.range * uniform
-    # Half of the units below zero and half above, or an identity would pass for a ReLU.
-    answers = task.data.normalise(raw).flatten(1) @ task.parameters[first.weight].T
-    centred = {**task.parameters, first.bias: -answers.mean(0)}
-    seen = linear_inputs(task, centred, raw)
-    wanted = (answers - answers.mean(0)).relu()
+def _rows_read_in_order(term: Term) -> bool:
+    """Whether a weight has a row for each unit, and the row's entries are in the order of what it reads."""
+    given, kinds = term.activation, term.kinds
+    if given is None or given.hot or given.windows is not None or kinds[0][1] != "signal":
+        return False
+    own = [atom for axis in cut(given.dims)[1:] for atom in axis]
+    return own == [atom for atom, kind in kinds if kind == "activation"]
 
-    def follows(layer: LinearLayer) -> bool:
-        got = seen.get(layer.name)
-        return got is not None and got.shape == wanted.shape and bool(torch.allclose(got, wanted, atol=1e-6))
 
-    return next((layer for layer in linear_layers(task) if follows(layer)), None)
+def _is_relu_of(graph: Graph, node: fx.Node, parameters: set[str]) -> bool:
+    return operation(node).rstrip("_") == "relu" and graph.colours.parameters[node] == parameters

@@ -17,7 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.blocks import biased_classifier_of, classifier_of, require_class
+from leakgauge.servers.blocks import biased_classifier_of, head_features, require_class
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Batch, Task, cross_entropy
 from leakgauge.tensors import Tensors
@@ -228,10 +228,10 @@ def cut_off(
         share: from 0 to 1; one over the number of the client's examples singles one out most often.
     """
     require(0 < share < 1, "share", f"is {share}", "give a number between 0 and 1")
-    head = classifier_of(task)
+    weight, _ = biased_classifier_of(task)
     with torch.no_grad():
-        features, _ = head.features(task, public.to(task.parameters[head.weight]))
-    values: Tensor = features @ _direction(task.parameters[head.weight], target, feature)
+        features = head_features(task, weight, public.to(task.parameters[weight]))
+    values: Tensor = features @ _direction(task.parameters[weight], target, feature)
     return float(values.double().quantile(share))
 
 

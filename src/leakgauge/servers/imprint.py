@@ -114,13 +114,12 @@ class Imprint:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where no such layers exist, or the first has fewer rows than bins."""
-        first, second = relu_pair(task, generator)
-        assert first.bias is not None
-        weight, after = task.parameters[first.weight].clone(), task.parameters[second.weight].clone()
-        bias = task.parameters[first.bias].clone()
+        pair = relu_pair(task)
+        names = (pair.weight, pair.bias, pair.second)
+        weight, bias, after = (task.parameters[name].clone() for name in names)
         bins = len(weight) if self.bins is None else self.bins
         fits = 1 < bins <= len(weight)
-        require(fits, "bins", f"is {bins}, and '{first.name}' has {len(weight)} rows", "give at most as many, and 2")
+        require(fits, "bins", f"is {bins}, and '{pair.weight}' has {len(weight)} rows", "give at most as many, and 2")
         data, edges = task.data, self.thresholds(task.data, bins)
         zero = torch.zeros((1, *data.shape), dtype=torch.float64)
         offset, slope = data.denormalise(zero), data.denormalise(zero + 1) - data.denormalise(zero)
@@ -129,8 +128,8 @@ class Imprint:
         signs = torch.ones(len(after))
         signs[torch.randperm(len(after), generator=generator)[: len(after) // 2]] = -1
         after[:, :bins] = (signs * self.gain / (ROWS * bins * data.range)).to(after)[:, None]
-        crafted = task.with_state({first.weight: weight, first.bias: bias, second.weight: after})
-        return Broadcast(crafted, ImprintRead(first.weight, first.bias, edges), (Change.PARAMETERS,))
+        crafted = task.with_state(dict(zip(names, (weight, bias, after), strict=True)))
+        return Broadcast(crafted, ImprintRead(pair.weight, pair.bias, edges), (Change.PARAMETERS,))
 
 
 @SERVERS.register("imprint-block")
@@ -191,9 +190,8 @@ class TrapWeights:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where no linear layer with bias reads the input in front of a ReLU."""
-        first, _ = relu_pair(task, generator)
-        assert first.bias is not None
-        data, (rows, d) = task.data, task.parameters[first.weight].shape
+        pair = relu_pair(task)
+        data, (rows, d) = task.data, task.parameters[pair.weight].shape
         size = torch.randn((rows, d), generator=generator, dtype=torch.float64).abs() * (2 / math.sqrt(d))
         negative = torch.rand((rows, d), generator=generator).argsort(1) < d // 2
         unit = torch.where(negative, -size, size / self.factor)
@@ -201,8 +199,8 @@ class TrapWeights:
         offset = data.denormalise(zero).flatten()
         slope = data.denormalise(zero + 1).flatten() - offset
         state = {
-            first.weight: unit * slope / data.range,
-            first.bias: unit @ ((offset - data.low) / data.range),
+            pair.weight: unit * slope / data.range,
+            pair.bias: unit @ ((offset - data.low) / data.range),
         }
         return Broadcast(task.with_state(state), LinearRead(), (Change.PARAMETERS,))
 

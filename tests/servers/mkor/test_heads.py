@@ -281,10 +281,7 @@ class Functional(nn.Module):
 
 def test_the_stack_is_read_off_calls_too() -> None:
     layers = linear_stack(Task.of(Functional(), DataSpec((1, 6, 6), 5)))
-    assert [(layer.name, layer.relu, layer.dropout, layer.dropout_before) for layer in layers] == [
-        ("relu", True, 0.0, 0.0),
-        ("out", False, 0.0, 0.0),
-    ]
+    assert [(layer.name, layer.relu, layer.dropout) for layer in layers] == [("relu", True, 0.0), ("out", False, 0.0)]
 
 
 def test_dropout_of_the_features_is_refused() -> None:

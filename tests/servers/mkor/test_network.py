@@ -43,22 +43,22 @@ def test_functions_count_as_modules() -> None:
     assert (one.name, one.weight, one.bias) == ("first", "first.weight", "first.bias")
     assert (one.inputs, one.outputs, one.kernel, one.size, one.relu, one.pool) == (3, 4, 5, (8, 8), True, 2)
     assert (two.name, two.size, two.relu, two.pool) == ("second", (4, 4), True, 2)
-    assert (found.linear, found.flat_shape, found.dropout) == ("last", (6, 2, 2), 0.0)
+    assert (found.linear, found.flat_shape) == ("last", (6, 2, 2))
 
 
-def test_functional_dropout_counts_in_train_mode_alone() -> None:
-    assert [stage.dropout for stage in read(Functional()).features] == [0.0, 0.0]
-    assert [stage.dropout for stage in read(Functional(), mode=Mode.TRAIN).features] == [0.25, 0.0]
-
-
-def test_dropout_modules_count_in_train_mode_alone() -> None:
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Dropout2d(0.5), nn.Flatten(), nn.Dropout(0.1), nn.Linear(256, 5)
-    )
-    assert read(net).features[0].dropout == read(net).dropout == 0
-    trained = read(net, mode=Mode.TRAIN)
-    assert trained.features[0].dropout == 0.5
-    assert trained.dropout == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    "net",
+    [
+        Functional(),
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(256, 5)),
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(256, 5)),
+    ],
+    ids=["function", "channels", "features"],
+)
+def test_dropout_counts_in_train_mode_alone(net: nn.Module) -> None:
+    assert read(net).features
+    with pytest.raises(InputError, match="dropout in train mode"):
+        read(net, mode=Mode.TRAIN)
 
 
 def test_vgg16_is_read_whole() -> None:

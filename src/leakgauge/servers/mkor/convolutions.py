@@ -32,13 +32,8 @@ def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch
         shuffle: draws the channels that are written; `None` takes the first ones.
 
     Raises:
-        InputError: a layer has fewer channels than the image has colours, a dropout hits the features, or
-            `directions` does not fit; names the layer.
+        InputError: a layer has fewer channels than the image has colours, or `directions` does not fit.
     """
-    for stage in found.features:
-        problem = f"layer '{stage.name}' is followed by dropout in train mode"
-        require(stage.dropout == 0, "model", problem, "set mode: eval")
-    require(found.dropout == 0, "model", f"dropout in train mode comes before layer '{found.linear}'", "set mode: eval")
     colours = found.features[0].inputs
     narrow = min(found.features, key=lambda stage: stage.outputs)
     if narrow.outputs < colours:

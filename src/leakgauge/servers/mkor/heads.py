@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.errors import require
 from leakgauge.registry import HEADS
 from leakgauge.servers.mkor.classes import Routes
-from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
+from leakgauge.servers.mkor.network import EVAL, NetworkLayer, linear_stack
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
@@ -50,9 +50,8 @@ def planned(task: Task, paths: int | None, *, first: int = 1) -> UnitsPlan:
             or the model does not end in linear layers.
     """
     layers = linear_stack(task)
-    hidden, classes, mode = layers[:-1], task.data.classes, "audit mode: eval, or another attack"
-    require(layers[0].dropout_before == 0, "model", f"drops what enters {layers[0].name} in train mode", mode)
-    require(layers[-1].dropout == 0, "model", "drops logits in train mode", mode)
+    hidden, classes = layers[:-1], task.data.classes
+    require(layers[-1].dropout == 0, "model", "drops logits in train mode", EVAL)
     widths = [layer.outputs // (first if depth == 0 else 1) for depth, layer in enumerate(hidden)]
     drops = [layer.dropout for layer in hidden]
     room = min(widths, default=task.outputs)

@@ -15,6 +15,7 @@ from leakgauge.view.graph import Graph, traced
 from leakgauge.view.trace import operation
 
 FIT = "give a chain of convolutions, max-pools and linear layers with ReLUs between them, such as vgg16"
+EVAL = "audit mode: eval, or another attack"
 ENDS = "give a classifier that ends in linear layers with ReLU, sigmoid or tanh between them"
 
 _LINEAR = ("addmm", "mm")
@@ -53,7 +54,6 @@ class Stage:
         norm: a BatchNorm between the convolution and the ReLU.
         relu: whether a ReLU follows.
         pool: side (and stride) of the max-pool that follows, 1 for none.
-        dropout: probability of a dropout that follows in the task's mode, 0 for none.
     """
 
     weight: str
@@ -65,7 +65,6 @@ class Stage:
     norm: BatchNormNames | None = None
     relu: bool = False
     pool: int = 1
-    dropout: float = 0.0
 
     @property
     def name(self) -> str:
@@ -80,13 +79,11 @@ class Chain:
         features: the convolutions and what follows each.
         flat_shape: (c, h, w) of what is flattened, channels outermost.
         linear: name of the first linear layer.
-        dropout: probability of a dropout between flattening and linear layer, in the task's mode.
     """
 
     features: tuple[Stage, ...]
     flat_shape: tuple[int, int, int]
     linear: str
-    dropout: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +95,7 @@ class NetworkLayer:
         inputs, outputs: units.
         relu: a ReLU follows: a unit can die.
         smooth: a sigmoid or tanh follows.
-        dropout_before, dropout: probability in front of the layer (first layer only) and behind it; 0 in eval mode.
+        dropout: probability of a dropout behind it; 0 in eval mode.
     """
 
     weight: str
@@ -107,7 +104,6 @@ class NetworkLayer:
     outputs: int
     relu: bool = False
     smooth: bool = False
-    dropout_before: float = 0.0
     dropout: float = 0.0
 
     @property
@@ -197,7 +193,7 @@ def _dropped(node: fx.Node) -> float | None:
 def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
     """The linear layers that end in the logits, first one first, by following the graph back from the output.
 
-    What lies below the first of them is not looked at, but for a dropout directly in front of it.
+    What lies below the first of them is not looked at, but for a dropout directly in front of it, which is refused.
 
     Raises:
         InputError: the module cannot be traced, ends in anything else, or a layer of the stack is frozen.
@@ -219,8 +215,10 @@ def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
         elif name not in _SHAPED or (found and len(shape_of(node)) != 2):
             break
     require(bool(found), "model", "does not end in a linear layer", ENDS)
-    require(task.outputs == found[-1].outputs, "model", "does not end in a linear layer that makes its logits", ENDS)
-    return (replace(found[0], dropout_before=dropout), *found[1:])
+    makes = task.outputs == found[-1].outputs and not (found[-1].relu or found[-1].smooth)
+    require(makes, "model", "does not end in a linear layer that makes its logits", ENDS)
+    require(dropout == 0, "model", f"drops what enters {found[0].name} in train mode", EVAL)
+    return tuple(found)
 
 
 def _linear(task: Task, path: _Path, node: fx.Node) -> NetworkLayer:
@@ -239,8 +237,8 @@ def chain(task: Task) -> Chain:
     """The network below its first linear layer, read as a chain.
 
     Convolutions (stride 1, odd square kernel, size kept, zero or replicate padding), BatchNorm right after one,
-    ReLU, max-pool (stride = side, no padding), dropout, average pooling that changes nothing at this size,
-    flatten, and a linear layer, where it ends.
+    ReLU, max-pool (stride = side, no padding), average pooling that changes nothing at this size, flatten, and a
+    linear layer, where it ends.
 
     Raises:
         InputError: the data are no images, or the network computes anything else; names the place and why.
@@ -249,19 +247,19 @@ def chain(task: Task) -> Chain:
     path = _path(task, FIT)
     require(not path.stopped, "model", f"is no chain of layers: {path.stopped}", FIT)
     stages: list[Stage] = []
-    pad, dropped, flat = 0, 0.0, None
+    pad, flat = 0, None
 
     def fits(condition: bool, problem: str) -> None:
         require(condition, "model", f"{path.place(node)} {problem}", FIT)
 
     for node in path.nodes:
-        name, dropout, before = operation(node).rstrip("_"), _dropped(node), cast(fx.Node, node.args[0])
+        name, before = operation(node).rstrip("_"), cast(fx.Node, node.args[0])
         if name in _LINEAR:
             fits(flat is not None, "is linear in one axis of an image")
             require(bool(stages), "model", "has no convolution before its linear layers", FIT)
-            linear = _layer(path.part(node, len(node.args) - 1) or "")
             shape = cast(tuple[int, int, int], flat)
-            return Chain(features=tuple(stages), flat_shape=shape, linear=linear, dropout=dropped)
+            linear = _layer(path.part(node, len(node.args) - 1) or "")
+            return Chain(features=tuple(stages), flat_shape=shape, linear=linear)
         if name == "replication_pad2d":
             pad = cast(list[int], node.args[1])[0]
         elif name == "convolution":
@@ -272,25 +270,19 @@ def chain(task: Task) -> Chain:
             fits(name not in _AVERAGES, "changes the size, and only the identity can be inverted")
             whole = len(flat) == 3 and shape_of(node) == (shape_of(before)[0], math.prod(flat))
             fits(whole, "does not flatten all axes but the first")
-        elif name in ("relu", "max_pool2d_with_indices", *_NORMS) or dropout is not None:
+        elif name in ("relu", "max_pool2d_with_indices", *_NORMS):
             fits(bool(stages), "comes before the first convolution")
-            stages[-1] = _followed(path, stages[-1], node, dropout if flat is None else None)
-            dropped = 1 - (1 - dropped) * (1 - dropout) if dropout is not None and flat is not None else dropped
+            last = stages[-1]
+            if name == "relu":
+                stages[-1] = replace(last, relu=True)
+            elif name in _NORMS:
+                stages[-1] = replace(last, norm=_norm(path, node, last))
+            else:
+                stages[-1] = replace(last, pool=last.pool * _side(path, node))
         else:
+            require(_dropped(node) is None, "model", f"{path.place(node)} is a dropout in train mode", EVAL)
             fits(name in _SHAPED or name == "getitem", "is not one of the layers that the construction passes through")
     raise InputError("model", "has no linear layer", FIT)
-
-
-def _followed(path: _Path, stage: Stage, node: fx.Node, dropout: float | None) -> Stage:
-    """The stage with what follows its convolution; a dropout behind the flattening is none of its."""
-    name = operation(node).rstrip("_")
-    if dropout is not None:
-        return replace(stage, dropout=1 - (1 - stage.dropout) * (1 - dropout))
-    if name in _NORMS:
-        return replace(stage, norm=_norm(path, node, stage))
-    if name == "max_pool2d_with_indices":
-        return replace(stage, pool=stage.pool * _side(path, node))
-    return replace(stage, relu=stage.relu or name == "relu")
 
 
 def _stage(path: _Path, node: fx.Node, stages: list[Stage], pad: int) -> Stage:
@@ -315,7 +307,7 @@ def _stage(path: _Path, node: fx.Node, stages: list[Stage], pad: int) -> Stage:
 
 
 def _norm(path: _Path, node: fx.Node, stage: Stage) -> BatchNormNames:
-    fresh = not stage.relu and stage.pool == 1 and stage.norm is None and stage.dropout == 0
+    fresh = not stage.relu and stage.pool == 1 and stage.norm is None
     require(fresh, "model", f"{path.place(node)} does not directly follow a convolution", FIT)
     weight, bias, mean, var = (path.part(node, at) for at in range(1, 5))
     return BatchNormNames(weight=weight, bias=bias, mean=mean, var=var, eps=float(cast(float, node.args[-1])))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from leakgauge.errors import FOREIGN, InputError, require, said
-from leakgauge.servers.mkor.network import linear_stack
+from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.view.axes import cut
 from leakgauge.view.graph import Graph, traced
@@ -30,9 +30,17 @@ def head_features(task: Task, weight: str, inputs: Float[Tensor, "n *shape"]) ->
     return value.reshape(len(inputs), -1)
 
 
+def classifier_of(task: Task) -> NetworkLayer:
+    """The linear layer that makes the logits. Raises `InputError` where there is none."""
+    found = linear_stack(task)[-1]
+    plain = not (found.relu or found.smooth)
+    require(plain, "model", "ends in no linear layer that makes its logits", "give a model that ends in an nn.Linear")
+    return found
+
+
 def biased_classifier_of(task: Task) -> tuple[str, str]:
     """Names of the weight and the bias of its last linear layer. Raises `InputError` where it has no bias."""
-    found = linear_stack(task)[-1]
+    found = classifier_of(task)
     if found.bias is None:
         raise InputError(
             "model", f"its last layer '{found.name}' has no bias, which the server must set", "give it one"

@@ -10,7 +10,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.errors import require
 from leakgauge.observation import Attack
 from leakgauge.registry import SERVERS
-from leakgauge.servers.mkor.network import linear_stack
+from leakgauge.servers.blocks import classifier_of
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 
@@ -43,7 +43,7 @@ class LabelFlip:
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where there is no linear classifier, or the rows stay as they are."""
         del generator
-        head, order = linear_stack(task)[-1], self._order(task)
+        head, order = classifier_of(task), self._order(task)
         sign = -1.0 if self.negate else 1.0
         names = [head.weight] + ([head.bias] if head.bias is not None and self.biases else [])
         state = {}

@@ -215,8 +215,7 @@ def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
         elif name not in _SHAPED or (found and len(shape_of(node)) != 2):
             break
     require(bool(found), "model", "does not end in a linear layer", ENDS)
-    makes = task.outputs == found[-1].outputs and not (found[-1].relu or found[-1].smooth)
-    require(makes, "model", "does not end in a linear layer that makes its logits", ENDS)
+    require(task.outputs == found[-1].outputs, "model", "does not end in a linear layer that makes its logits", ENDS)
     require(dropout == 0, "model", f"drops what enters {found[0].name} in train mode", EVAL)
     return tuple(found)
 

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
-from torch.utils.flop_counter import FlopCounterMode
 
 from leakgauge.clients import FedSGD, Protocol, raw_update
 from leakgauge.defenses import NoDefense
@@ -26,12 +25,8 @@ DENSE = 16_000_000
 CHUNK = 2_000_000
 """Entries that one group of products may take or give."""
 
-SKETCHED = 2_000_000_000
-"""Random numbers in a sketch. Never held at once, but drawn: about half a minute."""
-
-WORK = 500_000_000_000
-"""Floating-point operations of as many updates as a sketch has rows: two to three minutes on one core, as a product
-costs some two or three updates."""
+SKETCHED = 1_000_000_000
+"""Random numbers in a sketch. Never held at once, but drawn, and each row of them costs two or three updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +84,8 @@ def update_rank(
     The matrix is never formed when it is large. Up to `DENSE` entries it is, by JVPs or VJPs, and its singular
     values are all computed. Up to `largest` on its short side, its long side is multiplied by a Gaussian matrix with a
     quarter more rows than the short side, which keeps the rank with probability one; the matrix is drawn a few rows
-    at a time. Beyond that, or where the sketch would exceed `SKETCHED` or `WORK`, JVPs along `probes` random
-    directions give a lower bound, and `bound` or the shape an upper one.
+    at a time. Beyond that, or where the sketch would exceed `SKETCHED`, JVPs along `probes` random directions give a
+    lower bound, and `bound` or the shape an upper one.
 
     Singular values count from σ₁ · (longer side) · 2.2e-16; where one lies within a factor of ten of that, the
     bracket stays open. The rank is local: on ReLU networks it belongs to the linear piece that `batch` lies in.
@@ -122,32 +117,19 @@ def update_rank(
         basis = torch.eye(short, dtype=torch.float64).split(per)
         values = _singular(_products(function, point, basis, transposed=rows))
         return _judged(values, long, unknowns, equations, "all singular values")
-    why = ""
-    if short <= largest:
-        height = short + short // 4 + 16
-        why = _too_much(function, point, height, long)
-        if not why:
-            sketch = _gaussian(height, long, per, generator)
-            values = _singular(_products(function, point, sketch, transposed=not rows))
-            return _judged(values, long, unknowns, equations, "all singular values of a Gaussian sketch")
+    height = short + short // 4 + 16
+    if short <= largest and height * long <= SKETCHED:
+        sketch = _gaussian(height, long, per, generator)
+        values = _singular(_products(function, point, sketch, transposed=not rows))
+        return _judged(values, long, unknowns, equations, "all singular values of a Gaussian sketch")
     count = min(probes, max(1, 4 * DENSE // equations))
     directions = _gaussian(count, unknowns, per, generator)
     seen = _judged(
         _singular(_products(function, point, directions, transposed=False)), long, unknowns, equations, how=""
     )
-    how = f"{count} random direction{'s' * (count > 1)} from below, counting from above{why}"
+    how = f"{count} random direction{'s' * (count > 1)} from below, counting from above"
     high = max(seen.low, short if bound is None else min(short, bound))
     return Rank(low=seen.low, high=high, unknowns=unknowns, equations=equations, how=how)
-
-
-def _too_much(function: Callable[[Tensor], Tensor], point: Tensor, height: int, long: int) -> str:
-    """Why a sketch of so many rows is left out, in words; nothing where it is not."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        function(point)
-    work = height * counter.get_total_flops()
-    if height * long <= SKETCHED and work <= WORK:
-        return ""
-    return f"; a sketch for all singular values would take {height * long:.1e} random numbers and {work:.0e} operations"
 
 
 def _gaussian(rows: int, columns: int, per: int, generator: torch.Generator) -> Iterator[Float[Tensor, "k columns"]]:

@@ -78,9 +78,6 @@ class Imprint:
     Differs: the lowest threshold lies below all data (k rows make k bins; the paper's lowest bin is not read); the
     measurement undoes the model's normalisation; brightness is taken as normal, with a generic prior where
     `mean` and `std` are not given, and bins are then not equally likely.
-    Measured (CIFAR-10, generic prior, FedSGD in float32, 3 batches each): all examples alone in a bin, and those only,
-    above 60 dB; of 64 images 25, 30, 21 in 64 bins (expected 23.7), 52, 56, 38 in 256 (50.0), 60, 62, 48 in 512 (56.6).
-    Over 500 batches of 8, 32 or 64 images and 64 to 512 bins, the mean number alone is within .5 of the expected one.
     Several local steps move rows and columns: reads are approximate, and say so. Replaces all rows of the first
     layer below `bins` and the matching columns of the second; the model no longer classifies.
 
@@ -175,9 +172,7 @@ class TrapWeights:
     Differs: the model's normalisation is undone in weights and bias (the paper's models read raw data);
     convolutions before the layer are not made to pass the input on, but refused.
 
-    Measured (CIFAR-10, MLP, FedSGD, 3 batches each, images above 60 dB): 256 rows 7, 5, 7 of 8, 14, 9, 12 of 32 and
-    18, 18, 15 of 64; 1024 rows 8, 6, 8, then 18, 17, 19, then 23, 20, 18. Factors of 1.03 to 1.08 do about as well; 1.2
-    reads nothing. The reader finds those with two rows of their own; with one row it cannot tell them from mixtures.
+    The reader finds examples with two rows of their own; with one row it cannot tell them from mixtures.
 
     Attributes:
         factor: of the negative components, above 1. Larger: fewer examples a row.

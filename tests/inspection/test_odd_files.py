@@ -84,16 +84,6 @@ def test_more_options_never_lose_an_alarm(tmp_path: Path) -> None:
     assert run(file, "--model", model, "--data", "{source: samples, size: 16}").exit_code == 1
 
 
-def test_outputs_are_checked_before_anything_is_read(tmp_path: Path) -> None:
-    save_file(GOOD, tmp_path / "s.safetensors")
-    for option in ("--json", "-o"):
-        for target in (tmp_path, tmp_path / "no" / "x"):
-            result = run(tmp_path / "s.safetensors", option, target)
-            assert result.exit_code == 2
-            assert "folder" in result.output
-            assert "fingerprint" not in result.output
-
-
 @pytest.mark.parametrize("data", ["{source: samples, size: abc}", "{source: 3}", "{sauce: x}"])
 def test_data_options_of_the_wrong_type_are_one_line(tmp_path: Path, data: str) -> None:
     save_file(GOOD, tmp_path / "s.safetensors")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from reproduce.denoiser.discriminator import PatchDiscriminator, conditional
 from safetensors.torch import save_file
 
 from leakgauge.errors import InputError
@@ -50,35 +49,6 @@ def test_the_twin_has_a_scale_and_a_shift_for_each_class() -> None:
     assert twin - plain == (10 - 1) * 2 * 2 * (32 + 16 + 8)
 
 
-def test_the_discriminator_is_counted_by_hand_and_answers_for_patches() -> None:
-    judge = PatchDiscriminator()
-    convolutions = 16 * (3 * 64 + 64 * 128 + 128 * 256) + 64
-    assert sum(p.numel() for p in judge.parameters()) == convolutions + 2 * (128 + 256) + 9 * 256 + 1
-    images = torch.rand(2, 3, 64, 40, generator=torch.Generator().manual_seed(0))
-    answers = judge.eval().probability(images).detach()
-    assert answers.shape == (2, 1, 8, 5)
-    assert 0 < float(answers.min()) < float(answers.max()) < 1
-    torch.testing.assert_close(judge(images).detach().sigmoid(), answers)
-
-
-def test_the_discriminators_convolutions_have_spectral_norm_one() -> None:
-    torch.manual_seed(0)
-    judge = PatchDiscriminator()
-    for _ in range(30):
-        judge(torch.rand(2, 3, 16, 16))
-    for layer in judge.layers:
-        if hasattr(layer, "parametrizations"):
-            assert float(torch.linalg.matrix_norm(layer.weight.detach().flatten(1), 2)) == pytest.approx(1, abs=0.02)
-
-
-def test_an_answer_of_the_discriminator_sees_38_pixels() -> None:
-    torch.manual_seed(0)
-    image = torch.rand(1, 3, 96, 96, requires_grad=True)
-    PatchDiscriminator().eval()(image)[0, 0, 6, 6].backward()
-    assert image.grad is not None
-    assert int(image.grad[0, 0].abs().sum(0).count_nonzero()) == 38
-
-
 @pytest.mark.parametrize("size", [(32, 32), (64, 40), (33, 47), (8, 8), (5, 70)])
 def test_any_size_comes_back(size: tuple[int, int]) -> None:
     made = small()(torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))).detach()
@@ -112,15 +82,6 @@ def test_the_label_is_used() -> None:
     image = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).repeat(2, 1, 1, 1)
     made = small(classes=3)(image, torch.tensor([0, 2]))
     assert float((made[0] - made[1]).detach().abs().max()) > 1e-3
-
-
-def test_the_twin_answers_as_the_label_free_network_at_first() -> None:
-    network = small()
-    twin = conditional(network, 7).eval()
-    images = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(twin(images, torch.tensor([0, 3, 6])), network(images), atol=1e-6, rtol=1e-5)
-    with pytest.raises(InputError, match="conditional already"):
-        conditional(twin, 7)
 
 
 @pytest.mark.parametrize("classes", [0, 3])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from reproduce.ci_net.rivals import DCGANGenerator, DeepImagePrior, ZeroFill
+from reproduce.ci_net.rivals import DCGANGenerator, DeepImagePrior
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.models.generators import ByPixels, CINetGenerator, Nearest, Wide, parameter_count, spectral, stages
+from leakgauge.models.generators import ByPixels, CINetGenerator, Wide, parameter_count, spectral, stages
 
 
 def draws(seed: int = 0) -> torch.Generator:
@@ -86,15 +86,6 @@ def test_the_size_rule_of_the_code(examples: int, size: int, width: int) -> None
     assert ByPixels()(examples, 3, size) == width
 
 
-def test_enlarging_with_zeros_is_a_transposed_convolution() -> None:
-    x = torch.randn(2, 3, 4, 5, generator=draws(), dtype=torch.float64)
-    kernel = torch.randn(6, 3, 3, 3, generator=draws(1), dtype=torch.float64)
-    ours = F.conv2d(ZeroFill()(x), kernel, padding=1)
-    theirs = F.conv_transpose2d(x, kernel.transpose(0, 1).flip(2, 3), stride=2, padding=1, output_padding=1)
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(Nearest()(x), F.interpolate(x, scale_factor=2, mode="nearest"))
-
-
 @pytest.mark.parametrize("network", [CINetGenerator(), DCGANGenerator(width=8), DeepImagePrior(width=8)], ids=repr)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_network_makes_pictures_and_only_from_its_draws(network, channels: int) -> None:
@@ -106,19 +97,6 @@ def test_every_network_makes_pictures_and_only_from_its_draws(network, channels:
     assert not torch.equal(made[0], made[1])
     again = network.weights(2, channels, 16, draws())
     assert all(torch.equal(again[name], weight) for name, weight in weights.items())
-
-
-def test_dcgan_is_its_twin() -> None:
-    network = DCGANGenerator(width=4, code_length=5)
-    weights, code = network.weights(3, 3, 16, draws()), network.code(3, 16, draws(1))
-    layers: list[nn.Module] = []
-    for step, (before, after) in enumerate([(5, 8), (8, 4), (4, 3)]):
-        layers.append(nn.ConvTranspose2d(before, after, 4, 2 if step else 1, 1 if step else 0, bias=False))
-        layers += [nn.BatchNorm2d(after), nn.ReLU()] if step < 2 else [nn.Tanh()]
-    net = nn.Sequential(*layers).double()
-    for conv, step in zip((m for m in net if isinstance(m, nn.ConvTranspose2d)), "012", strict=True):
-        conv.weight.data = weights[step]
-    torch.testing.assert_close(network(weights, code), net(code[:, :, None, None]))
 
 
 def test_bad_sizes_and_widths_name_their_field() -> None:

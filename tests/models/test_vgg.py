@@ -7,8 +7,6 @@ import torch
 from torch import nn
 
 from leakgauge.models.vgg import vgg, vgg16
-from leakgauge.registry import MODELS
-from leakgauge.resolve import resolve
 
 
 def count(module: nn.Module) -> int:
@@ -56,17 +54,3 @@ def test_options_reach_the_layers() -> None:
     assert [m.p for m in net.modules() if isinstance(m, nn.Dropout)] == [0.3, 0.3]
     half = vgg16(width=0.25, hidden=32, size=32)
     assert [m.out_channels for m in half.modules() if isinstance(m, nn.Conv2d)][::4] == [16, 64, 128, 128]
-
-
-def test_only_the_global_generator_is_drawn_from() -> None:
-    def draw() -> torch.Tensor:
-        torch.manual_seed(3)
-        return torch.cat([p.detach().flatten() for p in vgg(blocks=((4,), (8,)), hidden=(5,)).parameters()])
-
-    assert torch.equal(draw(), draw())
-
-
-def test_a_plan_can_name_the_blocks() -> None:
-    net = resolve(MODELS, {"vgg": {"blocks": [[4, 4], [8]], "hidden": []}}, "model").value
-    assert [m.out_channels for m in net.modules() if isinstance(m, nn.Conv2d)] == [4, 4, 8]
-    assert net.classifier[0].in_features == 8 * 8 * 8

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 import torch
 from torch import nn
@@ -149,28 +147,6 @@ def test_an_unknown_count_is_assumed_to_be_one_and_said_to_be() -> None:
 def test_noise_takes_the_certificate() -> None:
     found = read(crafted("flat"), eight(), defense=noise(relative=0.1))
     assert found.status is not Status.EXACT
-
-
-@pytest.mark.parametrize("server", [ClassFishing(target=1), FeatureFishing(target=1)], ids=["class", "feature"])
-def test_a_broadcast_is_an_ordinary_state_and_leaves_the_honest_task(server) -> None:
-    honest = task("normed", dtype=torch.float32)
-    before = {k: v.clone() for k, v in (honest.parameters | honest.buffers).items()}
-    first, second = (server.broadcast(honest, torch.Generator().manual_seed(0)).task for _ in range(2))
-    for tensors in (honest.parameters | honest.buffers, first.parameters | first.buffers):
-        assert [(k, v.shape, v.dtype) for k, v in tensors.items()] == [(k, v.shape, v.dtype) for k, v in before.items()]
-    assert all(torch.equal(v, before[k]) for k, v in (honest.parameters | honest.buffers).items())
-    assert all(torch.equal(v, second.parameters[k]) for k, v in first.parameters.items())
-    assert first.data == honest.data
-    changed = {k for k, v in first.parameters.items() if not torch.equal(v, before[k])}
-    assert changed == {"4.weight", "4.bias"}
-
-
-def test_the_reader_holds_no_tensor_of_the_client() -> None:
-    """What was crafted is fixed before a client answers: two clients' readers are equal but for nothing."""
-    sent = crafted("smooth")
-    assert not any(isinstance(getattr(sent.crafting, f.name), torch.Tensor) for f in fields(sent.crafting))
-    first, second = (read(sent, eight(), budget=10) for _ in range(2))
-    assert torch.equal(first.inputs, second.inputs)
 
 
 def test_what_does_not_fit_is_refused() -> None:

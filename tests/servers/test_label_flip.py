@@ -76,16 +76,6 @@ def test_outputs_beyond_the_classes_stay() -> None:
     assert torch.equal(rows[:5], honest.parameters["1.weight"][:5].roll(-1, 0))
 
 
-def test_a_broadcast_is_an_ordinary_state_and_leaves_the_honest_task() -> None:
-    honest = task("normed", dtype=torch.float32)
-    before = {k: v.clone() for k, v in (honest.parameters | honest.buffers).items()}
-    first, second = (LabelFlip().broadcast(honest, torch.Generator()).task for _ in range(2))
-    sent = first.parameters | first.buffers
-    assert [(k, v.shape, v.dtype) for k, v in sent.items()] == [(k, v.shape, v.dtype) for k, v in before.items()]
-    assert all(torch.equal(v, before[k]) for k, v in (honest.parameters | honest.buffers).items())
-    assert all(torch.equal(v, second.parameters[k]) for k, v in first.parameters.items())
-
-
 @pytest.mark.parametrize("protocol", [FedSGD(), FedAvg(epochs=2, lr=0.01)], ids=repr)
 def test_the_reader_is_the_inner_attack_on_the_flipped_model(protocol) -> None:
     sent, b = LabelFlip().broadcast(trained("smooth"), torch.Generator()), batch(1)

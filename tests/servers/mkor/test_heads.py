@@ -56,37 +56,6 @@ def test_tensors_that_nobody_crafts_are_shared_not_copied() -> None:
     assert all(result.parameters[k] is task.parameters[k] for k in task.parameters if k != name)
 
 
-@pytest.mark.parametrize("asleep", [None, 1000.0])
-def test_exactly_one_row_of_a_mirrored_pair_is_active(asleep) -> None:
-    task = classifier(hidden=(40, 30))
-    built = craft(task, Inconspicuous(asleep=asleep))
-    weight, bias = (built.task.parameters[f"1.{part}"] for part in ("weight", "bias"))
-    active = pictures(task, range(10)).inputs.flatten(1) @ weight.T + bias > 0
-    pairs = active[:, built.wiring.rows]
-    assert bool((pairs.sum(2) == 1).all())
-    assert 0.2 < float(pairs[..., 0].double().mean()) < 0.8
-    changed = (weight != task.parameters["1.weight"]).any(1)
-    assert int(changed.sum()) == 10
-    norms = built.task.parameters["3.weight"].norm(dim=1)
-    assert float(norms.max() / norms.min()) < 2
-
-
-def test_asleep_keeps_rows_dense() -> None:
-    task = classifier(hidden=(400, 300))
-    sparse, dense = (craft(task, Inconspicuous(asleep=a)).task.parameters["3.weight"] for a in (None, 1000.0))
-    assert int((sparse == 0).sum()) == 10 * (400 - 2)
-    assert int((dense == 0).sum()) == 10 * (20 - 2)
-
-
-def test_a_hundred_classes_in_512_units_are_exact() -> None:
-    task = classifier(hidden=(512, 512), classes=100, dtype=torch.float32)
-    batch = pictures(task, torch.arange(100))
-    for head in (Inconspicuous(), Inconspicuous(asleep=1000.0)):
-        found = read(craft(task, head), batch)
-        assert len(found.classes) == 100
-        assert error(found, batch) < 1e-6
-
-
 def wide() -> Task:
     return classifier(hidden=(2048, 512), classes=100, size=16, dtype=torch.float32)
 
@@ -122,23 +91,6 @@ def test_equations_10_to_13_as_published_lose_half_of_the_classes() -> None:
     assert surviving(published(noise=1e-2)) < 0.1
     for head in (Inconspicuous(beta=0.02), Inconspicuous(beta=0.02, asleep=1000.0), Inconspicuous()):
         assert surviving(craft(wide(), head)) == 1
-
-
-def test_noise_on_used_rows_costs_quality_step_by_step() -> None:
-    shares = [surviving(craft(wide(), Inconspicuous(noise=noise))) for noise in (0.0, 1e-2, 1e-1, 1.0)]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] == 1
-    assert shares[-1] < 0.1
-
-
-@pytest.mark.parametrize("asleep", [None, 1000.0])
-@pytest.mark.parametrize("noise", [1e-3, 1e-2, 1e-1])
-def test_noise_on_used_rows_invents_no_class(asleep, noise) -> None:
-    built = craft(wide(), Inconspicuous(noise=noise, asleep=asleep))
-    batch = pictures(built.task, torch.arange(0, 100, 7))
-    found = read(built, batch)
-    assert set(found.classes.tolist()) <= set(batch.labels.tolist())
-    assert noise > 1e-2 or len(found.classes) == len(batch)
 
 
 def test_where_classes_go_is_drawn_and_does_not_matter() -> None:
@@ -188,12 +140,6 @@ def test_too_narrow_layers_are_refused(head, hidden) -> None:
         craft(classifier(hidden=hidden), head)
 
 
-def test_pairs_need_twice_as_many_units_only_in_the_first_layer() -> None:
-    task = classifier(hidden=(20, 10))
-    batch = pictures(task, range(10))
-    assert error(read(craft(task, Inconspicuous()), batch), batch) < 1e-12
-
-
 @pytest.mark.parametrize("head", [Constant(), Inconspicuous(), Inconspicuous(asleep=1000.0)], ids=repr)
 def test_paths_carry_classes_through_dropout(head) -> None:
     """Means of repeated classes are weighted by how many paths survive, so single examples are the oracle."""
@@ -240,11 +186,6 @@ def test_without_a_bias_features_are_right_up_to_scale(head) -> None:
     assert "up to scale" in found.message
     truth = torch.stack(list(means(batch).values()))
     assert torch.allclose(found.features, truth / truth.sum(1, keepdim=True), rtol=1e-10)
-
-
-def test_sleep_without_a_bias_is_refused() -> None:
-    with pytest.raises(InputError, match="needs a bias"):
-        craft(classifier(first_bias=False), Inconspicuous(asleep=10.0))
 
 
 def test_more_outputs_than_units_wire_the_classes() -> None:
@@ -308,13 +249,3 @@ def test_frozen_layers_are_refused() -> None:
     net[1].bias.requires_grad_(False)
     with pytest.raises(InputError, match=r"does not train 1\.bias"):
         linear_stack(Task.of(net, DataSpec((1, 6, 6), 5)))
-
-
-def test_an_inconspicuous_head_on_a_zero_initialised_layer_still_reads() -> None:
-    honest = classifier()
-    last = [name for name in honest.parameters if name.endswith("weight")][-1]
-    zeroed = replace(honest, parameters={k: v * (k != last) for k, v in honest.parameters.items()})
-    batch = pictures(honest, REPEATS)
-    found = read(craft(zeroed, Inconspicuous()), batch)
-    assert found.classes.tolist() == sorted(set(REPEATS))
-    assert error(found, batch) < 1e-12

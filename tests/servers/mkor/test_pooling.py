@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import product
 from math import exp
 
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from leakgauge.models.vgg import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.parts import FeatureMap
 from leakgauge.servers.mkor.pooling import PooledMap, smoothed
 from leakgauge.task import DataSpec, Task
 
@@ -144,17 +142,6 @@ def test_flat_images_come_back_but_for_nothing() -> None:
     torch.testing.assert_close(found.images(found.features(x)), x, rtol=0, atol=1e-5)
 
 
-def test_no_directions_are_worse_than_some() -> None:
-    g = torch.Generator().manual_seed(0)
-    coarse = torch.rand((4, 3, 5, 5), generator=g)
-    x = torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")
-    errors = []
-    for directions in (0, 1, 2):
-        found = feature_map(32, taps=PublishedTaps(directions=directions))
-        errors.append(float((found.images(found.features(x)) - x).square().mean()))
-    assert errors[0] > errors[1] > errors[2]
-
-
 @pytest.mark.parametrize("name", ["colour", "no-bias", "no-bias-normalised", "shuffled-scaled", "raw-range"])
 def test_a_lost_factor_is_found_by_flat_or_white_regions(name: str) -> None:
     found = MAPS[name]()
@@ -183,25 +170,6 @@ def test_smoothing_can_be_left_out() -> None:
     features = found.features(raw(found, 1, 0))
     lower, upper, _ = found.bounds(features)
     assert torch.equal(found.images(features), (lower + upper) / 2)
-
-
-def test_it_is_a_feature_map_and_takes_nothing() -> None:
-    found = MAPS["colour"]()
-    assert isinstance(found, FeatureMap)
-    assert found.images(torch.zeros(0, len(found.positions))).shape == (0, 3, 32, 32)
-    assert "no bias" in MAPS["no-bias"]().remark
-    assert not MAPS["no-bias-normalised"]().remark
-
-
-@pytest.mark.slow
-def test_a_hundred_images_at_224_px_take_seconds() -> None:
-    spec = DataSpec((3, 224, 224), 2)
-    task = Task.of(vgg16(size=224, hidden=2, classes=2), spec)
-    found = PublishedTaps().craft(task, torch.Generator()).map
-    features = torch.rand(100, len(found.positions))
-    start = time.perf_counter()
-    found.images(features)
-    assert time.perf_counter() - start < 10  # 2.2 s measured on one busy core
 
 
 def test_features_that_were_not_seen_bound_nothing() -> None:

@@ -103,7 +103,7 @@ def at_once(task: Task) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class GraphLayer:
     """A layer of the graph: what multiplies an activation, by the name of its first parameter."""
 
     graph: Graph
@@ -126,7 +126,7 @@ class Layer:
         return tuple(t.activation.node for t in self.product.terms if t.activation is not None)
 
 
-def layers(task: Task) -> tuple[tuple[Layer, ...], tuple[Omission, ...]]:
+def layers(task: Task) -> tuple[tuple[GraphLayer, ...], tuple[Omission, ...]]:
     """Layers that multiply activations, in the order in which they run, and what of the network is not understood."""
     batch = probe(task, PROBED)
     try:
@@ -140,7 +140,9 @@ def layers(task: Task) -> tuple[tuple[Layer, ...], tuple[Omission, ...]]:
     if not torch.allclose(made, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max()), equal_nan=True):
         return (), (Omission("model", "computes other things for other examples, so that its layers are not known"),)
     places = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)}
-    found = [Layer(graph, p) for p in graph.products if p.activation is not None and not any(map(_looks_up, p.terms))]
+    found = [
+        GraphLayer(graph, p) for p in graph.products if p.activation is not None and not any(map(_looks_up, p.terms))
+    ]
     found.sort(key=lambda layer: places[layer.reads[0]])
     names = dict.fromkeys(name for name, _ in graph.unexplained)
     return tuple(found), tuple(Omission(name, "is used in a way that is not understood") for name in names)
@@ -167,7 +169,7 @@ def drives(task: Task, batch: Batch) -> Drives:
     return Drives(joined, residuals, finite, remarks)
 
 
-def _some(task: Task, found: tuple[Layer, ...], batch: Batch) -> Drives:
+def _some(task: Task, found: tuple[GraphLayer, ...], batch: Batch) -> Drives:
     """Drives of examples that fit into memory together."""
     n = len(batch)
     with torch.enable_grad():

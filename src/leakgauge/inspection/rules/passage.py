@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.drives import Layer, at_once, in_eval, layers
+from leakgauge.inspection.drives import GraphLayer, at_once, in_eval, layers
 from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received
 from leakgauge.registry import RULES
@@ -104,7 +104,7 @@ def _shares(gradients: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
     return squares / squares.sum(1, keepdim=True).clamp_min(1e-30)
 
 
-def _chosen(task: Task) -> list[Layer]:
+def _chosen(task: Task) -> list[GraphLayer]:
     """Linear layers behind the first layer, and that one too where others slide over the picture."""
     found, _ = layers(task)
     late = found if any(not layer.linear for layer in found) else found[1:]
@@ -113,14 +113,16 @@ def _chosen(task: Task) -> list[Layer]:
     return linear if len(linear) <= LAYERS else [*linear[: LAYERS - 1], linear[-1]]
 
 
-def _reached(task: Task, chosen: list[Layer], inputs: Float[Tensor, "n *shape"]) -> list[Float[Tensor, "n d"]]:
+def _reached(task: Task, chosen: list[GraphLayer], inputs: Float[Tensor, "n *shape"]) -> list[Float[Tensor, "n d"]]:
     """What reaches each layer, example by example."""
     batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))
     values = chosen[0].graph.trace.evaluate([layer.reads[0] for layer in chosen], task, batch)
     return [value.reshape(len(inputs), -1) for value in values]
 
 
-def _gradients(task: Task, probe: Float[Tensor, "1 *shape"], layer: Layer, features: Tensor) -> Float[Tensor, "k d"]:
+def _gradients(
+    task: Task, probe: Float[Tensor, "1 *shape"], layer: GraphLayer, features: Tensor
+) -> Float[Tensor, "k d"]:
     """∂(feature)/∂(input) for each feature of what reaches the layer."""
     rows = []
     for some in features.split(at_once(task)):

@@ -16,6 +16,7 @@ from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS
 from leakgauge.resolve import read_option, resolve, split
 from leakgauge.task import Batch, Task
+from leakgauge.tensors import differences
 
 DIGITS = 64
 
@@ -35,19 +36,18 @@ def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+SHOWN = 3
+"""Tensors that a message names."""
 EXAMPLES = 16
 """How many of the client's examples the rules see."""
 
 
-def agrees(state: Mapping[str, Tensor], other: Mapping[str, Tensor], field: str) -> None:
-    """Raises `InputError` unless both hold the same names and shapes; names the first tensor that differs."""
-    hint = "give a state dict of the same architecture"
-    for name in state:
-        require(name in other, field, f"has no tensor '{name}'", hint)
-        mine, theirs = tuple(state[name].shape), tuple(other[name].shape)
-        require(mine == theirs, field, f"tensor '{name}' has shape {theirs}, the received one {mine}", hint)
-    for name in other:
-        require(name in state, field, f"has a tensor '{name}' that the received model lacks", hint)
+def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: str) -> None:
+    """Raises `InputError` unless both hold the same names and shapes; names the first tensors that differ."""
+    wrong = differences(expected, given)
+    more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    hint = "give a state dict of the same architecture, and name that architecture"
+    require(not wrong, field, f"does not fit: {', '.join(wrong[:SHOWN])}{more}", hint)
 
 
 def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
@@ -66,22 +66,9 @@ def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
         except (RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise InputError("--model", f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
-    require(
-        isinstance(module, nn.Module),
-        "--model",
-        f"'{text}' gives a {type(module).__name__}",
-        "return a torch.nn.Module",
-    )
-    own = module.state_dict()
-    wrong = [f"the file lacks '{name}'" for name in own if name not in state]
-    wrong += [f"'{name}' is not in the model" for name in state if name not in own]
-    wrong += [
-        f"'{name}' has shape {tuple(state[name].shape)}, the model's {tuple(own[name].shape)}"
-        for name in own
-        if name in state and own[name].shape != state[name].shape
-    ]
-    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    require(not wrong, "--model", "does not fit: " + "; ".join(wrong[:3]) + more, "name the architecture of this file")
+    kind = type(module).__name__
+    require(isinstance(module, nn.Module), "--model", f"'{text}' gives a {kind}", "return a torch.nn.Module")
+    agrees(module.state_dict(), state, "--model")
     module.load_state_dict({name: t.dequantize() if t.is_quantized else t for name, t in state.items()})
     return module.eval()  # type: ignore[no-any-return]
 

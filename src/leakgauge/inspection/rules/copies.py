@@ -17,10 +17,6 @@ MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 16, 6.0
 SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
 EQUAL_SIZE = 1e-3
 """Relative difference in length up to which parallel rows of few entries are one row twice."""
-PAIRWISE = 8192
-"""Up to so many rows all pairs are compared; beyond, neighbours in three sorted orders."""
-EXACT = 4096
-"""Candidate pairs a layer that are compared in full."""
 SPARSE = 0.3
 """Share of exact zeros in a layer's other rows from which it counts as pruned."""
 
@@ -142,9 +138,7 @@ def _parallel(layer: WeightTensor, rows: _Rows, chosen: Bool[Tensor, " n"], *, e
     index = torch.nonzero(chosen)[:, 0]
     if len(index) < 2:
         return 0, 0
-    sketch = rows.sketch[index]
-    pairs = _pairs(sketch) if len(index) <= PAIRWISE else _neighbours(sketch)
-    return _confirmed(layer, index, pairs, equal=equal)
+    return _confirmed(layer, index, _pairs(rows.sketch[index]), equal=equal)
 
 
 def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
@@ -163,42 +157,19 @@ def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
     return torch.stack([rows, torch.cat(partner)[rows]], 1)
 
 
-def _neighbours(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
-    """The same among rows that stand near each other when sorted by a coordinate; copies do, up to their sign."""
-    value = sketch.new_zeros(len(sketch))
-    partner = torch.zeros(len(sketch), dtype=torch.long)
-    for axis in range(3):
-        signed = sketch * sketch[:, axis].sign()[:, None]
-        order = signed[:, axis].argsort(stable=True)
-        for step in range(1, 5):
-            a, b = order[:-step], order[step:]
-            cosine = (signed[a] * signed[b]).sum(1)
-            for row, other in ((a, b), (b, a)):
-                better = cosine > value[row]
-                value[row[better]], partner[row[better]] = cosine[better], other[better]
-    rows = torch.nonzero(value > CANDIDATE)[:, 0]
-    return torch.stack([rows, partner[rows]], 1)
-
-
 def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"], *, equal: bool) -> tuple[int, int]:
-    """Counts rows of pairs that are copies in full, at most `EXACT` pairs compared and the rest scaled up."""
+    """Counts rows of pairs that are copies in full."""
     if not len(pairs):
         return 0, 0
-    chosen = pairs[:: max(1, -(-len(pairs) // EXACT))]
     flat = layer.weight.reshape(layer.units, -1)
-    step = max(1, (1 << 23) // layer.inputs)
     cosines = []
-    for start in range(0, len(chosen), step):
-        a, b = index[chosen[start : start + step]].T
-        x, y = flat[a].float(), flat[b].float()
+    for some in pairs.split(max(1, (1 << 23) // layer.inputs)):
+        x, y = (flat[index[rows]].float() for rows in some.T)
         cosine = torch.nn.functional.cosine_similarity(x, y, dim=1)
         apart = (x.norm(dim=1) / y.norm(dim=1) - 1).abs() > EQUAL_SIZE
         cosines.append(cosine.where(~apart, 0.0) if equal else cosine)
     cosine = torch.cat(cosines)
-    scale = len(pairs) / len(chosen)
-    same = len(chosen[cosine.abs() > SAME, 0].unique())
-    opposite = len(chosen[cosine < -SAME, 0].unique())
-    return min(len(index), round(same * scale)), min(len(index), round(opposite * scale))
+    return len(pairs[cosine.abs() > SAME, 0].unique()), len(pairs[cosine < -SAME, 0].unique())
 
 
 EQUAL = 0.05

@@ -91,11 +91,20 @@ class Entry:
 
 
 class Registry:
-    """One namespace, e.g. of attacks."""
+    """One namespace, e.g. of attacks.
 
-    def __init__(self, kind: str, packages: tuple[str, ...]) -> None:
+    Args:
+        packages: that register what it holds.
+        parts: parameters of other entries that name one of its own, e.g. the minimiser of a matching attack.
+    """
+
+    of_parts: typing.ClassVar[dict[str, Registry]] = {}
+    """Parameter → the registry of what it names."""
+
+    def __init__(self, kind: str, packages: tuple[str, ...], *parts: str) -> None:
         self.kind, self._packages = kind, packages
         self._entries: dict[str, Entry] = {}
+        self.of_parts.update(dict.fromkeys(parts, self))
 
     def register(self, name: str, *, needs: str = "") -> Callable[[F], F]:
         """Decorator for a frozen dataclass or a function of keyword arguments."""
@@ -152,28 +161,20 @@ class Registry:
 
 MODELS = Registry("model", ("leakgauge.models",))
 DATA = Registry("data", ("leakgauge.data",))
-CLIENTS = Registry("clients", ("leakgauge.clients",))
-OPTIMISERS = Registry("optimiser", ("leakgauge.clients",))
+CLIENTS = Registry("clients", ("leakgauge.clients",), "client")
+OPTIMISERS = Registry("optimiser", ("leakgauge.clients",), "optimiser")
 DEFENSES = Registry("defenses", ("leakgauge.defenses",))
 SERVERS = Registry("server", ("leakgauge.servers",))
 RULES = Registry("rule", ("leakgauge.inspection",))
-TAPS = Registry("taps", ("leakgauge.servers.mkor",))
-HEADS = Registry("head", ("leakgauge.servers.mkor",))
 TRAINING_LOSSES = Registry("training loss", ("leakgauge.clients.losses",))
-LOSSES = Registry("loss", ("leakgauge.servers.mkor",))
+METRICS = Registry("metrics", ("leakgauge.metrics",))
 ATTACKS = Registry(
     "attacks",
-    (
-        "leakgauge.attacks.recipes",
-        "leakgauge.attacks.closed_form",
-        "leakgauge.attacks.exact",
-        "leakgauge.attacks.matching",
-        "leakgauge.attacks.adaptive",
-    ),
+    tuple(f"leakgauge.attacks.{room}" for room in ("recipes", "closed_form", "exact", "matching", "adaptive")),
+    *("attack", "then"),
 )
-METRICS = Registry("metrics", ("leakgauge.metrics",))
-OBJECTIVES = Registry("objective", ("leakgauge.attacks.matching", "leakgauge.attacks.adaptive"))
-PRIORS = Registry("prior", ("leakgauge.attacks.matching",))
-CANVASES = Registry("canvas", ("leakgauge.attacks.matching",))
-MINIMISERS = Registry("minimiser", ("leakgauge.attacks.matching",))
-LABELS = Registry("labels", ("leakgauge.attacks.labels", "leakgauge.attacks.matching"))
+OBJECTIVES = Registry("objective", ("leakgauge.attacks.matching", "leakgauge.attacks.adaptive"), "objective")
+PRIORS = Registry("prior", ("leakgauge.attacks.matching",), "prior")
+CANVASES = Registry("canvas", ("leakgauge.attacks.matching",), "canvas")
+MINIMISERS = Registry("minimiser", ("leakgauge.attacks.matching",), "minimiser")
+LABELS = Registry("labels", ("leakgauge.attacks.labels", "leakgauge.attacks.matching"), "labels")

@@ -16,40 +16,7 @@ from leakgauge.clients import Protocol
 from leakgauge.defenses import Compose, Defense
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.observation import Attack
-from leakgauge.registry import (
-    ATTACKS,
-    CANVASES,
-    CLIENTS,
-    DEFENSES,
-    HEADS,
-    LABELS,
-    LOSSES,
-    MINIMISERS,
-    OBJECTIVES,
-    OPTIMISERS,
-    PRIORS,
-    SERVERS,
-    TAPS,
-    Registry,
-    hints,
-    typed,
-)
-
-PARTS: dict[str, Registry] = {
-    "client": CLIENTS,
-    "optimiser": OPTIMISERS,
-    "objective": OBJECTIVES,
-    "prior": PRIORS,
-    "canvas": CANVASES,
-    "minimiser": MINIMISERS,
-    "labels": LABELS,
-    "taps": TAPS,
-    "head": HEADS,
-    "loss": LOSSES,
-    "then": ATTACKS,
-    "attack": ATTACKS,
-}
-"""Parameters that are themselves named parts, e.g. the minimiser of a matching attack."""
+from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Registry, hints, typed
 
 WITH_PARTS = (ATTACKS, CLIENTS, OPTIMISERS, SERVERS)
 """What is made of parts. A model's parameter called `head` is its own."""
@@ -163,9 +130,9 @@ def label_of(registry: Registry, value: Any) -> str:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return name
     changed = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-    plain = {f.name: f.default for f in dataclasses.fields(value)}
+    plain, parts = {f.name: f.default for f in dataclasses.fields(value)}, Registry.of_parts
     shown = {
-        key: label_of(PARTS[key], part) if key in PARTS and part is not None else part
+        key: label_of(parts[key], part) if key in parts and part is not None else part
         for key, part in changed.items()
         if isinstance(part, Tensor) or (part is not plain[key] and part != plain[key])
     }
@@ -241,7 +208,7 @@ def _argument(registry: Registry, build: Any, name: str, key: str, value: Any, f
         if takers and "mean" not in hint:
             hint = f"{' or '.join(takers[:2])} takes it"
         raise InputError(field, f"unknown parameter '{key}'", hint)
-    if key in PARTS and registry in WITH_PARTS:
+    if key in Registry.of_parts and registry in WITH_PARTS:
         optional = value is None and type(None) in typing.get_args(hints(build).get(key))
-        return None if optional else resolve(PARTS[key], value, f"{field}.{key}")
+        return None if optional else resolve(Registry.of_parts[key], value, f"{field}.{key}")
     return typed(build, key, value, f"{field}.{key}")

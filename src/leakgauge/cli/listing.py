@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import textwrap
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
     from leakgauge.registry import Entry, Registry
 
 KINDS = {
-    "attacks": "ATTACKS",
-    "defenses": "DEFENSES",
-    "metrics": "METRICS",
-    "models": "MODELS",
-    "data": "DATA",
-    "clients": "CLIENTS",
-    "optimisers": "OPTIMISERS",
-    "servers": "SERVERS",
-    "objectives": "OBJECTIVES",
-    "priors": "PRIORS",
-    "canvases": "CANVASES",
-    "minimisers": "MINIMISERS",
-    "labels": "LABELS",
-    "taps": "TAPS",
-    "heads": "HEADS",
-    "losses": "LOSSES",
-    "training-losses": "TRAINING_LOSSES",
-    "rules": "RULES",
+    "attacks": "registry:ATTACKS",
+    "defenses": "registry:DEFENSES",
+    "metrics": "registry:METRICS",
+    "models": "registry:MODELS",
+    "data": "registry:DATA",
+    "clients": "registry:CLIENTS",
+    "optimisers": "registry:OPTIMISERS",
+    "servers": "registry:SERVERS",
+    "objectives": "registry:OBJECTIVES",
+    "priors": "registry:PRIORS",
+    "canvases": "registry:CANVASES",
+    "minimisers": "registry:MINIMISERS",
+    "labels": "registry:LABELS",
+    "taps": "servers.mkor.parts:TAPS",
+    "heads": "servers.mkor.parts:HEADS",
+    "losses": "servers.mkor.parts:LOSSES",
+    "training-losses": "registry:TRAINING_LOSSES",
+    "rules": "registry:RULES",
 }
 """What a plan may name → its registry."""
 
@@ -75,9 +76,8 @@ def list_(kind: str, name: str | None, everything: bool) -> None:
 
 def registry_of(kind: str) -> Registry:
     """The registry that `KINDS` names."""
-    from leakgauge import registry
-
-    found: Registry = getattr(registry, KINDS[kind])
+    module, _, name = KINDS[kind].partition(":")
+    found: Registry = getattr(importlib.import_module(f"leakgauge.{module}"), name)
     return found
 
 

@@ -17,9 +17,8 @@ from torch import Tensor
 from leakgauge.defenses import AttackerView, view_of
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
-from leakgauge.registry import LOSSES
 from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import ClassReading, LossTreatment
+from leakgauge.servers.mkor.parts import LOSSES, ClassReading, LossTreatment
 from leakgauge.task import Task, nll_raw
 from leakgauge.tensors import Wire
 from leakgauge.update import UpdateKind

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import InputError, require
-from leakgauge.registry import TAPS
 from leakgauge.servers.mkor.network import FIT, BatchNormNames, Chain, Stage, chain
-from leakgauge.servers.mkor.parts import CraftedFeatures
+from leakgauge.servers.mkor.parts import TAPS, CraftedFeatures
 from leakgauge.servers.mkor.pooling import ConvolutionLayout, ConvolutionStep, PooledMap, written
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors

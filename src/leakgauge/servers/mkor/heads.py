@@ -10,10 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.registry import HEADS
 from leakgauge.servers.mkor.classes import Routes
 from leakgauge.servers.mkor.network import EVAL, NetworkLayer, linear_stack
-from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
+from leakgauge.servers.mkor.parts import HEADS, CraftedFeatures, CraftedHead, LossTreatment
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 

@@ -10,8 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.observation import Observation
+from leakgauge.registry import Registry
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+
+TAPS = Registry("taps", ("leakgauge.servers.mkor",), "taps")
+HEADS = Registry("head", ("leakgauge.servers.mkor",), "head")
+LOSSES = Registry("loss", ("leakgauge.servers.mkor",), "loss")
 
 
 @runtime_checkable

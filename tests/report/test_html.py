@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from leakgauge.report.html import render
-from leakgauge.report.plots import strength
 from leakgauge.report.rows import Picture
 from report.fixture import Case, fixture, photo, png
 
@@ -299,20 +298,14 @@ def test_plots_take_any_name() -> None:
         Case("dlg($a$, $$)", defense="noise(sigma=0.2)"),
     )
     html = render(*fixture(cases))
-    assert html.count('<svg class="plot"') == 4
+    assert html.count('<svg class="plot"') == 3
     ids = re.findall(r"<[^>]*\bid=\"([^\"]+)\"[^>]*>", html)
     assert len(ids) == len(set(ids))
 
 
-def test_strength_is_the_last_number() -> None:
-    assert strength("clip(norm=1.0) + noise(sigma=1e-2)") == ("clip(norm=1.0) + noise(sigma=x)", 0.01)
-    assert strength("topk(keep=.05)") == ("topk(keep=x)", 0.05)
-    assert strength("none") is strength("noise(sigma=0)") is strength("layers(v1=fc2)") is None
-
-
 def test_plots_are_labelled_and_take_their_colours_from_the_page(html: str) -> None:
     plots = re.findall(r'<svg class="plot".*?</svg>', html, flags=re.S)
-    assert len(plots) == 4
+    assert len(plots) == 3
     for plot in plots:
         assert 'role="img"' in plot
         assert "<title" in plot

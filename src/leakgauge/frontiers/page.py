@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -94,8 +94,7 @@ def every(rows: Sequence[RowResult]) -> list[Plot]:
         whole, draw, height = title, partial(_by_row, found, words), 1.2 + 0.42 * len(found)
         if len(trained) > 1:
             whole, draw, height = f"Accuracy against {title.lower()}", partial(_by_accuracy, trained, words), 4.6
-        plot = drawn(whole, _takeaway(found, words), (), height, partial(draw, floor, name))
-        made.append(replace(plot, rows=tuple(map(_cells, rows))))
+        made.append(drawn(whole, _takeaway(found, words), map(_cells, rows), height, partial(draw, floor, name)))
     return made
 
 

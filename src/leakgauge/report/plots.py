@@ -89,24 +89,15 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def strength(defense: str) -> tuple[str, float] | None:
-    """Family and strength: ``clip(norm=1) + noise(sigma=.1)`` → ``clip(norm=1) + noise(sigma=x)`` and 0.1."""
-    found = list(re.finditer(r"=\s*((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?=\s*[,)])", defense))
-    if not found or not 0 < float(found[-1][1]) < math.inf:
-        return None
-    return defense[: found[-1].start(1)] + "x" + defense[found[-1].end(1) :], float(found[-1][1])
-
-
-def drawn(title: str, takeaway: str, series: Iterable[Plotted], height: float, draw: Draw) -> Plot:
+def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: float, draw: Draw) -> Plot:
     """Draws in sentinel colours, then hands colours and fonts over to the page and makes every id its own."""
     import matplotlib
     from matplotlib.figure import Figure
 
     buffer, name = io.StringIO(), re.sub(r"\W+", "-", title.lower())
     with warnings.catch_warnings(), matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}):
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # a name too long or in a script that no font here has: still drawn
+        # A name too long, or in a script that no font here has, is still drawn.
+        warnings.simplefilter("ignore", UserWarning)
         figure = Figure(figsize=(4.5, height), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
@@ -123,7 +114,7 @@ def drawn(title: str, takeaway: str, series: Iterable[Plotted], height: float, d
     box = "".join(re.findall(r'viewBox="[^"]*"', svg)[:1])
     head = f'<svg class="plot" {box} role="img" aria-labelledby="{name}-title {name}-desc">'
     head += f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(takeaway)}</desc>'
-    return Plot(title, takeaway, head + svg[svg.index(">") + 1 :], tuple(s.row for s in series))
+    return Plot(title, takeaway, head + svg[svg.index(">") + 1 :], tuple(rows))
 
 
 def _psnr_axis(axes: Axes, values: Iterable[float], along: str) -> float:
@@ -158,7 +149,7 @@ def _strips(
         axes.set(ylim=(len(strips) - 0.6, -0.8), yticks=[])
         axes.spines["left"].set_visible(False)
 
-    return drawn(title, takeaway, series, 1.05 + 0.45 * len(strips), draw)
+    return drawn(title, takeaway, [s.row for s in series], 1.05 + 0.45 * len(strips), draw)
 
 
 def _some(images: Sequence[ImageDot]) -> Sequence[ImageDot]:
@@ -198,42 +189,6 @@ def by_defense(series: Sequence[Plotted]) -> Plot:
     return _strips("Quality under each defence", takeaway, compared, strips[: 2 * STRIPS], words)
 
 
-def against_strength(series: Sequence[Plotted]) -> list[Plot]:
-    """A plot for each family of defences that comes in two strengths or more."""
-    families: dict[str, list[tuple[float, Plotted]]] = {}
-    for s in series:
-        if parsed := strength(s.defense):
-            families.setdefault(parsed[0], []).append((parsed[1], s))
-    return [_family(name, found, series) for name, found in sorted(families.items()) if len({x for x, _ in found}) > 1]
-
-
-def _family(family: str, found: list[tuple[float, Plotted]], series: Sequence[Plotted]) -> Plot:
-    """Every finding a dot, the best attack a line, beside the same settings without a defence and the null baseline."""
-    found = sorted(found, key=lambda p: p[0])
-    best = {x: max(s.mean for y, s in found if y == x) for x, _ in found}
-    settings = {s.setting for _, s in found}
-    bare = max((s.mean for s in series if s.defense == "none" and s.setting in settings), default=None)
-    null = _mean([n for _, s in found for n in s.null])
-
-    def draw(axes: Axes) -> None:
-        end = _psnr_axis(axes, [*best.values(), bare or 0.0], "y")
-        xs, means = [x for x, _ in found], [min(s.mean, end) for _, s in found]
-        axes.set(xscale="log", xlabel=f"x in {family}", xlim=(min(xs) / 1.5, max(xs) * 1.5))
-        axes.set_xticks(list(best), [f"{x:g}" for x in best])
-        axes.set_xticks([], minor=True)
-        axes.plot(xs, means, "o", color=MUTED, ms=4.5, label="one attack, one setting")
-        axes.plot(xs, [min(best[x], end) for x in xs], "o-", color=_BLUE, ms=6, lw=1.8, label="best attack")
-        for value, style, words in ((bare, "--", "best attack, no defence"), (null, ":", "null baseline")):
-            if value is not None:
-                axes.axhline(min(value, end), color=INK, lw=1.2, ls=style, label=words)
-
-    (first, a), *_, (last, b) = best.items()
-    takeaway = f"From x = {first:g} to {last:g}, the best attack’s mean went from {decibel(a)} to {decibel(b)}."
-    takeaway += f" Without a defence it was {decibel(bare)}." if bare is not None else ""
-    takeaway += f" Nothing recovered looks like {decibel(null)}." if null is not None else ""
-    return drawn(f"Quality against strength of {family}", takeaway, [s for _, s in found], 3.2, draw)
-
-
 def against_cost(series: Sequence[Plotted]) -> Plot:
     """Mean PSNR with its interval against gradient evaluations a trial; a colour and a shape an attack."""
     costs = [max(1.0, s.evaluations) for s in series]
@@ -255,12 +210,11 @@ def against_cost(series: Sequence[Plotted]) -> Plot:
 
     best = max(series, key=lambda s: (s.mean, -s.evaluations, s.label))
     takeaway = f"{best.attack} went furthest: {decibel(best.mean)} for {best.evaluations:,.0f} gradients a trial."
-    return drawn("Quality against cost", takeaway, series, 3.2, draw)
+    return drawn("Quality against cost", takeaway, [s.row for s in series], 3.2, draw)
 
 
 def every(series: Sequence[Plotted]) -> list[Plot]:
     """All plots that these series can fill, worst case first; none for none."""
     if not series:
         return []
-    worst = series[:CASES]
-    return [distribution(series), *against_strength(worst), by_defense(worst), against_cost(worst)]
+    return [distribution(series), by_defense(series[:CASES]), against_cost(series[:CASES])]

@@ -94,7 +94,7 @@ def _short(value: object) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Of one core, in the unit that a person would use."""
+    """Time of one core, in the unit that a person would use."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

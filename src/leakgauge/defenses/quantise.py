@@ -101,7 +101,7 @@ class Quantise(Defense):
 @DEFENSES.register("qsgd")
 @dataclass(frozen=True, kw_only=True)
 class QSGD(Defense):
-    """Rounds ``|g|·s/norm`` to one of its two neighbouring whole numbers at random; the mean is ``|g|·s/norm``.
+    """Rounds ``|g|·s/norm`` at random to a whole number beside it; the mean is ``|g|·s/norm``.
 
     Source: Alistarh et al., *QSGD*, NeurIPS 2017, Eq. 4, with a norm of choice; one norm a tensor (their buckets of d
     entries are not simulated). A zero or empty tensor stays; a tensor with a not-a-number becomes all not-a-number.

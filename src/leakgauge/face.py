@@ -16,7 +16,7 @@ from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
-from leakgauge.data import InMemory, Source
+from leakgauge.data import InMemory, Parts, Source
 from leakgauge.files import write_whole
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
@@ -38,12 +38,13 @@ from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
 
 State = Mapping[str, Tensor]
-Data = Source | str | tuple[Tensor, Tensor]
-"""A source, its name in a plan, or raw inputs in [0, 1] and labels from 0 (other ranges: `leakgauge.data.InMemory`)."""
+Data = Source | str | tuple[Tensor, Tensor] | Mapping[str, Tensor]
+"""A source, its name in a plan, raw inputs in [0, 1] and labels from 0 (other ranges: `leakgauge.data.InMemory`), or
+the parts of `Task.of_step` by name."""
 
 
 def audit(
-    model: nn.Module | str | Mapping[str, Any] | Sequence[Any],
+    model: nn.Module | Task | str | Mapping[str, Any] | Sequence[Any],
     data: Data,
     *,
     batch: int = 1,
@@ -62,7 +63,7 @@ def audit(
     defences (a list of them composes), attacks, a server.
 
     Args:
-        model: as it is broadcast; is not changed. A list for several.
+        model: as it is broadcast, or a training step of your own (`Task.of_step`); is not changed. A list for several.
         data: the clients' examples and others, from which line-ups and the attacker's public data are taken.
         batch, batches: how many examples a client has, and how many clients there are.
         folder: where results go; called again with the same plan it goes on there, and with another one it raises. A
@@ -140,6 +141,8 @@ def frontier(
 
 
 def _source(data: Data) -> Source | str:
+    if isinstance(data, Mapping):
+        return Parts(values=data)
     return InMemory(inputs=data[0], labels=data[1]) if isinstance(data, tuple) else data
 
 

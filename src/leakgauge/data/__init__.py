@@ -7,6 +7,7 @@ from leakgauge.data.memory import InMemory
 from leakgauge.data.npz import NPZ
 from leakgauge.data.opening import open_source
 from leakgauge.data.parquet import Hub, Parquet
+from leakgauge.data.parts import Parts
 from leakgauge.data.samples import Samples
 from leakgauge.data.source import InWords, OfTokens, Source, check, client_batches, gallery, public, spec
 from leakgauge.data.table import Table
@@ -22,6 +23,7 @@ __all__ = [
     "InWords",
     "OfTokens",
     "Parquet",
+    "Parts",
     "Samples",
     "Source",
     "Table",

@@ -109,6 +109,14 @@ class OfTokens(Protocol):
 
 
 @runtime_checkable
+class OfParts(Protocol):
+    """A source of named parts, which says itself what format they have together."""
+
+    @property
+    def format(self) -> DataSpec: ...
+
+
+@runtime_checkable
 class MakesOthers(Protocol):
     """A source too small to lend whole examples: it makes other pictures itself."""
 
@@ -118,6 +126,8 @@ class MakesOthers(Protocol):
 def spec(source: Source) -> DataSpec:
     """The data's format. Pictures of a source with `normalise` get `CIFAR_MEAN` or `GREY_MEAN`, scaled to
     the source's range; everything else mean 0 and standard deviation 1, which leaves it as it is."""
+    if isinstance(source, OfParts):
+        return source.format
     plain = DataSpec(shape=source.shape, classes=source.classes, low=source.low, high=source.high)
     if isinstance(source, OfTokens):
         return replace(plain, vocabulary=source.vocabulary, padding=source.padding)

@@ -17,7 +17,7 @@ from leakgauge.attacks.recipes.information import image_information
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Cost, KnownFeatures, Observation, Reconstruction, Status, Tried
-from leakgauge.task import DataSpec
+from leakgauge.task import DataSpec, Task
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def attempt(
         with undisturbed():
             plain = observation.plain
             found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
-            return checked(found, observation.task.data).with_view(plain)
+            return checked(found, observation.task).with_view(plain)
     except InputError as error:
         return Reconstruction(None, None, Status.FAILED, str(error))
     except FOREIGN as error:
@@ -78,7 +78,7 @@ def undisturbed() -> Iterator[None]:
         os.chdir(folder)
 
 
-def checked(found: Any, data: DataSpec) -> Reconstruction:
+def checked(found: Any, task: Task) -> Reconstruction:
     """The reconstruction, or a failure where its parts are no answer or do not fit together."""
     if not isinstance(found, Reconstruction) or not isinstance(found.status, Status):
         return _failed(f"gave a {type(found).__name__}, no Reconstruction with a Status")
@@ -86,7 +86,7 @@ def checked(found: Any, data: DataSpec) -> Reconstruction:
     if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
         return _failed(f"its cost is {cost}, no finite numbers")
     cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
-    problems = (*_of_inputs(inputs, data), *_of_labels(labels, data))
+    problems = (*_of_inputs(inputs, task.data), *(_of_labels if task.of_classes else _of_targets)(labels, task.data))
     if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
         problems += (f"its confidence in the labels is {sure}, no share",)
     if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
@@ -133,6 +133,14 @@ def _of_inputs(inputs: Any, data: DataSpec) -> Iterator[str]:
         yield f"its examples are {inputs.dtype}, not real numbers with a fraction"
     elif tuple(inputs.shape[1:]) != data.shape or not len(inputs):
         yield f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
+
+
+def _of_targets(labels: Any, data: DataSpec) -> Iterator[str]:
+    """What is taught, but for classes."""
+    del data
+    real = isinstance(labels, Tensor) and labels.layout == torch.strided and labels.ndim and not labels.is_complex()
+    if labels is not None and not (real and bool(torch.isfinite(labels).all())):
+        yield "its targets are no finite real numbers, one row an example"
 
 
 def _of_labels(labels: Any, data: DataSpec) -> Iterator[str]:

@@ -117,7 +117,8 @@ def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
     exclude = frozenset(held)
     others = [*share(len(source), exclude, Share.GALLERY)[:LENT], *share(len(source), exclude, Share.PUBLIC)[:LENT]]
     for index in (*held, *others):
-        whole.update(fingerprint(source.read([index]).inputs).encode())
+        read = source.read([index])
+        whole.update(fingerprint(read.inputs, read.labels).encode())
     return whole.hexdigest()
 
 

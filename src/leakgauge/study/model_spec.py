@@ -45,8 +45,8 @@ class ModelSpec:
     field: str
     loss: Loss = cross_entropy
 
-    def module(self, seed: int) -> nn.Module:
-        """The model; one without weights draws them from `seed`."""
+    def built(self, seed: int) -> nn.Module | Task:
+        """The model, or a training step of it; one without weights draws them from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
@@ -56,15 +56,12 @@ class ModelSpec:
             except FOREIGN as error:
                 hint = "set data.size or the model to match"
                 raise InputError(self.field, f"cannot be built ({said(error)})", hint) from error
-        require(
-            isinstance(module, nn.Module),
-            self.field,
-            f"'{self.name}' gives a {type(module).__name__}",
-            "return a torch.nn.Module",
-        )
+        made = module.module if isinstance(module, Task) else module
+        problem = f"'{self.name}' gives a {type(module).__name__}"
+        require(isinstance(made, nn.Module), self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
         if self.weights is not None:
-            load_weights(module, weights_path(self.weights, self.field), self.field)
-        return module  # type: ignore[no-any-return]
+            load_weights(made, weights_path(self.weights, self.field), self.field)
+        return module.of_module(made) if isinstance(module, Task) else made
 
     def with_weights(self, path: Path) -> ModelSpec:
         """The same with other weights."""
@@ -73,37 +70,68 @@ class ModelSpec:
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         try:
-            return Task.of(self.module(seed), data, mode=mode, loss=self.loss, name=label)
+            return stepped(self.built(seed), data, mode, self.loss, label)
         except InputError as error:
             raise InputError(error.field.replace("model", self.field, 1), error.problem, error.hint) from error
 
 
+def stepped(made: nn.Module | Task, data: DataSpec, mode: Mode, loss: Loss, label: str) -> Task:
+    """The training step of a module on that data, or the user's own.
+
+    Raises:
+        InputError: it does not fit the data, or the mode.
+    """
+    if not isinstance(made, Task):
+        return Task.of(made, data, mode=mode, loss=loss, name=label)
+    ours, theirs = made.mode.value, mode.value
+    require(made.mode is mode, "mode", f"is {theirs}, the model's training step is in {ours}", f"write mode: {ours}")
+    fits = made.data.shape == data.shape
+    require(fits, "model", f"takes examples of shape {made.data.shape}, the data have {data.shape}", "give its parts")
+    return replace(made, name=label)
+
+
 @dataclass(frozen=True, eq=False)
 class GivenModel:
-    """A module with its weights, the same for every seed."""
+    """A module with its weights, or a training step of it, the same for every seed."""
 
-    module: nn.Module
+    module: nn.Module | Task
     loss: Loss = cross_entropy
 
     def with_weights(self, path: Path) -> GivenModel:
         """The same with other weights."""
-        module = copy.deepcopy(self.module)
+        module = copy.deepcopy(self.module.module if isinstance(self.module, Task) else self.module)
         load_weights(module, path, "model")
-        return GivenModel(module, self.loss)
+        return GivenModel(self.module.of_module(module) if isinstance(self.module, Task) else module, self.loss)
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         del seed
-        return Task.of(self.module, data, mode=mode, loss=self.loss, name=label)
+        return stepped(self.module, data, mode, self.loss, label)
+
+
+def step_of(given: Any) -> Task | None:
+    """The training step that a plan gives or names as its model; `None` where that is a network."""
+    given, _ = labelled(given, "model")
+    if isinstance(given, Mapping) and len(given) == 1:
+        given = next(iter(given.values())) if isinstance(next(iter(given.values())), Task) else given
+    if isinstance(given, Task) or not isinstance(given, str | Mapping):
+        return given if isinstance(given, Task) else None
+    name, arguments = split(given, "model")
+    if ":" not in name:
+        return None
+    arguments.pop("weights", None)
+    made = ModelSpec(MODELS[name].build, name, arguments, None, "model").built(0)
+    return made if isinstance(made, Task) else None
 
 
 def given_model(spec: Any, loss: Loss = cross_entropy) -> Named | None:
     """A module, or ``{label: module}``, given from Python; `None` where the plan names one."""
-    if isinstance(spec, nn.Module):
-        return Named(type(spec).__name__, GivenModel(spec, loss))
+    if isinstance(spec, nn.Module | Task):
+        name = type(spec).__name__ if isinstance(spec, nn.Module) else spec.name
+        return Named(name, GivenModel(spec, loss))
     if isinstance(spec, dict) and len(spec) == 1:
         ((name, module),) = spec.items()
-        if isinstance(module, nn.Module):
+        if isinstance(module, nn.Module | Task):
             return Named(str(name), GivenModel(module, loss))
     return None
 

@@ -14,7 +14,7 @@ from leakgauge.clients import FedSGD
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
-from leakgauge.data import Source, open_source
+from leakgauge.data import Parts, Source, open_source
 from leakgauge.data.source import check, spec
 from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.draws import Draws
@@ -38,7 +38,7 @@ from leakgauge.study.explaining.rounds import (
 from leakgauge.study.explaining.setting import Setting
 from leakgauge.study.grammar import BudgetConfig, DataConfig, GateConfig, OnlyRule, parse
 from leakgauge.study.identity import Description, contents, digest_of, plan_in_words
-from leakgauge.study.model_spec import ModelSpec, loss_of, model_of
+from leakgauge.study.model_spec import ModelSpec, loss_of, model_of, step_of
 from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
 
@@ -303,8 +303,11 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     knows = known(config.knows)
     server = resolve(SERVERS, config.server, "server")
     source = source_of(config.data.source, config.data.options, OWN)
-    data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     several = config.model if isinstance(config.model, list) else [config.model]
+    if isinstance(source, Parts):
+        task = step_of(several[0])
+        source = source if task is None else source.of(task.layout)
+    data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     models = [
         model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)
     ]
@@ -379,7 +382,7 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
     for key in (key for key in options if key not in taken):
         near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
         require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
-    if isinstance(source, Source):
+    if isinstance(source, Parts | Source):  # in this order: parts without a task have no shape yet
         require(not options, f"data.{next(iter(options), '')}", "is for a source that the plan names", "leave it out")
         return source
     try:

@@ -30,8 +30,10 @@ from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.deal import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
+from leakgauge.study.evaluate_parts import evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts
 from leakgauge.study.identity import withheld_name
+from leakgauge.study.judging.part_scores import PartScores
 from leakgauge.study.judging.records import Attempted, Data, LayerRead, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.study.words import in_words
@@ -126,7 +128,14 @@ def run_trial(
         batch, distractors, shown, plan.data.neighbours(key.batch, OTHERS, control=key.control), prior, trained, whole
     )
     known_labels = Known.LABELS in plan.knows
-    if plan.spec.is_text:
+    scored: tuple[PartScores, ...] = ()
+    if task.named is not None:
+        rest = [i for i in range(len(plan.source)) if i not in set(indices)][:PUBLIC] or indices
+        others = plan.source.read(rest)
+        found, scored = evaluate_parts(
+            reconstruction, truth, task, others, labels_known=known_labels, perceptual=plan.perceptual
+        )
+    elif plan.spec.is_text:
         found = evaluate_texts(reconstruction, truth, plan.spec, labels_known=known_labels)
     else:
         found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
@@ -156,6 +165,7 @@ def run_trial(
         layers=tuple(
             LayerRead(one.layer, len(one.maps), float(one.error)) for one in reconstruction.features if one.certified
         ),
+        parts=scored,
     )
     pictures = (
         ()

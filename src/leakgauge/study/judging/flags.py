@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
@@ -63,6 +63,10 @@ class Doubt(Enum):
         "what {layer} was given was read exactly for {examples} examples of {clients} clients: features that tell "
         "whose data it was, though no picture came of them here"
     )
+    PartRead = "{part} ({kind}) was read with less than half of the error of the best guess without the update"
+    TargetsUnjudged = (
+        "what the updates say of {part} ({kind}) has no known limit here: finding nothing of it says little"
+    )
     NotUnderstood = "{why}, in {trials} of {of} trials: finding nothing says little"
 
     def flag(self, **values: str | float) -> Flag:
@@ -85,6 +89,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
         *(_prior(control if control is not None else group) if open_ else ()),
         *_disagree(group, control),
         *(_unread(group) if open_ else ()),
+        *(_parts(group) if open_ else ()),
     )
 
 
@@ -188,6 +193,30 @@ def _unread(group: TrialGroup) -> Iterator[Flag]:
         yield Doubt.InputsOfLayer.flag(layer=name, examples=clients.total(), clients=len(clients))
     for words, n in opaque.items():
         yield Doubt.NotUnderstood.flag(why=words, trials=n, of=of)
+
+
+def _parts(group: TrialGroup) -> Iterator[Flag]:
+    """Parts of a training step that were read though no example came back whole, and targets, of which only classes
+    are judged as labels."""
+    kinds: dict[str, str] = {}
+    left, guessed = defaultdict[str, float](float), defaultdict[str, float](float)
+    for trial in group.trials:
+        for part in trial.parts:
+            kinds[part.name] = part.kind
+            ours, theirs = part.missed
+            left[part.name] += ours
+            guessed[part.name] += theirs
+    for name, kind in kinds.items():
+        if left[name] < HALF * guessed[name]:
+            yield Doubt.PartRead.flag(part=name, kind=kind)
+        elif kind in TARGETS:
+            yield Doubt.TargetsUnjudged.flag(part=name, kind=kind)
+
+
+HALF = 0.5
+"""A part was read where this share of what the best guess leaves open is left open by the read."""
+TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")
+"""Kinds of parts that are taught, but for classes."""
 
 
 def _control(found: Finding, group: TrialGroup) -> Iterator[Flag]:

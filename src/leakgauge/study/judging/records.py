@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost
+from leakgauge.study.judging.part_scores import PartScores
 
 Values = tuple[float | None, ...]
 """One number for each true example; `None` without a reconstruction."""
@@ -288,6 +289,7 @@ class Trial:
         tokens: of texts, what was read of them.
         tried: the methods of an attack of several, in order.
         layers: whose input was read and proved, whether or not a picture came of it.
+        parts: of a training step of the user's own, what was read of each.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
         words: of data that are no pictures.
@@ -311,6 +313,7 @@ class Trial:
     tokens: Annotated[TokenScores | None, UNLESS_EMPTY] = None
     tried: tuple[Attempted, ...] = ()
     layers: tuple[LayerRead, ...] = ()
+    parts: Annotated[tuple[PartScores, ...], UNLESS_EMPTY] = ()
     _: KW_ONLY
     cost: Cost
     words: Annotated[Words | None, UNLESS_EMPTY] = None

@@ -12,7 +12,7 @@ from leakgauge.registry import DATA, typed
 def open_source(text: str, **options: Any) -> Source:
     """The source that a plan names.
 
-    One of ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME`` and
+    One of ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME``, ``parts:PATH`` and
     ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``.
 
     Raises:

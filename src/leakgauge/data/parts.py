@@ -35,20 +35,23 @@ class Parts:
     path: str = ""
     normalise = False
 
-    def of(self, layout: Layout) -> Parts:
+    def of(self, layout: Layout | None) -> Parts:
         """With the parts of a task.
 
         Raises:
-            InputError: a part is missing, of another shape, not finite, or outside its range.
+            InputError: there is none; a part is missing, of another shape, not finite, or outside its range.
         """
         values = self.values
+        if layout is None:
+            hint = "give lg.Task.of_step(…), or your_package.module:function that makes one"
+            raise InputError("model", "is no training step, and the data are parts of one", hint)
         if self.path:
             hint = f"write it with numpy.savez({', '.join(f'{name}=…' for name in layout.parts)}), plain arrays only"
             arrays = read_archive(self.path, [(name,) for name in layout.parts], hint)
             values = {name: torch.as_tensor(array) for name, array in zip(layout.parts, arrays, strict=True)}
             values = {k: v.float() if v.is_floating_point() else v.long() for k, v in values.items()}
         made = replace(self, values=values, layout=layout)
-        assert made._batch is not None
+        len(made)  # checks them
         return made
 
     @property
@@ -58,9 +61,7 @@ class Parts:
 
     @cached_property
     def _batch(self) -> Batch:
-        if self.layout is None:
-            hint = "give lg.Task.of_step(…), or your_package.module:function that makes one"
-            raise InputError("model", "is no training step, and the data are parts of one", hint)
+        assert self.layout is not None
         return self.layout.batch(self.values)
 
     @property

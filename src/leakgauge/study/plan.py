@@ -306,7 +306,7 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     several = config.model if isinstance(config.model, list) else [config.model]
     if isinstance(source, Parts):
         task = step_of(several[0])
-        source = source if task is None else source.of(task.layout)
+        source = source.of(None if task is None else task.layout)
     data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     models = [
         model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)

@@ -1,0 +1,147 @@
+"""Parts of a training step of one's own through audit, plan and captured update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import leakgauge as lg
+from docs.pages import ROOT
+from leakgauge.clients import FedAvg, client_update
+from leakgauge.compute import Compute
+from leakgauge.data import Parts
+from leakgauge.observation import Reconstruction, Status
+from leakgauge.study.attempt import checked
+from leakgauge.study.evaluate import Truth
+from leakgauge.study.evaluate_parts import evaluate_parts
+from leakgauge.study.grammar import read_yaml
+from leakgauge.study.judging.groups import groups_of
+from leakgauge.study.judging.part_scores import PartScores
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.verdict import told
+from leakgauge.study.plan import resolve_plan
+from leakgauge.study.trial import run_trial
+from leakgauge.task import Batch
+
+SCENE = ROOT / "examples" / "stay"
+SHORT: dict[str, Any] = {"attacks": ["auto"], "budget": {"gradient_evaluations": 20}}
+
+
+@pytest.fixture
+def stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(SCENE))
+    monkeypatch.chdir(tmp_path)
+    import stay as module  # type: ignore[import-not-found]
+
+    np.savez("patients.npz", **{name: values.numpy() for name, values in module.patients().items()})
+    return module
+
+
+def test_a_plan_of_words_and_one_of_objects_are_one(stay: Any) -> None:
+    plan = read_yaml(SCENE / "stay.yaml") | {"defenses": ["none"]}
+    words = resolve_plan(plan)
+    given = {"source": Parts(values=stay.patients()), "batches": 2}
+    objects = resolve_plan(plan | {"model": stay.task(), "data": given})
+    one, two = (run_trial(p, p.trials()[0], compute=Compute()).record for p in (words, objects))
+    assert one["status"] == "exact"
+    assert one["parts"] == two["parts"]
+    assert [(p["name"], p["kind"], p["measure"]) for p in one["parts"]] == [
+        ("scan", "picture", "error"),
+        ("numbers", "numbers", "error"),
+        ("ward", "categories", "equal"),
+        ("days", "values", "error"),
+    ]
+    scan, numbers, ward, days = (p["values"][0] for p in one["parts"])
+    assert ward == 1
+    assert max(scan, numbers, days) < 1e-3
+
+
+def test_a_captured_update_is_explained_only_by_its_own_targets(stay: Any, tmp_path: Path) -> None:
+    task, everyone = stay.task(), stay.patients()
+    client = FedAvg(epochs=2, lr=1e-3)
+    mine = {name: values[:2] for name, values in everyone.items()}
+    client_update(task, client, mine, lg.Draws(0)).save(tmp_path / "u.safetensors")
+    other = everyone | {"days": everyone["days"].flip(0)}
+    shares = []
+    for values in (everyone, other):
+        source = {"source": Parts(values=values), "batch": 2, "batches": 1}
+        plan = {"model": task, "data": source, "clients": [client], "update": str(tmp_path / "u.safetensors")}
+        explained = resolve_plan(plan | SHORT).explained()
+        assert explained is not None
+        shares.append(explained.fit.share)
+    assert shares[0] > 0.999
+    assert shares[1] < 0.9
+
+
+def scored(stay: Any, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> dict[str, PartScores]:
+    """Of a reading that is the truth but for a change."""
+    task, values = stay.task(), stay.patients()
+    batch, others = (task.layout.batch({k: v[rows] for k, v in values.items()}) for rows in (slice(2), slice(2, None)))
+    read = task.layout.batch(change({k: v[:2].clone() for k, v in values.items()}))
+    truth = Truth(batch, others.inputs[:20], others.inputs[20:], (), torch.tensor([1.0]))
+    found = Reconstruction(read.inputs, read.labels, Status.CONVERGED)
+    scores = evaluate_parts(found, truth, task, others, labels_known=False)[1]
+    return {part.name: part for part in scores}
+
+
+def test_each_part_is_scored_in_its_own_units(stay: Any) -> None:
+    def change(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        values["numbers"][:, 0] = (values["numbers"][:, 0] + 10) % 100
+        values["ward"][0] = (values["ward"][0] + 1) % 5
+        values["days"] = (values["days"] + 3).clamp_max(33)
+        return values
+
+    found = scored(stay, change)
+    assert found["scan"].values == (0.0, 0.0)
+    assert sorted(found["ward"].values) == [0.0, 1.0]
+    assert found["days"].values == pytest.approx((0.1, 0.1), abs=1e-5)
+    assert all(0 < g < 1 for part in found.values() for g in part.guess)
+    left, guessed = found["scan"].missed
+    assert left == 0 < guessed
+
+
+def flags(trials: list[Trial]) -> list[str]:
+    groups = groups_of(trials)
+    (row,) = [told(group, groups) for group in groups if not group.control]
+    return [flag.kind for flag in row.flags]
+
+
+def test_targets_without_a_limit_and_parts_that_were_read_are_flagged(stay: Any) -> None:
+    """Nothing of a stay that noise hides is calm: no limit is known for days."""
+    data = {"source": Parts(values=stay.patients()), "batches": 2}
+    noise = [{"noise": {"relative": 30.0}}]
+    plan = resolve_plan({"model": stay.task(), "data": data, "defenses": noise} | SHORT)
+    trials = [run_trial(plan, key, compute=Compute()).trial for key in plan.trials()]
+    assert "TargetsUnjudged" in flags(trials)
+    read = PartScores("scan", "picture", "error", (0.0,), (0.3,))
+    assert "PartRead" in flags([replace(t, parts=(read,)) for t in trials])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "lenet"}, "is no training step, and the data are parts of one"),
+        ({"mode": "train"}, "mode: is train, the model's training step is in eval"),
+        ({"data": {"source": "parts:nothing.npz"}}, "cannot read 'nothing.npz'"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(stay: Any, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(lg.InputError, match=words):
+        resolve_plan(read_yaml(SCENE / "stay.yaml") | change)
+
+
+def test_an_attack_may_answer_with_real_targets_and_with_no_others(stay: Any) -> None:
+    task = stay.task()
+    inputs = torch.zeros(1, *task.data.shape)
+    assert checked(Reconstruction(inputs, torch.tensor([7.5]), Status.CONVERGED), task).status is Status.CONVERGED
+    assert checked(Reconstruction(inputs, torch.tensor([torch.nan]), Status.CONVERGED), task).status is Status.FAILED
+    classes = lg.Task.of(lg.models.lenet(classes=5, size=16), lg.DataSpec((3, 16, 16), 5))
+    picture = Batch(torch.zeros(1, 3, 16, 16), torch.tensor([7.5]))
+    assert checked(Reconstruction(picture.inputs, picture.labels, Status.CONVERGED), classes).status is Status.FAILED

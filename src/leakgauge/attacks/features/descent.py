@@ -114,7 +114,7 @@ class Descent:
         """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
         found, hidden = [], layer.hidden
         for node, value in self.state.values.items():
-            bent = self.state.kink(node)
+            bent = self.state.bent(node)
             if bent is None:
                 continue
             (argument,) = self.inside.operands(node)
@@ -128,7 +128,7 @@ class Descent:
     def _keep(self, layer: Layer, raw: Float[Tensor, "n c pixels"], clean: Tensor | None = None) -> None:
         """Takes maps as what a layer reads, a ReLU's zeros as zeros."""
         hidden, full = layer.hidden, layer.hidden_of(raw)
-        bent = self.state.kink(hidden)
+        bent = self.state.bent(hidden)
         if bent is not None and bent.below == 0:
             floor = 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max())))
             on = layer.hidden_of(clean) > 0 if clean is not None else full > floor

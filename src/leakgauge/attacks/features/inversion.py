@@ -14,7 +14,6 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
-from leakgauge.attacks.features.signals import Kink
 from leakgauge.attacks.matching import AnnealedAdam, NoPrior, Prior, TotalVariation
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.matching.schedules import Falling
@@ -31,14 +30,14 @@ class KnownTerm:
     """A node whose value is known, and the graph's own that it is compared with.
 
     Attributes:
-        node: compared at; the argument of a kink, or the known node itself.
+        node: compared at: the argument of an activation, or the known node itself.
         value: what it is.
-        bent: the kink behind it: where its value is zero the argument may be anything below.
+        open: where it may be anything below zero; `None` for nowhere.
     """
 
     node: Node
     value: Tensor
-    bent: Kink | None
+    open: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +62,11 @@ class Residuals:
         inside, values = descent.inside, descent.state.values
         terms = []
         for node, value in values.items():
-            bent = descent.state.kink(node)
+            bent = descent.state.bent(node)
             at = inside.operands(node)[0] if bent is not None else node
             if inside.open(at, [n for n in values if n is not node]):
-                terms.append(KnownTerm(at, value, bent))
+                opened = value <= 0 if bent is not None and bent.below == 0 else None
+                terms.append(KnownTerm(at, value if bent is None else bent.argument(value), opened))
         gradients = descent.hidden.gradients
         products = tuple((layer, signal, gradients[layer.weight].matrix) for layer, signal in descent.equations())
         return Residuals(inside, tuple(terms), dict(values), products)
@@ -75,7 +75,7 @@ class Residuals:
         """The same in another precision."""
         return Residuals(
             self.inside.to(dtype),
-            tuple(KnownTerm(t.node, t.value.to(dtype), t.bent) for t in self.terms),
+            tuple(KnownTerm(t.node, t.value.to(dtype), t.open) for t in self.terms),
             {n: v.to(dtype) for n, v in self.held.items()},
             tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products),
         )
@@ -87,10 +87,13 @@ class Residuals:
 
     @property
     def determined(self) -> bool:
-        """Whether there are as many equations as unknowns, a ReLU's zeros not counted."""
-        active = sum(int((t.value > 0).sum()) if t.bent is not None else t.value.numel() for t in self.terms)
+        """Whether there are as many equations as unknowns, a ReLU's zeros not counted, and known values for half.
+
+        Gradients alone are what a search has as well.
+        """
+        active = sum(t.value.numel() - (0 if t.open is None else int(t.open.sum())) for t in self.terms)
         equations = active + sum(min(g.numel(), s.numel() * g.shape[1] // s.shape[2]) for _, s, g in self.products)
-        return equations >= self.shape.numel()
+        return equations >= self.shape.numel() <= 2 * active
 
     def __call__(self, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, " m"]:
         """All differences, each term relative to the size of what is known."""
@@ -100,12 +103,10 @@ class Residuals:
         labels = torch.zeros(len(inputs), dtype=torch.long)
         made = inside.run(nodes, self._cut(nodes), Batch(inputs, labels))
         for term, value in zip(self.terms, made, strict=False):
-            gap = value - term.value
-            if term.bent is not None:
-                gap = value - term.bent.argument(term.value)
-                if term.bent.below == 0:
-                    gap = torch.where(term.value > 0, gap, value.clamp_min(0))
-            parts.append(gap.flatten() / term.value.norm())
+            gap, size = value - term.value, term.value
+            if term.open is not None:
+                gap, size = torch.where(term.open, value.clamp_min(0), gap), size.masked_fill(term.open, 0)
+            parts.append(gap.flatten() / size.norm())
         for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=True):
             rows = layer.unfolding.rows(layer.unfolding.of_hidden(hidden)).flatten(0, 1)
             parts.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())

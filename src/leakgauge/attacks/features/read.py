@@ -162,7 +162,7 @@ def read_hidden(
     apart = torch.linalg.svdvals(made.maps / made.maps.norm(dim=1, keepdim=True))[-1]
     error = min(null.error / max(float(apart), 1e-300), 1.0)  # in a span of nearly equal maps, mixtures are near too
     floor = (3 * made.floor * made.maps.amax(1)).view(-1, 1, 1)
-    bent = KnownInside(inside).kink(first.hidden)
+    bent = KnownInside(inside).bent(first.hidden)
     sparse = bent is not None and bent.below == 0
     if sparse and float((-maps).amax((1, 2)).div(maps.amax((1, 2))).max()) > max(1e-3, 100 * null.error):
         return "a map has negative entries, behind a ReLU"

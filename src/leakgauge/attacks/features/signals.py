@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -30,21 +31,53 @@ class Kink:
         return torch.where(value > 0, value / self.above, low)
 
 
-def kink(inside: Inside, node: Node) -> Kink | None:
-    """What a node does to the one tensor that it is made of, where that is a `Kink`: a ReLU, leaky or not."""
+@dataclass(frozen=True, eq=False)
+class Rising:
+    """A function of each entry alone that rises everywhere: a sigmoid, tanh, softplus.
+
+    Attributes:
+        of: the function.
+    """
+
+    of: Callable[[Tensor], Tensor]
+    below: ClassVar[float] = 1.0
+
+    def argument(self, value: Tensor) -> Tensor:
+        """The argument of that value, within ±`FARTHEST`, by bisection."""
+        low, high = torch.full_like(value, -FARTHEST), torch.full_like(value, FARTHEST)
+        for _ in range(60):
+            middle = (low + high) / 2
+            under = self.of(middle) < value
+            low, high = torch.where(under, middle, low), torch.where(under, high, middle)
+        return (low + high) / 2
+
+
+FARTHEST = 30.0
+"""Arguments of a function that saturates are looked for up to here."""
+
+
+def activation(inside: Inside, node: Node) -> Kink | Rising | None:
+    """What a node does to the one tensor that it is made of, where that can be undone: a ReLU, leaky or not (its zeros
+    apart), or a function that rises."""
     operands = inside.operands(node)
     if len(operands) != 1 or node.meta["val"].shape != operands[0].meta["val"].shape:
         return None
-    points = torch.tensor([-30.0, -7.0, -1.0, 1.0, 7.0, 30.0], dtype=torch.float64)
+
+    def of(points: Tensor) -> Tensor:
+        return inside.run([node], {operands[0]: points.clone()})[0]
+
+    points = torch.linspace(-FARTHEST, FARTHEST, 2000, dtype=torch.float64)
     try:
-        (made,) = inside.run([node], {operands[0]: points.clone()})
+        made, turned = of(points), of(points.flip(0))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return None
-    if not isinstance(made, Tensor) or made.shape != points.shape:
+    if not isinstance(made, Tensor) or made.shape != points.shape or not torch.equal(made, turned.flip(0)):
         return None
     slopes = made / points
-    flat = bool((slopes[:3] == slopes[0]).all() and (slopes[3:] == slopes[3]).all())
-    return Kink(float(slopes[3]), float(slopes[0])) if flat and float(slopes[3]) > 0 else None
+    if bool(((slopes[:1000] - slopes[0]).abs() < 1e-12).all() and ((slopes[1000:] - slopes[-1]).abs() < 1e-12).all()):
+        return Kink(float(slopes[-1]), float(slopes[0])) if float(slopes[-1]) > 0 else None
+    middle = points.abs() < 5
+    return Rising(of) if bool((made.diff() >= 0).all() and (made[middle].diff() > 0).all()) else None
 
 
 @dataclass(eq=False)
@@ -59,20 +92,20 @@ class KnownInside:
     inside: Inside
     values: dict[Node, Tensor] = field(default_factory=dict)
     sent: dict[Node, Tensor] = field(default_factory=dict)
-    _kinks: dict[Node, Kink | None] = field(default_factory=dict)
+    _bends: dict[Node, Kink | Rising | None] = field(default_factory=dict)
 
-    def kink(self, node: Node) -> Kink | None:
-        """`kink`, once a node."""
-        if node not in self._kinks:
-            self._kinks[node] = kink(self.inside, node)
-        return self._kinks[node]
+    def bent(self, node: Node) -> Kink | Rising | None:
+        """`activation`, once a node."""
+        if node not in self._bends:
+            self._bends[node] = activation(self.inside, node)
+        return self._bends[node]
 
     @property
     def given(self) -> dict[Node, Tensor]:
-        """What error signals may rest on: the arguments of kinks, as far as a slope depends on them, among it."""
+        """What error signals may rest on: the arguments of activations, as far as a slope depends on them, among it."""
         arguments = {}
         for node, value in self.values.items():
-            if (bent := self.kink(node)) is not None:
+            if (bent := self.bent(node)) is not None:
                 arguments[self.inside.operands(node)[0]] = bent.argument(value)
         return arguments | self.values | self.sent
 
@@ -102,7 +135,7 @@ class KnownInside:
 
         Not those that change with the scale of a hidden tensor, which may not be known.
         """
-        longer = KnownInside(self.inside, {n: 2 * t for n, t in self.values.items()}, self.sent, self._kinks).given
+        longer = KnownInside(self.inside, {n: 2 * t for n, t in self.values.items()}, self.sent, self._bends).given
         given = self.given
         for product in self.inside.graph.products:
             if product.activation is not None or product.weight not in names or len(product.terms) > 1:

@@ -30,7 +30,7 @@ from leakgauge.attacks.matching import (
     falling,
     proportional,
 )
-from leakgauge.attacks.recipes.exact_reads import ExactReads, read_exactly, searched_from, unmixed
+from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import EXPLAINED, Features
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, joined, others, remaining
@@ -164,6 +164,11 @@ class Auto(SearchingAttack):
             return portfolio.answer(known)
         if portfolio.ended:
             return portfolio.answer(read.start or replace(known, status=portfolio.ended))
+        if read.start is None and known.inputs is not None and known.labels is not None and known.paired:
+            near = portfolio.asked(
+                "nearest", lambda: nearest_read(portfolio, observation, [known], generator), ExactReads()
+            )
+            read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
         answer = read.unlabelled if found.inputs is None and read.unlabelled else found
         return portfolio.answer(replace(answer, features=known.features))

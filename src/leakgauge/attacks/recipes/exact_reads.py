@@ -123,7 +123,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, draws), None)
         if agreed is not None:
             return agreed
-    near = portfolio.asked("nearest", lambda: _nearest(portfolio, observation, starts, draws), ExactReads())
+    near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
     return replace(near, unlabelled=unlabelled)
 
 
@@ -198,7 +198,7 @@ def _single(
     """
     if one.labels is None or _leaves_out(observation):
         return ExactReads(start=one)
-    near = _nearest(portfolio, observation, [one], generator)
+    near = nearest_read(portfolio, observation, [one], generator)
     return ExactReads(start=near.start)
 
 
@@ -212,7 +212,7 @@ def _leaves_out(observation: Observation) -> bool:
     return _view(observation).support is not None
 
 
-def _nearest(
+def nearest_read(
     portfolio: Portfolio, observation: Observation, starts: list[Reconstruction], generator: torch.Generator
 ) -> ExactReads:
     """The read that explains most, if it explains much more than a grey batch of the same labels."""

@@ -1,0 +1,41 @@
+"""Downwards through activations that rise, from the linear layer of one example."""
+
+import torch
+from torch import nn
+
+from convolutions import made, observed
+from leakgauge.attacks.features.descent import Descent
+from leakgauge.attacks.features.hidden import read_all
+from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
+from leakgauge.batch import Batch
+
+
+def network(act: type[nn.Module]) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(2, 6, 3, padding=1), act(), nn.Conv2d(6, 12, 3, stride=2, padding=1), act(), nn.Flatten(1))
+    return nn.Sequential(*layers, nn.Linear(12 * 16, 4))
+
+
+def test_all_tensors_below_a_smooth_head_follow_from_it() -> None:
+    module, (inputs, labels) = network(nn.Sigmoid), made(1)
+    hidden = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0))
+    found = Descent.of(hidden, hidden.reads[-1])
+    found.run()
+    assert len(found.state.values) >= 2
+    seen = hidden.inside.run(list(found.state.values), {}, Batch(inputs.double(), labels))
+    for value, truth in zip(found.state.values.values(), seen, strict=True):
+        assert float((value - truth).norm() / truth.norm()) < 1e-2
+
+
+def test_activations_are_known_by_what_they_do() -> None:
+    for act, kind in ((nn.Sigmoid, Rising), (nn.Tanh, Rising), (nn.LeakyReLU, Kink), (nn.ReLU, Kink), (nn.SiLU, None)):
+        module, (inputs, labels) = network(act), made(1)
+        inside = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0)).inside
+        bent = activation(inside, inside.layers[1].hidden)
+        assert (kind is None and bent is None) or (kind is not None and isinstance(bent, kind))
+        if bent is not None and bent.below:
+            (node,) = inside.operands(inside.layers[1].hidden)
+            value = torch.linspace(-4, 4, 9, dtype=torch.float64)
+            (made_of,) = inside.run([inside.layers[1].hidden], {node: value.clone()})
+            assert torch.allclose(bent.argument(made_of), value, atol=1e-9)
+    assert KnownInside(inside).bent(inside.layers[1].hidden) is None

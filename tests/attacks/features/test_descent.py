@@ -19,8 +19,7 @@ def network(act: type[nn.Module]) -> nn.Sequential:
 def test_all_tensors_below_a_smooth_head_follow_from_it() -> None:
     module, (inputs, labels) = network(nn.Sigmoid), made(1)
     hidden = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0))
-    found = Descent.of(hidden, hidden.reads[-1])
-    found.run()
+    found = Descent.of(hidden, hidden.reads[-1:])
     assert len(found.state.values) >= 2
     seen = hidden.inside.run(list(found.state.values), {}, Batch(inputs.double(), labels))
     for value, truth in zip(found.state.values.values(), seen, strict=True):

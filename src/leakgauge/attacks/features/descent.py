@@ -23,6 +23,18 @@ from leakgauge.view.trace import operation
 LARGEST = 4500
 """Unknowns of one channel that a dense system is solved for."""
 
+PATIENCE, ITERATIONS = 300, 1500
+"""Iterations of a system that needs the forward equations, and more of them where it gets somewhere."""
+
+HOPELESS, CONVERGED = 1e-2, 1e-6
+"""Residuals at which it is given up, or done."""
+
+DENIED = 1e-4
+"""Share of a shift's gradient that channels of what was solved for may miss in the mean."""
+
+ALIKE = 10.0
+"""Reads whose errors are within that ratio begin together."""
+
 DETERMINED = 1e-6
 """Eigenvalue of the system's normal matrix, as a share of the largest, down to which a direction is determined by the
 gradients alone."""
@@ -44,15 +56,26 @@ class Descent:
     _failed: dict[Node, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(hidden: HiddenTensors, start: HiddenRead) -> Descent:
-        """From one hidden tensor that was read to scale."""
-        inside = hidden.inside
-        made = Descent(hidden, start.error, KnownInside(inside))
-        for one in start.layers:
-            made.state.sent[one.output] = inside.output_of(one, start.signals[one.weight])
-            made.state.lifted(one.output)
-        made._keep(start.layers[0], start.raw, start.maps if start.sparse else None)
+    def of(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
+        """Down from hidden tensors that were read to scale, their examples in one order, as long as equations determine
+        one more."""
+        made, least = Descent(hidden, 0.0, KnownInside(hidden.inside)), min(start.error for start in starts)
+        exact = [start for start in starts if start.error <= ALIKE * least]
+        for start in reversed(exact):
+            made._begin(start)
+        made.run()
+        for start in reversed(starts):  # errors of a faint read turn zeros: only where nothing else led
+            if start.hidden not in made.state.values:
+                made._begin(start)
+                made.run()
         return made
+
+    def _begin(self, start: HiddenRead) -> None:
+        self.error = max(self.error, start.error)
+        for one in start.layers:
+            self.state.sent[one.output] = self.inside.output_of(one, start.signals[one.weight])
+            self.state.lifted(one.output)
+        self._keep(start.layers[0], start.raw, start.maps if start.sparse else None)
 
     @property
     def inside(self) -> Inside:
@@ -60,7 +83,7 @@ class Descent:
         return self.hidden.inside
 
     def run(self) -> None:
-        """Solves for one tensor after the other, as long as the equations determine one."""
+        """Solves for one tensor after the other."""
         while self._step():
             pass
 
@@ -107,8 +130,7 @@ class Descent:
         maps, residual = system.dense() if alone else system.iterated(forward)
         if residual > max(1e-5, 20 * self.error):
             return False
-        self._keep(first, maps.view(channels, count, pixels).transpose(0, 1))
-        return True
+        return self._keep(first, maps.view(channels, count, pixels).transpose(0, 1))
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
         """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
@@ -125,8 +147,8 @@ class Descent:
             found.append((argument, on, bent.argument(value).flatten()[on]))
         return found
 
-    def _keep(self, layer: Layer, raw: Float[Tensor, "n c pixels"], clean: Tensor | None = None) -> None:
-        """Takes maps as what a layer reads, a ReLU's zeros as zeros."""
+    def _keep(self, layer: Layer, raw: Float[Tensor, "n c pixels"], clean: Tensor | None = None) -> bool:
+        """Takes maps as what a layer reads, a ReLU's zeros as zeros; not what the gradient of a shift denies."""
         hidden, full = layer.hidden, layer.hidden_of(raw)
         bent = self.state.bent(hidden)
         if bent is not None and bent.below == 0:
@@ -134,9 +156,12 @@ class Descent:
             on = layer.hidden_of(clean) > 0 if clean is not None else full > floor
             told = self._passed(hidden)
             if told is not None and full.ndim > 1 and len(told[1]) == full.shape[1]:
-                on, _ = mend(full, on, *told, floor, self.error)
+                on, left = mend(full, on, *told, floor, self.error)
+                if left > max(DENIED, 3 * self.error):
+                    return False
             full = full.clamp_min(0) * on
         self.state.values[hidden] = full
+        return True
 
     def _passed(self, hidden: Node) -> tuple[Tensor, Tensor] | None:
         """The signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those it passes."""
@@ -157,17 +182,23 @@ class Descent:
 
 def mend(
     value: Float[Tensor, "n c ..."], on: Tensor, signal: Tensor, shift: Float[Tensor, " c"], floor: float, error: float
-) -> tuple[Tensor, int]:
-    """Which entries a ReLU lets through, where some are too near to zero to tell.
+) -> tuple[Tensor, float]:
+    """Which entries a ReLU lets through, where some are too near to zero to tell, and what the channels still
+    miss in the mean.
 
     The signals that it lets through sum to the shift's gradient, channel by channel: of the entries near the floor
     those few are turned whose signals are what is missing.
     """
     values, masks, signals = (t.movedim(1, 0).flatten(1) for t in (value, on, signal))
-    masks, turned = masks.clone(), 0
+    masks, sizes = masks.clone(), signals.abs().sum(1).clamp_min(1e-300)
+
+    def missed() -> Tensor:
+        return (shift - (signals * masks).sum(1)).abs() / sizes
+
+    tolerance = max(3e-7, min(3 * float(missed().median()), error))  # most channels have no wrong entry
     for c in range(len(values)):
         missing = float(shift[c] - (signals[c] * masks[c]).sum())
-        size = float(signals[c].abs().sum()) * max(3e-7, error)
+        size = tolerance * float(sizes[c])
         if abs(missing) < 2 * size:
             continue
         near = (values[c].abs() < 30 * floor).nonzero()[:, 0]
@@ -181,11 +212,10 @@ def mend(
                     best, chosen = left, some
             if best < 2 * size:
                 break
-        if best < 30 * size:
+        if best < 2 * size:
             for j in chosen:
                 masks[c, j] = ~masks[c, j]
-                turned += 1
-    return masks.view(on.movedim(1, 0).shape).movedim(0, 1), turned
+    return masks.view(on.movedim(1, 0).shape).movedim(0, 1), float(missed().mean())
 
 
 def _design(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:
@@ -218,39 +248,54 @@ class _System:
         residual = float((self.design @ found - self.side).norm() / self.side.norm())
         return found.T, residual
 
-    def iterated(self, forward: Sequence[tuple[Node, Tensor, Tensor]], most: int = 300) -> tuple[Tensor, float]:
-        """With the forward equations, by LSMR (Fong and Saunders, 2011), preconditioned by the gradients' own part."""
+    def iterated(self, forward: Sequence[tuple[Node, Tensor, Tensor]]) -> tuple[Tensor, float]:
+        """With the forward equations, by LSMR (Fong and Saunders, 2011), in the coordinates in which the gradients' own
+        part is diagonal. What `PATIENCE` iterations make nothing of is given up."""
         channels, unknowns = self.side.shape[1], self.design.shape[1]
         ask = partial(self._asked, forward)
         zero = torch.zeros(channels, unknowns, dtype=torch.float64)
         base = ask(zero)
-        target = torch.cat([values for _, _, values in forward]) if forward else zero.new_zeros(0)
-        scale = 1 / float((target - base).norm().clamp_min(1e-300)) if forward else 1.0
+        target = torch.cat([zero.new_zeros(0), *(values for _, _, values in forward)]) - base
+        scale = 1 / float(target.norm().clamp_min(1e-300)) if forward else 1.0
         probe = torch.randn(zero.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         typical = scale**2 * float((ask(probe) - base).square().sum()) / probe.numel() if forward else 0.0
-        turn = self.vectors / (self.values.clamp_min(0) + max(typical, 1e-9 * float(self.values[-1]))).sqrt()
+        own = self.values.clamp_min(0)
+        size = (own + max(typical, 1e-9 * float(own[-1]))).sqrt()
+        told = own > 1e-14 * own[-1]
+        slope = torch.where(told, own.sqrt(), 0.0) / size
+        head = (self.vectors.T @ (self.design.T @ self.side)).T / own.sqrt().where(told, torch.inf)
+
+        def maps_of(y: np.ndarray) -> Tensor:
+            return (torch.from_numpy(y).view(channels, unknowns) / size) @ self.vectors.T
 
         def apply(y: np.ndarray) -> np.ndarray:
-            maps = torch.from_numpy(y).view(channels, unknowns) @ turn.T
-            return torch.cat([(self.design @ maps.T).flatten(), scale * (ask(maps) - base)]).numpy()
+            gradients = torch.from_numpy(y).view(channels, unknowns) * slope
+            return torch.cat([gradients.flatten(), scale * (ask(maps_of(y)) - base)]).numpy()
 
         def adjoint(r: np.ndarray) -> np.ndarray:
             whole = torch.from_numpy(r)
-            head = whole[: self.side.numel()].view(self.side.shape)
-            total = (self.design.T @ head).T
+            total = whole[: head.numel()].view(head.shape) * slope
             if forward:
                 point = zero.clone().requires_grad_()
                 with torch.enable_grad():
                     made = ask(point)
-                    total = total + torch.autograd.grad(made, point, scale * whole[self.side.numel() :])[0]
-            return (total @ turn).flatten().numpy()
+                    back = torch.autograd.grad(made, point, scale * whole[head.numel() :])[0]
+                total = total + (back @ self.vectors) / size
+            return total.flatten().numpy()
 
-        right = torch.cat([self.side.flatten(), scale * (target - base)]).numpy()
-        shape = (len(right), channels * unknowns)
-        operator = LinearOperator(shape, matvec=apply, rmatvec=adjoint, dtype=np.float64)
-        found, *_ = lsmr(operator, right, atol=1e-11, btol=1e-11, conlim=0, maxiter=most)
-        left = float(np.linalg.norm(operator.matvec(found) - right) / np.linalg.norm(right))
-        return torch.from_numpy(found).view(channels, unknowns) @ turn.T, left
+        right = torch.cat([head.flatten(), scale * target]).numpy()
+        operator = LinearOperator((len(right), zero.numel()), matvec=apply, rmatvec=adjoint, dtype=np.float64)
+        found, left = None, 1.0
+        for most in (PATIENCE, ITERATIONS):
+            found, *_ = lsmr(operator, right, atol=1e-11, btol=1e-11, conlim=0, maxiter=most, x0=found)
+            maps = maps_of(found)
+            gaps = (self.design @ maps.T - self.side).square().sum() + (
+                scale * (ask(maps) - base - target)
+            ).square().sum()
+            left = float((gaps / (self.side.square().sum() + (scale * target).square().sum())).sqrt())
+            if left > HOPELESS or left < CONVERGED:
+                break
+        return maps, left
 
     def _asked(self, forward: Sequence[tuple[Node, Tensor, Tensor]], maps: Tensor) -> Tensor:
         """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,12 +14,16 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
-from leakgauge.attacks.matching import AnnealedAdam, NoPrior, Prior, TotalVariation
+from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, NoPrior, Prior, TotalVariation
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.observation import Status
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
+
+HIGH = 60.0
+"""Added to the logarithm of a residual, which is then positive."""
 
 ROUNDING = 1e-9
 """Squared residual below which a round that gains little has met the rounding of what is known."""
@@ -38,6 +42,15 @@ class KnownTerm:
     node: Node
     value: Tensor
     open: Tensor | None
+
+    @staticmethod
+    def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
+        """A hidden tensor, compared at the argument of its activation."""
+        bent = known.bent(node)
+        if bent is None:
+            return KnownTerm(node, value, None)
+        opened = value <= 0 if bent.below == 0 else None
+        return KnownTerm(known.inside.operands(node)[0], bent.argument(value), opened)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +75,9 @@ class Residuals:
         inside, values = descent.inside, descent.state.values
         terms = []
         for node, value in values.items():
-            bent = descent.state.bent(node)
-            at = inside.operands(node)[0] if bent is not None else node
-            if inside.open(at, [n for n in values if n is not node]):
-                opened = value <= 0 if bent is not None and bent.below == 0 else None
-                terms.append(KnownTerm(at, value if bent is None else bent.argument(value), opened))
+            term = KnownTerm.of(node, value, descent.state)
+            if inside.open(term.node, [n for n in values if n is not node]):
+                terms.append(term)
         gradients = descent.hidden.gradients
         products = tuple((layer, signal, gradients[layer.weight].matrix) for layer, signal in descent.equations())
         return Residuals(inside, tuple(terms), dict(values), products)
@@ -75,7 +86,7 @@ class Residuals:
         """The same in another precision."""
         return Residuals(
             self.inside.to(dtype),
-            tuple(KnownTerm(t.node, t.value.to(dtype), t.open) for t in self.terms),
+            tuple(replace(t, value=t.value.to(dtype)) for t in self.terms),
             {n: v.to(dtype) for n, v in self.held.items()},
             tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products),
         )
@@ -133,14 +144,15 @@ class Inverted:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInversion:
-    """√residual + w · total variation by unsigned Adam, w falling; then Levenberg–Marquardt in float32, and
-    two rounds in float64.
+    """√residual + w · total variation by unsigned Adam, w falling; then log residual by L-BFGS within the data's range;
+    then Levenberg–Marquardt in float32, and two rounds in float64.
 
     The root keeps its slope where the residual is small, and the total variation leads from grey to the basin: at its
-    end the residual alone decides. What is left of the residual tells success without the truth.
+    end the residual alone decides. Its logarithm makes a step as large near the end as it is far from it. What is left
+    of the residual tells success without the truth.
 
     Attributes:
-        steps: of Adam, each a gradient evaluation.
+        steps: of Adam, and as many of L-BFGS, each a gradient evaluation.
         lr: of Adam, in shares of the data's range.
         weight, last: of the total variation, first and last.
         spread: of the start around grey.
@@ -155,7 +167,7 @@ class FeatureInversion:
     finish: float = 1e-2
 
     def __call__(
-        self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator, *, rounds: int = 24
+        self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator, *, rounds: int = 8
     ) -> Inverted:
         """From grey, within the meter's budget."""
         single = residuals.to(torch.float32)
@@ -183,6 +195,14 @@ class FeatureInversion:
         minimum = AnnealedAdam(steps=self.steps, lr=self.lr, floor=0.02).minimise(problem)
         if not minimum.variables:
             return Inverted(raw(start), float("inf"), minimum.status)
+
+        def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
+            left = HIGH + single(raw(variables["inputs"])).square().sum().log()
+            return left, left
+
+        near = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
+        closer = near.minimise(replace(problem, loss=logarithm, start=minimum.variables, schedule=None))
+        minimum = closer if closer.variables else minimum
         found = raw(minimum.variables["inputs"][0].double()).detach()
         with torch.no_grad():
             left = float(residuals(found).square().sum())
@@ -199,7 +219,7 @@ def polished(
     meter: Meter,
     *,
     rounds: int,
-    inner: int = 80,
+    inner: int = 160,
 ) -> tuple[Float[Tensor, "n *shape"], float]:
     """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs.
 

@@ -126,15 +126,13 @@ class Features(SearchingAttack):
 
 
 def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
-    """The descent from the most exact read, or from the one nearest to the examples where that leads further."""
+    """The descent from all reads of one example; of several, whose orders differ from read to read, from the most exact
+    one, or from the one nearest to the examples where that leads further."""
 
-    def descended(start: HiddenRead) -> Descent:
-        made = Descent.of(hidden, start)
-        made.run()
-        return made
-
-    first = descended(min(starts, key=lambda read: read.error))
-    return first if starts[0].hidden in first.state.values else descended(starts[0])
+    if hidden.inside.examples == 1:
+        return Descent.of(hidden, starts)
+    first = Descent.of(hidden, [min(starts, key=lambda read: read.error)])
+    return first if starts[0].hidden in first.state.values else Descent.of(hidden, starts[:1])
 
 
 def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:

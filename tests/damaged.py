@@ -35,7 +35,6 @@ from leakgauge.risk.cohort import read_cohort
 from leakgauge.risk.cohort_log import read_log
 from leakgauge.risk.lint import lint_source, lint_update
 from leakgauge.study.database import PlannedAudit
-from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.pipeline.lint_file import read_lint
 from leakgauge.study.store import FILE, Store

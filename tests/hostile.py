@@ -22,7 +22,6 @@ from leakgauge.data import open_source
 from leakgauge.models import mlp
 from leakgauge.models.weights import read_model
 from leakgauge.risk.lint import lint_source
-from leakgauge.study.document import document
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from leakgauge.data import Table, open_source
 from leakgauge.errors import InputError
 from leakgauge.report.html import render
-from leakgauge.study.document import document
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 

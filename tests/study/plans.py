@@ -10,8 +10,17 @@ import torch
 import yaml
 from torch import Tensor
 
+from leakgauge.study.document import summary
 from leakgauge.study.evaluate import Truth, class_prior
+from leakgauge.study.store import Store
 from leakgauge.task import Batch
+
+
+def document(store: Store) -> dict[str, Any]:
+    """The report of what is in a store, as report.json has it."""
+    told = summary(store)
+    judged = told.pop("verdict")
+    return told | {"trials": store.records(), "verdict": judged}
 
 
 def tiny(**changes: Any) -> dict[str, Any]:

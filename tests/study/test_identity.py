@@ -18,11 +18,10 @@ from leakgauge.data import InMemory
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.study import identity as contents_module
-from leakgauge.study.document import document
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.task import Batch, DataSpec, Task
-from study.plans import tiny
+from study.plans import document, tiny
 
 MODULE = "def one():\n    from torch import nn\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 3))\n"
 

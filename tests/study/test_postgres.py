@@ -13,12 +13,11 @@ from sqlalchemy import NullPool, create_engine, text
 
 from leakgauge.errors import InputError
 from leakgauge.executor import LocalPool
-from leakgauge.study.document import document
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import OWN, Store
-from study.plans import tiny
+from study.plans import document, tiny
 from study.postgres import cluster
 
 

@@ -27,7 +27,6 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Knowledge, Observation, Reconstruction, Status
 from leakgauge.study import session
-from leakgauge.study.document import document
 from leakgauge.study.judging.records import read_trial
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
@@ -36,7 +35,7 @@ from leakgauge.study.session import run_audit
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
 from leakgauge.task import Batch, DataSpec, Task
-from study.plans import tiny
+from study.plans import document, tiny
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 

@@ -21,12 +21,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.study.document import document
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import FILE, Store
-from study.plans import tiny
+from study.plans import document, tiny
 
 
 def plan_of(folder: Path, **changes: Any) -> dict[str, Any]:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakgauge.study.document import document, summary, write_json
+from leakgauge.study.document import summary, write_json
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.store import Store
-from study.plans import tiny
+from study.plans import document, tiny
 from study.trials import LEAKY, POWER, trial
 
 GATE = GateConfig.model_validate({"identified": {"max": 0.1}, "psnr": {"worst": 18}, "label_f1": {"max": 0.5}})

@@ -18,7 +18,6 @@ from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
 from leakgauge.risk.lint import SENT, UNSENT
 from leakgauge.study.deal import Key
-from leakgauge.study.document import document
 from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.judging.records import Explanation
 from leakgauge.study.pipeline.lint import lint_plan
@@ -26,7 +25,7 @@ from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
 from leakgauge.update import Update, UpdateHeader, UpdateKind
-from study.plans import tiny
+from study.plans import document, tiny
 
 
 def hospital_net() -> nn.Module:

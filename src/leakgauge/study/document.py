@@ -78,17 +78,6 @@ def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
     }
 
 
-def document(store: Store) -> dict[str, Any]:
-    """The report of what is in the store, all of it in memory; `write_json` writes the same without that.
-
-    Byte-equal between runs of the same plan on the same machine once every ``seconds`` and
-    ``created_at`` is deleted; trials are sorted by id; no number in it is infinite or NaN.
-    """
-    told = summary(store)
-    judged = told.pop("verdict")
-    return told | {"trials": store.records(), "verdict": judged}
-
-
 def verdict_of(store: Store) -> Verdict:
     """What the finished trials say together; they are read one by one, and kept as far as the verdict asks. While some
     have not run, no lint of this audit lies beside them, or running statistics travel, no gate passes.
@@ -110,6 +99,9 @@ def verdict_of(store: Store) -> Verdict:
 
 def write_json(store: Store, told: Mapping[str, Any]) -> Path:
     """Writes report.json beside the store, whole or not at all.
+
+    Byte-equal between runs of the same plan on the same machine once every ``seconds`` and ``created_at`` is deleted;
+    trials are sorted by id; no number in it is infinite or NaN.
 
     Args:
         told: the `summary`.

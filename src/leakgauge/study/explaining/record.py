@@ -45,9 +45,6 @@ class InOrder(LocalTraining):
     def linear(self, examples: int) -> None:
         return None
 
-    def _minibatches(self, examples: int) -> int:
-        return max(1, len(self.recorded) // self.epochs)
-
 
 @dataclass(frozen=True, eq=False)
 class Recorded:

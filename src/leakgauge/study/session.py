@@ -229,4 +229,4 @@ def _summary(console: Console, name: str, verdict: Verdict, decision: Mapping[st
         if sentence != decision["reason"]:
             console.print(Text(sentence))
     if verdict.gate.reasons:
-        console.print(Text(f"each reason: leakgauge gate {folder}"), soft_wrap=True)
+        console.print(Text(f"each reason: leakgauge gate -v {folder}"), soft_wrap=True)

@@ -45,14 +45,6 @@ class Normed(nn.Module):
         return out
 
 
-def test_clients_that_an_attack_does_not_apply_to_are_not_cleared() -> None:
-    """ "Not recovered", and a passed gate, on the 20 of 60 clients that the attack could read at all."""
-    skipped = [trial(i, None, defense="d", status="not_applicable") for i in range(20, 60)]
-    assert row_of([*POWER, *quiet(20), *skipped]).level is Level.INCONCLUSIVE
-    assert judged([*POWER, *quiet(20), *skipped]).passed is False
-    assert judged([*POWER, *quiet(20)]).passed is True
-
-
 @pytest.mark.parametrize(("defense", "flagged"), [("instahide", True), ("transform", False)])
 def test_a_defence_that_is_broken_by_more_than_one_update_does_not_pass(defense: str, flagged: bool) -> None:
     """InstaHide passed where one update was not solved for its encodings: published attacks have many."""
@@ -71,27 +63,6 @@ def test_a_gate_without_a_limit_is_refused() -> None:
         parse(tiny(gate={}))
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_limit_on_labels_that_nobody_read_is_not_kept(known: bool) -> None:
-    """`label_f1: {max: 0.1}` passed where no attack looked at labels, or where the plan gave them away."""
-    rows = quiet(20, **({"f1": 1.0, "known": True} if known else {}))
-    result = judged([*POWER, *rows], label_f1={"max": 0.1})
-    assert result.passed is False
-    assert "its limit on them says nothing" in result.reasons[0].text
-
-
-@pytest.mark.parametrize("how", ["naive", "untold"])
-def test_an_attacker_who_does_not_know_the_defence_clears_nothing(how: str) -> None:
-    """A gate passed because the only attacker tried took the defended update for an undefended one."""
-    rows = [*POWER, *quiet(20)]
-    rows = [replace(t, role=Role.NAIVE) for t in rows] if how == "naive" else rows
-    if how == "untold":
-        rows = [replace(t, scenario=replace(t.scenario, knowledge=("example_count",))) for t in rows]
-    result = judged(rows)
-    assert result.passed is False
-    assert "hiding it is no defence" in result.reasons[0].text
-
-
 def test_an_exact_read_passes_no_gate_whatever_was_attacked() -> None:
     """The page said "No", a lint having read the examples exactly, over "not recovered", a passed gate and exit code 0:
     the plan's one attack was a search that missed them."""
@@ -100,16 +71,6 @@ def test_an_exact_read_passes_no_gate_whatever_was_attacked() -> None:
     assert "can be read exactly" in found.headline[0]
     assert found.gate.passed is False
     assert decide(found, DecisionScope(LIMIT, 1, captured=False)).answer is Answer.NO
-
-
-def test_a_gate_without_a_limit_on_it_does_not_pass_what_is_identified_beyond_chance() -> None:
-    """A gate on PSNR alone passed clients of whom a quarter was singled out; the page said "No", the exit code 0."""
-    partly = [trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80)]
-    assert row_of([*POWER, *partly]).level is Level.PARTIAL
-    result = judged([*POWER, *partly], psnr={"worst": 18})
-    assert result.passed is False
-    assert "has no limit on that" in result.reasons[0].text
-    assert judged([*POWER, *partly], identified={"max": 0.5}).passed is True
 
 
 def test_a_reader_of_labels_that_fails_without_a_defence_clears_none() -> None:
@@ -123,12 +84,6 @@ def test_a_reader_of_labels_that_fails_without_a_defence_clears_none() -> None:
     assert judged([*sighted, *rows], **limits).passed is True
     assert "fails on undefended controls" in label_words([row_of([*blind, *rows])])
     assert "no better than by guessing" in label_words([row_of([*sighted, *rows])])
-
-
-def test_without_strangers_nothing_is_cleared() -> None:
-    """With nobody to compare with, chance was taken for certain, and identified clients for luck."""
-    rows = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(20)]
-    assert row_of([*POWER, *rows]).level is Level.INCONCLUSIVE
 
 
 def test_reads_without_a_search_pass_no_gate() -> None:

@@ -18,7 +18,7 @@ from leakgauge.study.judging.decision import DecisionScope, decide
 from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
 from leakgauge.study.judging.gate import GateResult, needed
 from leakgauge.study.judging.groups import groups_of
-from leakgauge.study.judging.records import Trial, read_trial, record_of
+from leakgauge.study.judging.records import Role, Trial, read_trial, record_of
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
 from study.trials import LEAKY, OTHERS, POWER, trial
@@ -54,6 +54,9 @@ POWERLESS = [trial(i, 10.0) for i in range(8)]
 OTHER_LOOP = [trial(i, 30.0, identified=True, control=True, client="fedavg") for i in range(5)]
 LARGER = [trial(i, [30.0, 30.0], identified=True, control=True) for i in range(5)]
 BROKEN_CONTROLS = [*POWER[:2], *(trial(i, None, control=True) for i in range(2, 5))]
+SKIPPED = [trial(i, None, defense="d", status="not_applicable") for i in range(20, 60)]
+STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(20)]
+PARTLY = [trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80)]
 LEVELS: dict[str, tuple[Sequence[Trial], Level, str]] = {
     "one recovered": ([*quiet(7), trial(7, 30.0, identified=True, defense="d")], Level.EXPOSED, "1 of 8 images"),
     # The attack proved it; that no score sees it is the scores' fault.
@@ -73,6 +76,14 @@ LEVELS: dict[str, tuple[Sequence[Trial], Level, str]] = {
     "four controls": ([*POWER[:4], *quiet(8)], Level.INCONCLUSIVE, "too few to show its power"),
     # Trials without a result count as not recovered: an attack that breaks on three of five controls.
     "controls that fail": ([*BROKEN_CONTROLS, *quiet(8)], Level.INCONCLUSIVE, ""),
+    # "Not recovered" on the 20 of 60 clients that the attack could read at all.
+    "clients that it does not apply to": (
+        [*POWER, *quiet(20), *SKIPPED],
+        Level.INCONCLUSIVE,
+        "40 of 60 trials gave no result",
+    ),
+    # With nobody to compare with, chance was taken for certain, and identified clients for luck.
+    "no strangers": ([*POWER, *STRANGE], Level.INCONCLUSIVE, "no other images to compare with"),
     "four clients": ([*LEAKY, *quiet(4)], Level.INCONCLUSIVE, "too few clients"),
     "five clients": ([*LEAKY, *quiet(5)], Level.NOT_RECOVERED, ""),
     # Known defects: a failed attack as a missing row; "Job finished" over a crash.
@@ -121,6 +132,24 @@ GATES: dict[str, tuple[dict[str, object], Sequence[Trial], bool, tuple[str, ...]
         False,
         ("failed: b on m, fedsgd, d: 3 of 3 trials gave no result (it broke)",),
     ),
+    "clients that it does not apply to": ({"identified": {"max": 0.2}}, [*POWER, *quiet(20), *SKIPPED], False, ()),
+    # Each of these passed: the only attacker tried took the defended update for an undefended one; no attack looked at
+    # labels, or the plan gave them away; a gate on PSNR alone, with a quarter of the clients singled out.
+    "a naive attacker": (
+        {"identified": {"max": 0.2}},
+        [replace(t, role=Role.NAIVE) for t in (*POWER, *quiet(20))],
+        False,
+        ("hiding it is no defence",),
+    ),
+    "an attacker who is not told": (
+        {"identified": {"max": 0.2}},
+        [replace(t, scenario=replace(t.scenario, knowledge=("example_count",))) for t in (*POWER, *quiet(20))],
+        False,
+        ("hiding it is no defence",),
+    ),
+    "labels that nobody read": (LABELS, [*POWER, *quiet(20)], False, ("its limit on them says nothing",)),
+    "beyond chance without a limit": ({"psnr": {"worst": 18}}, [*POWER, *PARTLY], False, ("has no limit on that",)),
+    "beyond chance within the limit": ({"identified": {"max": 0.5}}, [*POWER, *PARTLY], True, ()),
     "every limit": (
         ALL,
         WORST,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
-from leakgauge.cli.options import PATH, SPEC, with_workers
+from leakgauge.cli.options import PATH, SOURCE, SPEC, with_workers
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 
@@ -27,7 +27,7 @@ from leakgauge.files import write_whole
 @click.option("--mode", type=click.Choice(("train", "eval")), default="train", show_default=True)
 @click.option(
     "--data",
-    type=SPEC,
+    type=SOURCE,
     help="A source with the rounds' examples first, where the capture kept none: folder:PATH, or as under data in a "
     "plan, {source: folder:PATH, size: 64}.",
 )
@@ -108,72 +108,62 @@ def written_beside(place: Path, plan: dict[str, Any]) -> Path:
     return write_whole(path, text)
 
 
-def plan_of(folders: Sequence[Path], *, model: Any, client: Any, mode: str, data: Any) -> dict[str, Any]:
+def plan_of(
+    folders: Sequence[Path], *, model: Any, client: Any, mode: str, data: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The plan of captured rounds, as YAML has it.
+
+    Args:
+        data: the source of their examples, with its keywords; `None` for those that the capture kept.
 
     Raises:
         InputError: a folder holds no capture, no count, or no examples; rounds are of different numbers of examples.
     """
-    plans = [_plan_of(folder, model=model, client=client, mode=mode, data=data) for folder in folders]
-    if len(plans) == 1:
-        return plans[0]
-    counts = {plan["data"]["batch"] for plan in plans}
-    problem = f"have rounds of {' and '.join(map(str, sorted(counts)))} examples"
-    require(len(counts) == 1, "folders", problem, "audit rounds of one size together, the others apart")
-    places = [str(plan["data"]["source"]).removeprefix("capture:") for plan in plans]
-    source = _source(data) if data is not None else {"source": f"capture:{places[0]}", "rounds": places[1:]}
-    name, arguments = next(iter(plans[0]["model"].items()))
-    bare = {name: {key: value for key, value in arguments.items() if key != "weights"}}
-    dealt = {**source, "batch": counts.pop(), "batches": len(plans)}
-    together = {"name": "captured rounds", "update": [str(folder) for folder in folders], "model": bare, "data": dealt}
-    return plans[0] | together
-
-
-def _plan_of(folder: Path, *, model: Any, client: Any, mode: str, data: Any) -> dict[str, Any]:
-    from leakgauge.data.captured import HINT
-    from leakgauge.data.npz import read_archive
     from leakgauge.resolve import split
-    from leakgauge.study.explaining.rounds import CapturedRound
-    from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update
+    from leakgauge.update import UPDATE, WEIGHTS
 
-    require((folder / UPDATE).is_file(), "folder", f"{folder} holds no {UPDATE}", "name one round's folder")
-    update = Update.load(folder / UPDATE)
-    kept = CapturedRound(folder / UPDATE).examples
-    require(
-        data is not None or kept is not None,
-        "--data",
-        "is missing, and the capture kept no examples to score with",
-        "give a source with the round's examples first, or capture with CaptureMod(…, examples=True)",
-    )
-    require((folder / WEIGHTS).is_file(), "folder", f"{folder} holds no {WEIGHTS}", "capture what the client received")
-    count = update.header.example_count
-    if count is None:
-        raise InputError("folder", "the update does not say how many examples made it", "write a plan with data.batch")
-    if data is None and kept is not None:
-        own = len(read_archive(kept / EXAMPLES, (("x",), ("y",)), HINT)[0])
-        problem = f"is missing: the update is of {count} examples, and {own} of them were kept"
-        hint = "give a source with all of them first, in their order: some did not train (drop_last) or were not heard"
-        require(own >= count, "--data", problem, hint)
+    counts, kept = zip(*(_round(folder, data is None) for folder in folders), strict=True)
+    problem = f"have rounds of {' and '.join(map(str, sorted(set(counts))))} examples"
+    require(len(set(counts)) == 1, "folders", problem, "audit rounds of one size together, the others apart")
     name, arguments = split(model, "--model")
+    source: dict[str, Any] = {"source": f"capture:{kept[0]}"} if data is None else dict(data)
+    update: Any = str(folders[0] / UPDATE)
+    called = folders[0].name
+    if len(folders) > 1:  # each round's folder holds its own weights
+        update, called = [str(folder) for folder in folders], "captured rounds"
+        source |= {"rounds": list(map(str, kept[1:]))} if data is None else {}
+        arguments.pop("weights", None)
+    else:
+        arguments["weights"] = str(folders[0] / WEIGHTS)
     return {
-        "name": folder.name,
-        "update": str(folder / UPDATE),
-        "model": {name: {**arguments, "weights": str(folder / WEIGHTS)}},
+        "name": called,
+        "update": update,
+        "model": {name: arguments},
         "mode": mode,
-        "data": {
-            **(_source(data) if data is not None else {"source": f"capture:{kept}"}),
-            "batch": count,
-            "batches": 1,
-        },
+        "data": {**source, "batch": counts[0], "batches": len(folders)},
         "clients": [client],
         "attacks": ["auto"],
     }
 
 
-def _source(data: Any) -> dict[str, Any]:
-    """The keys under ``data`` that say where examples are."""
-    if isinstance(data, str):
-        return {"source": data}
-    fits = isinstance(data, dict) and "source" in data
-    require(fits, "--data", f"is {data!r}", "give a source, or a mapping with one: '{source: folder:PATH, size: 64}'")
-    return dict(data)
+def _round(folder: Path, own: bool) -> tuple[int, Path | None]:
+    """How many examples a captured update is of, and where they were kept, all of them where these are scored with."""
+    from leakgauge.data.captured import HINT
+    from leakgauge.data.npz import read_archive
+    from leakgauge.study.explaining.rounds import CapturedRound
+    from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update
+
+    require((folder / UPDATE).is_file(), "folder", f"{folder} holds no {UPDATE}", "name one round's folder")
+    count, kept = Update.load(folder / UPDATE).header.example_count, CapturedRound(folder / UPDATE).examples
+    missing = "is missing, and the capture kept no examples to score with"
+    hint = "give a source with the round's examples first, or capture with CaptureMod(…, examples=True)"
+    require(kept is not None or not own, "--data", missing, hint)
+    require((folder / WEIGHTS).is_file(), "folder", f"{folder} holds no {WEIGHTS}", "capture what the client received")
+    if count is None:
+        raise InputError("folder", "the update does not say how many examples made it", "write a plan with data.batch")
+    if own and kept is not None:
+        there = len(read_archive(kept / EXAMPLES, (("x",), ("y",)), HINT)[0])
+        problem = f"is missing: the update is of {count} examples, and {there} of them were kept"
+        hint = "give a source with all of them first, in their order: some did not train (drop_last) or were not heard"
+        require(there >= count, "--data", problem, hint)
+    return count, kept

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakgauge.cli.options import SPEC, to_json, write_json
+from leakgauge.cli.options import SOURCE, SPEC, to_json, write_json
 from leakgauge.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LARGER, LARGEST = 16, 1024
 @click.option("--classes", type=click.IntRange(min=2), help="Number of labels; 10 unless the model's arguments say.")
 @click.option(
     "--data",
-    type=SPEC,
+    type=SOURCE,
     help="Count at real examples: a source as in a plan, which says shape and classes. By default uniform noise.",
 )
 @click.option("--soft-labels", is_flag=True, help="Labels are unknown and may be soft.")
@@ -101,8 +101,7 @@ def _given(
     if data is not None:
         for field, value in (("--shape", shape), ("--classes", classes)):
             require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
-        options = dict(data) if isinstance(data, dict) else {"source": data}
-        source = open_source(str(options.pop("source", "")), **options)
+        source = open_source(str(data["source"]), **{key: value for key, value in data.items() if key != "source"})
     format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)
     arguments = fitted(entry.parameters, format_) | arguments
     made = ModelSpec(entry.build, name, arguments, None, "MODEL")

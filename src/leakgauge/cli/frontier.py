@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakgauge.cli.options import PATH, SPEC, into, to_json, with_workers
+from leakgauge.cli.options import PATH, SOURCE, into, to_json, with_workers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,8 +32,8 @@ QUICK: Mapping[str, Any] = {
 @click.argument("plan", required=False, type=PATH)
 @into("frontier-out")
 @click.option("--quick", "is_quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
-@click.option("--train", type=SPEC, help="Training data, as in a plan: parquet:PATH. Needed to measure accuracy.")
-@click.option("--test", type=SPEC, help="Test data; also what is attacked, unless the plan names other data.")
+@click.option("--train", type=SOURCE, help="Training data, as in a plan: parquet:PATH. Needed to measure accuracy.")
+@click.option("--test", type=SOURCE, help="Test data; also what is attacked, unless the plan names other data.")
 @to_json("the report")
 @with_workers("At a time.")
 @click.option("--ray", metavar="ADDRESS", help="Attack on this Ray cluster instead: host:6379, or auto.")

@@ -29,6 +29,20 @@ class AsInPlan(click.ParamType):  # type: ignore[type-arg]  # generic from click
         return read_option(value, _field(param)) if isinstance(value, str) else value
 
 
+class SourceInPlan(AsInPlan):
+    """A source as under ``data`` in a plan: its name, or a mapping with one. Gives a mapping."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises `InputError` that names the option."""
+        data = super().convert(value, param, ctx)
+        fits = isinstance(data, str) or (isinstance(data, dict) and "source" in data)
+        hint = "give a source, or a mapping with one: '{source: folder:PATH, size: 64}'"
+        require(fits, _field(param), f"is {data!r}", hint)
+        return {"source": data} if isinstance(data, str) else data
+
+
 class NewFile(click.Path):
     """A file that can be written."""
 
@@ -49,7 +63,7 @@ def _field(param: click.Parameter | None) -> str:
     return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
-SPEC, NEW_FILE = AsInPlan(), NewFile()
+SPEC, SOURCE, NEW_FILE = AsInPlan(), SourceInPlan(), NewFile()
 
 
 def to_json(words: str) -> Callable[[F], F]:

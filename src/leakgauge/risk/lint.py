@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.risk.spectrum import rounded_levels, spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
+from leakgauge.view.graph import traced
 
 
 class LintSeverity(Enum):
@@ -61,7 +63,7 @@ class LintFinding:
 def lint_update(
     update: Update, where: str, task: Task | None = None, *, rounded: bool = False, thinned: bool = False
 ) -> Iterator[LintFinding]:
-    """Rules on the tensors and the header of an update. With a task, embeddings are known by type.
+    """Rules on the tensors and the header of an update. With a task, tables are those that it looks rows up in.
 
     Args:
         rounded: a defence rounds the values, so that ranks say nothing; where that is not known, few levels show it.
@@ -179,11 +181,15 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
 
 
 def _tables(update: Update, task: Task | None) -> Tensors:
-    """Embeddings by type; without a model by the usual names."""
-    if task is None:
+    """Tables whose rows the network looks up; by the usual names where there is no network that can be followed."""
+    try:
+        products = () if task is None else traced(task).products
+    except FOREIGN:
+        products = ()
+    if not products:
         return {n: t for n, t in _matrices(update.tensors).items() if "emb" in n.lower() and "pos" not in n.lower()}
-    modules = {f"{n}.weight" if n else "weight": m for n, m in task.module.named_modules()}
-    return {n: t for n, t in update.tensors.items() if isinstance(modules.get(n), nn.Embedding)}
+    tables = {p.weight for p in products if p.activation is not None and p.activation.hot}
+    return {n: t for n, t in update.tensors.items() if n in tables}
 
 
 NOISE, CLIPS, MASKS = "LocalDpMod", ("fixedclipping_mod", "adaptiveclipping_mod"), ("secagg_mod", "secaggplus_mod")

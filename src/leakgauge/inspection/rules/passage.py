@@ -166,8 +166,8 @@ class InputInDepth:
             return Measurement(0.0, (), "Not judged.", remarks or (NO_LATE,))
         top = found[0]
         evidence = (
-            f"Of what moves a feature that reaches {top.name}, one pixel accounts for {top.features:.0%} on average; "
-            f"of the feature that follows a given pixel best, that pixel accounts for {top.pixels:.0%}."
+            f"One pixel accounts for {top.features:.0%} on average of what moves a feature that reaches {top.name}; a "
+            f"given pixel accounts for {top.pixels:.0%} of the feature that follows it best."
         )
         evidence += f" {top.copied:.0%} of the pixels reach it unchanged." if top.copied else ""
         return Measurement(top.passage, tuple(v.name for v in found), evidence)

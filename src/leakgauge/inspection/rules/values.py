@@ -22,8 +22,8 @@ class NotFinite:
 
     needs: tuple[Part, ...] = (Part.STATE,)
     meaning: str = (
-        "One such entry makes every output and every update NaN: a broken model, or a way to switch clients off or "
-        "to switch off what compares updates. Honest reasons: training diverged."
+        "One such entry makes every output and every update NaN: a broken model, or a way to switch off clients or "
+        "what compares updates. Honest reasons: training diverged."
     )
 
     def measure(self, received: Received) -> Measurement:
@@ -46,7 +46,7 @@ class HugeWeights:
 
     needs: tuple[Part, ...] = (Part.STATE,)
     meaning: str = (
-        "A weight that outshouts all others makes its unit a threshold on one feature (feature fishing). Honest "
+        "A weight far above all others makes its unit a threshold on one feature (feature fishing). Honest "
         "reasons: outlier features of large language models, unnormalised inputs."
     )
 
@@ -173,8 +173,8 @@ class SubModels:
                 rows_share, rows_name = share, layer.name
         where = (*private, *([rows_name] if rows_name and rows_share >= layers_share else []))
         evidence = (
-            f"Of {len(found.hidden)} layers, {len(private)} are driven by one of {PICTURES} probe pictures only"
-            + (f"; of the rows of {rows_name}, {rows_share:.0%}." if rows_name else ".")
+            f"{len(private)} of {len(found.hidden)} layers are driven by one of {PICTURES} probe pictures only"
+            + (f", and so are {rows_share:.0%} of the rows of {rows_name}." if rows_name else ".")
         )
         return Measurement(max(layers_share, rows_share), where, evidence, found.remarks)
 

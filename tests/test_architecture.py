@@ -24,6 +24,7 @@ FLOORS = (
         "compute",
         "registry",
         "intervals",
+        "watching",
         "workers",
         "executor",
     ),
@@ -55,20 +56,8 @@ WRITES = {
 """Modules that read or write a file's text, and which: they alone may hold records that no type describes."""
 
 
-HOOKS = {
-    "attacks.exact.sums",
-    "attacks.labels.strategy",
-    "attacks.matching.priors",
-    "attacks.recipes.any_loss",
-    "capture.listening",
-    "defenses.precode",
-    "defenses.soteria",
-    "step.training",
-    "task",
-    "tracing",
-    "view.normal",
-}
-"""Modules that register hooks. Networks are looked into by `view.graph`: this list only gets shorter, down to three."""
+HOOKS = {"watching", "capture.listening"}
+"""Modules that register hooks. Networks are looked into by `view.graph`, else by `watching`."""
 
 
 def modules() -> dict[str, Path]:

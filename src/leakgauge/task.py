@@ -33,10 +33,10 @@ from leakgauge.step.training import (
     loss_of_step,
     nll_raw,
     on_logits,
-    outputs_of,
 )
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
+from leakgauge.watching import outputs_of, watched
 
 __all__ = [
     "Batch",
@@ -349,19 +349,12 @@ class Task:
     ) -> tuple[Float[Tensor, ""], Tensors, list[Tensor]]:
         """Loss of a batch without penalties, the new buffers, and the logits of every call of the whole model."""
         fresh, answers = _fresh(buffers, batch.inputs), list[Tensor]()
-
-        def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Any) -> None:
-            answers.extend(islice(tensors_of(out), 1))
-
         given = self._typed(self.layout.given(batch))
         state = {f"module.{name}": value for name, value in {**parameters, **fresh}.items()}
         kind = next(iter(parameters.values())).dtype
-        handle = self.module.register_forward_hook(keep)
-        try:
-            with twice_differentiable(), in_one_type(kind) if self.trains else nullcontext():
-                value = functional_call(StepModule(self.module, self.step), state, (given,))
-        finally:
-            handle.remove()
+        keep = watched(self.module, [""], lambda _name, _given, out: answers.extend(islice(tensors_of(out), 1)))
+        with keep, twice_differentiable(), in_one_type(kind) if self.trains else nullcontext():
+            value = functional_call(StepModule(self.module, self.step), state, (given,))
         return value, fresh, answers
 
     def loss_of(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:

@@ -13,6 +13,7 @@ from torch.func import grad
 
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
+from leakgauge.watching import inputs_of
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,8 @@ def linear_layers(task: Task) -> list[LinearLayer]:
 
 def linear_inputs(task: Task, parameters: Tensors, inputs: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
     """What each linear layer receives, by its name, where raw `inputs` go through the model with those parameters."""
-    reached: dict[str, Tensor] = {}
-    handles = []
-    for layer in linear_layers(task):
-
-        def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = layer.name) -> None:
-            reached[name] = given[0].detach()
-
-        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
-    try:
-        with torch.no_grad():
-            task.passed(parameters, task.buffers, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), inputs_of(task.module, [layer.name for layer in linear_layers(task)]) as reached:
+        task.passed(parameters, task.buffers, inputs)
     return reached
 
 

@@ -17,6 +17,7 @@ from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.watching import watched
 
 DRAW = "draw"
 """Name of the bottleneck's buffer for ε."""
@@ -148,12 +149,14 @@ def mean_draws(task: Task) -> Tensors:
 def _bottlenecked_layer(task: Task, layer: str) -> str:
     order: list[str] = []
     module = copy.deepcopy(task.module)
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Linear):
-            part.register_forward_pre_hook(lambda _module, _given, name=name: order.append(name))
+    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     like = next(iter(task.parameters.values()))
     probe = like.new_full((2, *task.data.shape), (task.data.low + task.data.high) / 2)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+        watched(module, linear, lambda name, *_: order.append(name)),
+    ):
         replace(task, module=module).logits(task.parameters, task.buffers, probe)
     require(bool(order), "model", "computes no linear layer, which precode needs", "give a model with one")
     known = ", ".join(repr(n) for n in dict.fromkeys(order))

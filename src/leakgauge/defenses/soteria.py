@@ -18,6 +18,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
+from leakgauge.watching import watched
 
 MOST_FEATURES = 4096
 """Inputs of a defended layer. A small VGG at 32 px with 2 048 takes about a minute for four images on a busy core."""
@@ -168,17 +169,9 @@ def _linear_layers(task: Task) -> list[str]:
 
 
 def _inputs(module: nn.Module, state: Tensors, x: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
-    """What each linear layer is given, in the order of computation; its first use where it has several.
-
-    `module` is a copy: it keeps the hooks.
-    """
+    """What each linear layer is given, in the order of computation; its first use where it has several."""
     found: dict[str, Tensor] = {}
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Linear):
-
-            def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
-                found.setdefault(name, given[0])
-
-            part.register_forward_pre_hook(keep)
-    functional_call(module, state, (x,))
+    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    with watched(module, linear, lambda name, given, _out: found.update({} if name in found else {name: given[0]})):
+        functional_call(module, state, (x,))
     return found

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -168,21 +166,3 @@ class Penalty(Protocol):
     def part(self) -> str: ...
 
     def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
-
-
-@contextmanager
-def outputs_of(module: nn.Module, parts: Set[str]) -> Iterator[dict[str, Tensor]]:
-    """What parts of a module put out while it runs, by name; the module is afterwards as it was."""
-    seen: dict[str, Tensor] = {}
-    handles = []
-    for name in parts:
-
-        def keep(_module: nn.Module, _given: tuple[Tensor, ...], out: Tensor, name: str = name) -> None:
-            seen[name] = out
-
-        handles.append(module.get_submodule(name).register_forward_hook(keep))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

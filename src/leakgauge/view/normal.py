@@ -22,6 +22,7 @@ from leakgauge.view.effective import Effective, effective_layer
 from leakgauge.view.graph import Graph, traced
 from leakgauge.view.plain import PlainNetwork, plain_network
 from leakgauge.view.trace import operation, probe, trace
+from leakgauge.watching import watched
 
 __all__ = ["Look", "NormalForm", "Obstacle", "look_at", "looked", "normal_form"]
 
@@ -290,14 +291,9 @@ _WHOLE = (nn.MultiheadAttention, nn.RNNBase)
 def _called(task: Task) -> set[str]:
     """Modules without others inside that are called."""
     found: set[str] = set()
-    leaves = {n: m for n, m in task.module.named_modules() if not list(m.children())}
-    handles = [m.register_forward_hook(lambda *_, n=n: found.add(n)) for n, m in leaves.items()]
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            task.logits(task.parameters, task.buffers, probe(task, 2).inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    leaves = [n for n, m in task.module.named_modules() if not list(m.children())]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), watched(task.module, leaves, lambda n, *_: found.add(n)):
+        task.logits(task.parameters, task.buffers, probe(task, 2).inputs)
     return found
 
 

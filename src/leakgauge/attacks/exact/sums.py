@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakgauge.batch import Batch
 from leakgauge.clients.protocol import example_gradients
@@ -18,6 +18,7 @@ from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire, entries
 from leakgauge.tracing import LinearLayer
 from leakgauge.view.entries import SentTensor, noise_of, sent_decay
+from leakgauge.watching import watched
 
 SURE = 6.0
 """Standard deviations of noise that hardly any entry exceeds."""
@@ -173,17 +174,10 @@ class Tail:
 
     def logits(self, z: Float[Tensor, "n units"]) -> Float[Tensor, "n outputs"]:
         """Model outputs where `z` leaves the layer. The layers before it run on one grey example and are ignored."""
-
-        def replace(_module: nn.Module, _inputs: tuple[Tensor, ...], _out: Tensor) -> Tensor:
-            return z.clone()
-
-        handle = self.task.module.get_submodule(self.layer.name).register_forward_hook(replace)
         data = self.task.data
         grey = torch.full((1, *data.shape), (data.low + data.high) / 2).to(self.weight)
-        try:
+        with watched(self.task.module, [self.layer.name], lambda *_: z.clone()):
             return self.task.logits(self.task.parameters, self.task.buffers, grey)[0]
-        finally:
-            handle.remove()
 
     def errors(self, z: Float[Tensor, "n units"], labels: Int[Tensor, " n"]) -> Float[Tensor, "n units"]:
         """∂loss/∂z of each example by itself (not of the mean)."""
@@ -219,16 +213,9 @@ class Tail:
     def gates(self, inputs: Float[Tensor, "n *shape"]) -> bool:
         """Whether the outputs for raw examples are those of what leaves the layer for them, and of nothing else."""
         kept: list[Tensor] = []
-
-        def keep(_module: nn.Module, _inputs: tuple[Tensor, ...], out: Tensor) -> None:
-            kept.append(out.detach())
-
-        handle = self.task.module.get_submodule(self.layer.name).register_forward_hook(keep)
-        try:
-            with torch.no_grad():
-                whole = self.task.logits(self.task.parameters, self.task.buffers, inputs)[0]
-        finally:
-            handle.remove()
+        keep = watched(self.task.module, [self.layer.name], lambda _name, _given, out: kept.append(out.detach()))
+        with torch.no_grad(), keep:
+            whole = self.task.logits(self.task.parameters, self.task.buffers, inputs)[0]
         if len(kept) != 1 or kept[0].shape != (len(inputs), len(self.bias)):
             return False
         try:

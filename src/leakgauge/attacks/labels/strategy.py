@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +17,7 @@ from leakgauge.step.training import NoLossOfLogits
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
+from leakgauge.watching import inputs_of, watched
 
 PROBED = 16
 """Classes at most that a loss is asked about."""
@@ -91,11 +91,9 @@ class Classifier:
     ) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
         """What enters the layer for raw inputs, and the logits; in the task's own precision."""
         calm = without_dropout(task)
-        calls: list[Tensor] = []
-        layer = calm.module.get_submodule(self.name)
-        layer.register_forward_pre_hook(lambda _, args: calls.append(args[0]))
-        logits, _ = calm.logits(calm.parameters, calm.buffers, inputs)
-        return calls[-1], logits
+        with inputs_of(calm.module, [self.name]) as given:
+            logits, _ = calm.logits(calm.parameters, calm.buffers, inputs)
+        return given[self.name], logits
 
 
 def without_dropout(task: Task) -> Task:
@@ -118,17 +116,13 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
         return Unknown("the loss is not one of the model's logits and classes, so there is no classifier to read")
     calm = without_dropout(task)
     outputs: list[tuple[str, Tensor]] = []
-
-    def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda _module, _args, out: outputs.append((name, out))
-
-    for name, part in calm.module.named_modules():
-        # One without parameters calls another in its place (`leakgauge.view.normal`), and so makes the same output.
-        if isinstance(part, nn.Linear) and any(True for _ in part.parameters()):
-            part.register_forward_hook(record(name))
+    # One without parameters calls another in its place (`leakgauge.view.normal`), and so makes the same output.
+    linear = [
+        n for n, m in calm.module.named_modules() if isinstance(m, nn.Linear) and any(True for _ in m.parameters())
+    ]
     low, high = task.data.low, task.data.high
     probe = torch.linspace(low, high, 2 * max(1, torch.Size(task.data.shape).numel())).view(2, *task.data.shape)
-    with torch.no_grad():
+    with torch.no_grad(), watched(calm.module, linear, lambda name, _given, out: outputs.append((name, out))):
         logits, _ = calm.logits(calm.parameters, calm.buffers, probe.to(next(iter(task.parameters.values()))))
     found = [name for name, out in outputs if out.shape == logits.shape and torch.equal(out, logits)]
     if not found:

@@ -16,6 +16,7 @@ from leakgauge.observation import Observation
 from leakgauge.registry import PRIORS
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
+from leakgauge.watching import inputs_of
 
 
 @PRIORS.register("none")
@@ -187,19 +188,8 @@ class Statistics:
 
     def distance(self, raw: Float[Tensor, "n *shape"], buffers: Tensors) -> Float[Tensor, ""]:
         """Mean over the layers of the squared distance to what was seen, in shares of its square; differentiable."""
-        inputs: dict[str, Tensor] = {}
-        handles = []
-        for name in self.seen:
-
-            def keep(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
-                inputs[name] = given[0]
-
-            handles.append(self.task.module.get_submodule(name).register_forward_pre_hook(keep))
-        try:
+        with inputs_of(self.task.module, self.seen) as inputs:
             self.task.logits(self.task.parameters, {**self.task.buffers, **buffers}, raw)
-        finally:
-            for handle in handles:
-                handle.remove()
         terms = []
         for name, (mean, spread) in self.seen.items():
             x = inputs[name].transpose(0, 1).flatten(1)

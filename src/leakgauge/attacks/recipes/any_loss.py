@@ -19,6 +19,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, Wire
 from leakgauge.tracing import LinearLayer, linear_layers
+from leakgauge.watching import inputs_of
 
 WIDEST = 4096
 """Entries of an example up to which the map from it to a layer's input is worked out."""
@@ -105,20 +106,9 @@ def doors(task: Task, generator: torch.Generator) -> list[Door]:
 
 
 def _reached(task: Task, flat: Float[Tensor, "n size"], layers: list[LinearLayer]) -> Tensors:
-    seen: Tensors = {}
-    handles = []
-    for layer in layers:
-
-        def keep(_module: torch.nn.Module, given: tuple[Tensor, ...], name: str = layer.name) -> None:
-            seen[name] = given[0].detach()
-
-        handles.append(task.module.get_submodule(layer.name).register_forward_pre_hook(keep))
-    try:
-        with torch.no_grad(), suppress(*FOREIGN):  # what was reached before it refused was reached
-            task.passed(task.parameters, task.buffers, flat.view(-1, *task.data.shape))
-    finally:
-        for handle in handles:
-            handle.remove()
+    names = [layer.name for layer in layers]
+    with torch.no_grad(), inputs_of(task.module, names) as seen, suppress(*FOREIGN):  # it may refuse further on
+        task.passed(task.parameters, task.buffers, flat.view(-1, *task.data.shape))
     return seen
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from convolutions import made, observed
-from leakgauge.attacks.features.descent import Descent
+from leakgauge.attacks.features.descent import Descent, mend
 from leakgauge.attacks.features.hidden import read_all
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
 from leakgauge.batch import Batch
@@ -38,3 +38,18 @@ def test_activations_are_known_by_what_they_do() -> None:
             (made_of,) = inside.run([inside.layers[1].hidden], {node: value.clone()})
             assert torch.allclose(bent.argument(made_of), value, atol=1e-9)
     assert KnownInside(inside).bent(inside.layers[1].hidden) is None
+
+
+def test_zeros_are_turned_only_where_that_explains_all_that_the_shift_misses() -> None:
+    """One zero below the floor is found; a channel whose signals are off turns none, however many are near."""
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.randn(1, 8, 200, generator=draw, dtype=torch.float64).clamp_min(0)
+    signal = torch.randn(truth.shape, generator=draw, dtype=torch.float64)
+    shift = (signal * (truth > 0)).sum((0, 2))
+    seen = truth + 1e-6 * torch.randn(truth.shape, generator=draw, dtype=torch.float64)
+    truth[0, 3, 7], seen[0, 3, 7] = 1e-7, 1e-7
+    shift[3] = (signal * (truth > 0)).sum((0, 2))[3]
+    shift[5] += 1e-2
+    found, left = mend(seen, seen > 1e-5, signal, shift, 5e-6, 1e-5)
+    assert torch.equal(found, truth > 0)
+    assert left < 1e-4

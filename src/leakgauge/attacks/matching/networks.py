@@ -28,8 +28,7 @@ class Output(Protocol):
 
 @dataclass(frozen=True)
 class IntoRange:
-    """(−1, 1) mapped to the data's true range, linearly. With CI-Net's generator SSIM .68 and 18.9 dB after 200
-    steps, against .24 and 10.8 dB with `AsItIs` (ResNet-18 of width 16, one batch of 4, one seed)."""
+    """(−1, 1) mapped to the data's true range, linearly: far faster than `AsItIs`."""
 
     def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
         return data.low + data.range * (picture + 1) / 2

@@ -75,8 +75,7 @@ class PerTensorRMS:
     """`times` / root mean square of the simulated tensor: the objective no longer knows the update's length.
 
     The gradient passes through the root mean square as well, so a tensor cannot gain by growing. A zero tensor has
-    gain 0. LeNet of ROG at 32 px, four CIFAR-10 images, one seed, correlation with the truth: .74, .85, .85, .83 at
-    1, 3, 6, 12 times (`Fixed`: .83 at 1e4, .17 at 1).
+    gain 0.
     """
 
     times: float = 3.0

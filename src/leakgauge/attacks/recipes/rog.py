@@ -42,9 +42,8 @@ def rog(
     the true batch; here, as in the paper, from θ₀. The best point is kept, not the last. Labels that are not known are
     counted from the last layer, then in no order. Where the defence is known, top-k's zeros are a mask on the
     simulated update too. The release's two post-processors, trained on ImageNet, are left to `polish` (`Denoise`).
-    Known failure: it ends 0.9 to 1.8 dB below the best picture of its canvas (four pictures of CIFAR-10 or ImageNet at
-    32 px, three seeds), 2 dB on pictures of high contrast, at a smaller distance than that picture has: the update
-    of what no small picture shows pulls the search away.
+    Known failure: it ends below the best picture of its canvas, at a smaller distance than that picture has: the
+    update of what no small picture shows pulls the search away.
     """
     return Matching(
         objective=objective,

@@ -30,8 +30,9 @@ from leakgauge.models.weights import load_weights, packaged
 from leakgauge.observation import Knowledge
 from leakgauge.task import Task
 
-HELD_OUT = range(9000, 9200)
-"""Photos of the table, of the CIFAR-10 test file: settings were chosen on others."""
+HELD_OUT = range(9010, 9200)
+"""Photos of the table, of the CIFAR-10 test file: settings were chosen on others, from 8000 to 8099. Those from 9000 to
+9009 were looked at before settings changed again."""
 
 SEEDS = (11, 12, 13)
 """Of weights and searches; run i takes seed i modulo three."""

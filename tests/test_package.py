@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 import leakgauge
 
@@ -39,3 +41,8 @@ def test_the_package_runs_as_a_module() -> None:
     ran = subprocess.run([sys.executable, "-m", "leakgauge", "no-such"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert ran.stderr.startswith("leakgauge: No such command 'no-such'")
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((Path(__file__).parents[1] / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (cited["title"], cited["version"]) == ("leakgauge", leakgauge.__version__)

@@ -116,8 +116,8 @@ def test_gate_and_report_need_the_store_alone(tmp_path: Path, monkeypatch: pytes
     page.unlink()
     page.with_suffix(".json").unlink()
     code = (
-        "import sys\nfrom leakgauge.cli import main\nfor command in ('gate', 'report'):\n"
-        " try: code = main([command, 'out'])\n except SystemExit as end: code = end.code\n print('exit', code or 0)"
+        "import sys\nfrom leakgauge.cli import main\nfor command in (['gate', '-v'], ['report']):\n"
+        " try: code = main([*command, 'out'])\n except SystemExit as end: code = end.code\n print('exit', code or 0)"
     )
     python = [sys.executable, "-P", "-c", code]
     done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)

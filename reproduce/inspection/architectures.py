@@ -13,12 +13,18 @@ from torch import Tensor, nn
 from leakgauge.errors import require
 from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
-from leakgauge.servers.reads import CERTAIN, Slots, gradient_factor, inside, read_slots, row_errors, undefended
+from leakgauge.servers.reads import CERTAIN, Slots, gradient_factor, read_slots, row_errors, undefended
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.update import UpdateKind
 
 NOTHING = "no class but the decoy's was seen"
+
+
+def inside(raw: Float[Tensor, "k *shape"], data: DataSpec) -> bool:
+    """Whether all examples lie in the data's range, up to a hundredth of its width."""
+    margin = 1e-2 * data.range
+    return bool(((raw >= data.low - margin) & (raw <= data.high + margin)).all())
 
 
 class Skip(nn.Module):

@@ -12,7 +12,6 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import name_labels
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation, Reconstruction, Status
-from leakgauge.task import DataSpec
 from leakgauge.view.entries import OPERATIONS, SentTensor
 
 CERTAIN = 1 / 510
@@ -133,9 +132,3 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
         named.confidence,
         paired=False,
     )
-
-
-def inside(raw: Float[Tensor, "k *shape"], data: DataSpec) -> bool:
-    """Whether all examples lie in the data's range, up to a hundredth of its width."""
-    margin = 1e-2 * data.range
-    return bool(((raw >= data.low - margin) & (raw <= data.high + margin)).all())

@@ -249,10 +249,7 @@ class Task:
     def _draws(self, inputs: Tensor | None = None) -> bool:
         """Whether two calls on the same inputs differ, as where dropout is called as a function."""
         if inputs is None:
-            inputs = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
-            if not self.data.is_text:
-                inputs += self.data.range * (torch.rand(inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5)
-            inputs = inputs.to(self._like())
+            inputs = self.data.made_up(2, torch.Generator().manual_seed(0)).to(self._like())
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             if self.trains is None:
                 one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))

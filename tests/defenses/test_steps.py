@@ -32,9 +32,12 @@ from leakgauge.defenses import (
     only_scales,
     shortens,
     steps_of,
+    view_of,
 )
 from leakgauge.defenses.steps import DefenseStage, EntryGrid, EntryMask, Noise, Nonlinear, PerExampleScale, Scale
+from leakgauge.draws import Draws
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
+from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 UPDATE_STAGE = (
     Clip(norm=0.5),
@@ -77,6 +80,24 @@ def test_an_update_is_what_its_steps_say(defense: Defense) -> None:
     assert not scales or lengthens or float(squared_norm(sent)) <= min(scales) ** 2 * (1 + 1e-9)
     if any(isinstance(step, EntryMask) and step.smallest for step in steps):
         assert all(float(raw[k][~kept[k]].abs().max()) <= float(raw[k][kept[k]].abs().min()) for k in ("w",))
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        *UPDATE_STAGE,
+        Compose((TopK(keep=0.3), noise(sigma=0.1))),
+        Compose((RandomK(keep=0.3, unbiased=True), laplace(sigma=0.1), Clip(norm=0.5))),
+        Compose((noise(sigma=0.1), Compose((QSGD(levels=7), Prune(rate=0.3))))),
+    ],
+    ids=repr,
+)
+def test_who_knows_the_draw_simulates_what_was_sent(defense: Defense) -> None:
+    """Noise that a known draw adds stands on entries that top-k left out, too."""
+    raw, draws = update(), Draws(3)
+    sent = Update(defense.on_update(raw, draws.generator("update")), UpdateHeader(UpdateKind.GRADIENT, 1))
+    seen = view_of(defense, sent, draws)(raw)
+    assert all(torch.allclose(seen[k], sent.tensors[k], rtol=1e-9, atol=1e-12) for k in raw)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 2.0])

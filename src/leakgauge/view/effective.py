@@ -29,6 +29,8 @@ MOST = 2**26
 """Entries of a layer that is solved for."""
 FEWER = 4
 """So many times fewer entries than the layer the parameters may have."""
+DENSE = 2**22
+"""Entries of a map of activations that is solved at once."""
 ITERATIONS = 200
 FEW = 4
 PROBES = 8
@@ -46,6 +48,15 @@ class _OneProduct:
     index: Tensor | None
     right: Float[Tensor, "inputs d"] | None
     shift: Float[Tensor, " inputs"]
+
+    def matrix(self, width: int) -> Float[Tensor, "inputs d"]:
+        """B."""
+        assert self.right is not None
+        if self.index is None:
+            return self.right
+        return torch.zeros(len(self.index), width, dtype=torch.float64).scatter_(
+            1, self.index[:, None], self.right[:, None]
+        )
 
     def of(self, gradient: Float[Tensor, "units d1"]) -> Tensor:
         """T · M · Bᵀ in the graph's axes."""
@@ -121,19 +132,24 @@ class Effective:
         return whole and (len(lasts) > 0 if self.moves else not bool(bodies[0].shift.any()))
 
     def _direct(self, sent: Tensors) -> Tensor | None:
-        if not self.is_direct:
+        """By one division or one solve, where the layer's units are those of the parameters."""
+        bodies = [p for p in self.parts if p.product.activation is not None]
+        last = next((p for p in self.parts if p.product.activation is None), None)
+        if any(p.left is not None or p.product.weight is None for p in self.parts) or (self.moves and last is None):
             return None
-        body = next(p for p in self.parts if p.product.activation is not None)
-        assert body.index is not None
-        assert body.right is not None
-        assert body.product.weight is not None
-        value = sent[body.product.weight].detach().double()
-        found = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=value.device)
-        if self.moves:
-            last = next(p for p in self.parts if p.product.activation is None)
+        if not self.is_direct and sum(p.matrix(self.weight.shape[1]).numel() for p in bodies) > DENSE:
+            return None
+        like = sent[self.used[0]]
+        found = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=like.device)
+        if self.moves and last is not None:
             found[:, -1] = last.product.matrices(sent[last.product.weight or ""].detach().double())[0, :, 0]
-        body_of = body.product.matrices(value)[0] - found[:, -1:] * body.shift.to(value.device)
-        found[:, body.index.to(value.device)] = body_of / body.right.to(value.device)
+        values = [p.product.matrices(sent[p.product.weight or ""].detach().double())[0] for p in bodies]
+        values = [v - found[:, -1:] * p.shift.to(like.device) for v, p in zip(values, bodies, strict=True)]
+        if self.is_direct and bodies[0].index is not None and bodies[0].right is not None:
+            found[:, bodies[0].index.to(like.device)] = values[0] / bodies[0].right.to(like.device)
+        else:
+            every = torch.cat([p.matrix(self.weight.shape[1]) for p in bodies]).to(like.device)
+            found[:, :-1] = torch.linalg.lstsq(every, torch.cat(values, 1).T).solution.T
         return found
 
 

@@ -15,7 +15,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.axes import PERMUTED, RESHAPED, copied, order_of, shape_of
 from leakgauge.view.effective import Effective
 from leakgauge.view.graph import Graph
-from leakgauge.view.trace import operation
+from leakgauge.view.trace import operation, places_in
 
 __all__ = ["Move", "PlainNetwork", "plain_network"]
 
@@ -150,9 +150,12 @@ class _Builder:
             size = size if size is not None else self._examples(node)
             return self.made.call_function(_times, (size, value // traced))
 
-        args, kwargs = fx.node.map_aggregate(
-            (node.args, node.kwargs), lambda v: self._of(v) if isinstance(v, fx.Node) else sized(v)
-        )
+        def given(value: Any) -> Any:
+            return self._of(value) if isinstance(value, fx.Node) else sized(value)
+
+        still = places_in(node, self.graph.trace.examples)
+        args = tuple(a if k in still else fx.node.map_aggregate(a, given) for k, a in enumerate(node.args))
+        kwargs = fx.node.map_aggregate(node.kwargs, given)
         target = node.target
         assert callable(target)
         return self.made.call_function(target, cast(tuple[Any, ...], args), cast(Any, kwargs))

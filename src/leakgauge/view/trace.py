@@ -97,7 +97,9 @@ class _Resized(fx.Interpreter):
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
-        return fx.node.map_aggregate(args, self._resized), fx.node.map_aggregate(kwargs, self._resized)
+        still = places_in(n, self.traced)
+        args = tuple(a if k in still else fx.node.map_aggregate(a, self._resized) for k, a in enumerate(args))
+        return args, fx.node.map_aggregate(kwargs, self._resized)
 
     def _resized(self, value: Any) -> Any:
         if value is self.kinds[0]:
@@ -110,6 +112,20 @@ class _Resized(fx.Interpreter):
         if share and abs(share - round(share)) < 1e-9 * abs(share) and round(share) % self.traced == 0:
             return value * self.traced / self.examples
         return value
+
+
+def places_in(node: fx.Node, examples: int) -> range:
+    """Which arguments of an operation are places along an axis that holds no examples, however large they are."""
+    name = operation(node)
+    first = 2 if name.endswith("_backward") else 1
+    if name in ("select", "select_backward"):
+        return range(first, first + 2)
+    if name in ("slice", "slice_backward", "split"):
+        where = 2 if name == "split" else first
+        axis = node.args[where] if len(node.args) > where else 0
+        sizes: Any = node.args[1] if first == 2 else cast(fx.Node, node.args[0]).meta["val"].shape
+        return range(first, len(node.args)) if int(sizes[axis]) % examples else range(0)
+    return range(0)
 
 
 def operation(node: fx.Node) -> str:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx
 
+from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import probe
@@ -29,6 +31,8 @@ MOST = 2**26
 """Entries of a layer that is solved for."""
 FEWER = 4
 """So many times fewer entries than the layer the parameters may have."""
+PART = 2**18
+"""The same of a layer that is determined in part, which takes several such solutions to find."""
 DENSE = 2**22
 """Entries of a map of activations that is solved at once."""
 ITERATIONS = 200
@@ -36,6 +40,8 @@ FEW = 4
 PROBES = 8
 RECOVERED = 1e-8
 """Relative error to which a random gradient is solved for again, where the gradients determine it."""
+SEPARATE = 1e-5
+"""Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
 
 
@@ -84,6 +90,7 @@ class Effective:
         moves: whether the gradients determine that of the bias; else it stays as it is.
         parameters: from which U is computed, and nothing else is.
         used: those whose gradients tell it.
+        rows: which combinations of its rows the gradients determine, orthonormal; `None` for all.
     """
 
     graph: Graph
@@ -95,13 +102,18 @@ class Effective:
     parameters: tuple[str, ...]
     used: tuple[str, ...]
     parts: tuple[_OneProduct, ...]
+    rows: Float[Tensor, "r units"] | None = None
+
+    @cached_property
+    def _double(self) -> Task:
+        return self.graph.task.to(torch.empty((), dtype=torch.float64))
 
     def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
         """K: what the parameters' gradients are where that of the layer is given."""
         graph = self.graph
         held = {p.product.node: p.of(gradient) for p in self.parts}
         wanted = [graph.trace.gradients[name] for name in self.used]
-        task = graph.task.to(gradient)
+        task = self._double if gradient.device.type == "cpu" else graph.task.to(gradient)
         found = graph.trace.evaluate([n for n in wanted if n is not None], task, probe(task, 1), given=held)
         return dict(zip(self.used, found, strict=True))
 
@@ -123,6 +135,8 @@ class Effective:
     @property
     def is_direct(self) -> bool:
         """Whether every entry of the layer's gradient is one of the parameters'."""
+        if self.rows is not None:
+            return False
         bodies = [p for p in self.parts if p.product.activation is not None]
         lasts = [p for p in self.parts if p.product.activation is None]
         if any(p.left is not None or p.product.weight is None for p in self.parts) or len(bodies) != 1:
@@ -231,9 +245,11 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     units, width = math.prod(shape[1:]), sum(widths)
     alone = shape[0] == graph.trace.examples and all(h.meta["val"].shape[0] == shape[0] for h in given)
     entries = sum(graph.task.parameters[k].numel() for k in names)
-    if not alone or units * width > MOST or FEWER * entries < units * width:
-        return None
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
+    reads = given == (graph.inputs,) and units * width <= PART
+    reads &= all(_once(p, graph.trace.examples) for p in products)
+    if not alone or units * width > MOST or (FEWER * entries < units * width and not reads):
+        return None
     signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
     roots = [s for s in signals if tuple(int(n) for n in s.meta["val"].shape) == shape]
     for root in roots:
@@ -250,7 +266,15 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
             if _determined(layer):
                 return layer
+            if reads and (part := _in_part(layer)) is not None:
+                return part
     return None
+
+
+def _once(product: OuterSum, examples: int) -> bool:
+    """Whether an example has one error signal of a product, not one for each of several positions."""
+    signal = product.terms[0].signal.node.meta["val"]
+    return bool(signal.numel() == examples * product.shape[0] * product.shape[1])
 
 
 def _elsewhere(graph: Graph, output: fx.Node, given: tuple[fx.Node, ...]) -> set[str]:
@@ -360,14 +384,34 @@ def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: in
     return torch.cat(columns).T, bias
 
 
-def _determined(layer: Effective) -> bool:
-    """Whether a random gradient of the layer is found again in what it makes of the parameters' gradients."""
-    if layer.is_direct:
-        return True
+def _in_part(layer: Effective) -> Effective | None:
+    """The combinations of its rows that the gradients determine, as the factors of a low rank do; `None` for none.
+
+    What is lost of random gradients tells: combinations that no loss has a part in are determined.
+    """
     generator = torch.Generator().manual_seed(1)
+    several = 2 + len(layer.weight) // layer.weight.shape[1]  # together they have a part in all that can be lost
+    lost = torch.cat([_lost(layer, generator)[0] for _ in range(several)], 1)
+    sides, sizes, _ = torch.linalg.svd(lost)
+    rows = sides[:, int((sizes > SEPARATE * sizes[0]).sum()) :].T
+    if not 0 < len(rows) < len(layer.weight):
+        return None
+    left, size = _lost(layer, generator)
+    return replace(layer, rows=rows) if float((rows @ left).norm()) <= RECOVERED * size else None
+
+
+def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
+    """What of a random gradient is not found again in what it makes of the parameters' gradients, and its length."""
     truth = torch.randn(len(layer.weight), layer.weight.shape[1] + 1, generator=generator, dtype=torch.float64)
     truth[:, -1] *= layer.moves
     with torch.no_grad():
         sent = layer.gradients(truth)
-    found = layer.solved(sent)
-    return bool((found - truth).norm() <= RECOVERED * truth.norm())
+    return layer.solved(sent) - truth, float(truth.norm())
+
+
+def _determined(layer: Effective) -> bool:
+    """Whether a random gradient of the layer is found again."""
+    if layer.is_direct:
+        return True
+    lost, size = _lost(layer, torch.Generator().manual_seed(1))
+    return bool(lost.norm() <= RECOVERED * size)

@@ -184,10 +184,13 @@ class _Builder:
     def _effective(self, layer: Effective) -> Any:
         name = self._path(layer.parameters, layer.used)
         like = next(iter(self.task.parameters.values()))
-        linear = nn.Linear(layer.weight.shape[1], len(layer.weight), bias=layer.moves)
-        linear.weight.data = layer.weight.to(like).contiguous()
+        weight, bias = layer.weight, layer.bias
+        if layer.rows is not None:  # what is determined of it trains, and the rest stays
+            weight, bias = layer.rows @ weight, layer.rows @ bias
+        linear = nn.Linear(weight.shape[1], len(weight), bias=layer.moves)
+        linear.weight.data = weight.to(like).contiguous()
         if layer.moves:
-            linear.bias.data = layer.bias.to(like)
+            linear.bias.data = bias.to(like)
         self.root.add_module(name, linear) if "." not in name else place(self.root, name, linear)
         self.gone.update(layer.parameters)
         self.moves.append(_solved(layer, name))
@@ -196,8 +199,17 @@ class _Builder:
         if len(layer.given) == 1 and len(shape_of(layer.given[0])) == 2:
             given = self._of(layer.given[0])
         found: Any = self.made.call_module(name, (given,))
-        if not layer.moves and bool(layer.bias.any()):
-            hold(self.root, f"{name}_shift", layer.bias.to(like), False)
+        shift = layer.bias
+        if layer.rows is not None:
+            rest = {"rows": layer.rows, "rest": (layer.weight - layer.rows.T @ weight).T}
+            for key, value in rest.items():
+                hold(self.root, f"{name}_{key}", value.to(like).contiguous(), False)
+            found = self.made.call_function(torch.matmul, (found, self.made.get_attr(f"{name}_rows")))
+            beside = self.made.call_function(torch.matmul, (given, self.made.get_attr(f"{name}_rest")))
+            found = self.made.call_function(torch.add, (found, beside))
+            shift = layer.bias - layer.rows.T @ bias * layer.moves
+        if (not layer.moves or layer.rows is not None) and bool(shift.any()):
+            hold(self.root, f"{name}_shift", shift.to(like), False)
             found = self.made.call_function(torch.add, (found, self.made.get_attr(f"{name}_shift")))
         if len(shape_of(layer.output)) != 2:
             found = self.made.call_function(torch.unflatten, (found, 1, shape_of(layer.output)[1:]))
@@ -344,6 +356,7 @@ def _count(tensor: Tensor, axis: int, times: int) -> int:
 def _solved(layer: Effective, name: str) -> Move:
     def moved(sent: Tensors) -> Tensors:
         found = layer.solved(sent)
+        found = found if layer.rows is None else layer.rows.to(found.device) @ found
         like = sent[layer.used[0]]
         held = {f"{name}.weight": found[:, :-1].to(like).contiguous()}
         return {**held, f"{name}.bias": found[:, -1].to(like).contiguous()} if layer.moves else held

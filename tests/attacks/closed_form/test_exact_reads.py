@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.closed_form import PatchRead, RankOneRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
-from leakgauge.task import Task
+from leakgauge.task import Batch, DataSpec, Task
 
 PHOTOS = Samples(size=32)
 
@@ -107,3 +107,30 @@ def test_columns_of_which_no_entry_was_sent_are_not_proved() -> None:
     found, _ = read(RankOneRead(), dense, defense=TopK(keep=0.02))
     assert found.status is Status.CONVERGED
     assert not bool(found.certified.any())
+
+
+class Factors(nn.Module):
+    """A frozen layer with trained factors of low rank beside it, and its bias trained or not."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.base = nn.Linear(192, 64)
+        self.base.weight.requires_grad_(False)
+        self.base.bias.requires_grad_(bias)
+        self.down, self.up = nn.Parameter(torch.randn(8, 192) / 14), nn.Parameter(0.02 * torch.randn(64, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+
+@pytest.mark.parametrize(("attack", "bias"), [(LinearRead(), True), (RankOneRead(), False)])
+def test_a_picture_in_front_of_factors_of_low_rank_is_read_and_proved(attack: Attack, bias: bool) -> None:
+    torch.manual_seed(0)
+    t = Task.of(nn.Sequential(nn.Flatten(), Factors(bias=bias), nn.ReLU(), nn.Linear(64, 10)), DataSpec((3, 8, 8), 10))
+    batch = Batch(torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([3]))
+    for defense, status in ((None, Status.EXACT), (noise(relative=0.1), Status.CONVERGED)):
+        update = client_update(t, FedSGD(), batch, Draws(0), defense=defense)
+        known = Knowledge(example_count=1, local_training=FedSGD(), labels=batch.labels, defense=defense)
+        found = attack.reconstruct(Observation(t, update, known), torch.Generator().manual_seed(0))
+        assert found.inputs is None or found.status is status
+        assert defense is not None or float(PSNR()(found.inputs, batch.inputs)) > 100  # type: ignore[arg-type]

@@ -60,7 +60,10 @@ class LinearRead(SearchingAttack):
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
         found = self.read(observation, effort.generator)
-        if observation.examples != 1:
+        solved = (
+            found.status is Status.CONVERGED and observation.view is not observation
+        )  # bounds are of entries as sent
+        if observation.examples != 1 or solved:
             found = self._proved(observation.view, found, effort)
         return replace(found, cost=effort.cost(found.cost.gradient_evaluations)).with_view(observation)
 
@@ -100,7 +103,7 @@ class LinearRead(SearchingAttack):
         )
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
-        """Whole batches with labels of their own, by simulation."""
+        """All examples with labels of their own, by simulation."""
         inputs, count = found.inputs, observation.examples or 0
         if inputs is None or len(inputs) < count:
             return found

@@ -12,7 +12,6 @@ over the products k of activations a_k and error signals δ_k. Where the map is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +21,7 @@ from torch import Tensor, fx
 
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.view.descent import least_squares
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import probe
 
@@ -35,9 +35,6 @@ PART = 2**18
 """The same of a layer that is determined in part, which takes several such solutions to find."""
 DENSE = 2**22
 """Entries of a map of activations that is solved at once."""
-ITERATIONS = 200
-FEW = 4
-PROBES = 8
 RECOVERED = 1e-8
 """Relative error to which a random gradient is solved for again, where the gradients determine it."""
 SEPARATE = 1e-5
@@ -130,7 +127,7 @@ class Effective:
         if not scale > 0 or not math.isfinite(scale):
             return start
         target = {k: v / scale for k, v in target.items()}
-        return scale * _least_squares(self, target, start, mask)
+        return scale * least_squares(self.gradients, target, start, mask)
 
     @property
     def is_direct(self) -> bool:
@@ -165,73 +162,6 @@ class Effective:
             every = torch.cat([p.matrix(self.weight.shape[1]) for p in bodies]).to(like.device)
             found[:, :-1] = torch.linalg.lstsq(every, torch.cat(values, 1).T).solution.T
         return found
-
-
-def _pulled(layer: Effective, values: Tensors, like: Tensor) -> Tensor:
-    """Kᵀ."""
-    with torch.enable_grad():
-        at = torch.zeros_like(like, requires_grad=True)
-        made = layer.gradients(at)
-        total = torch.stack([(made[k] * values[k]).sum() for k in values]).sum()
-        if not total.requires_grad:
-            return torch.zeros_like(like)
-        (found,) = torch.autograd.grad(total, at)
-    return found
-
-
-def _least_squares(layer: Effective, target: Tensors, start: Tensor, mask: Tensor) -> Tensor:
-    """Conjugate gradients on the normal equations, preconditioned by an estimate of their diagonal."""
-    generator = torch.Generator(device=start.device).manual_seed(0)
-
-    def forth(m: Tensor) -> Tensors:
-        with torch.no_grad():
-            return layer.gradients(m * mask)
-
-    def back(v: Tensors) -> Tensor:
-        return _pulled(layer, v, start) * mask
-
-    found, done = _descended(forth, back, target, start, torch.ones_like(start), FEW)
-    if done:  # most maps only move and scale entries
-        return found * mask
-    diagonal = torch.zeros_like(start)
-    for _ in range(PROBES):
-        signs = torch.randint(2, start.shape, generator=generator, device=start.device).double() * 2 - 1
-        diagonal += signs * back(forth(signs)) / PROBES
-    # The estimate of single entries is coarse; those of rows and columns are not.
-    rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(1e-12) for axis in (1, 0))
-    weight = 1 / (rows * columns / rows.mean())
-    weight = weight.clamp_max(1e6 * float(weight.median()))
-    return _descended(forth, back, target, start, weight, ITERATIONS)[0] * mask
-
-
-def _descended(
-    forth: Callable[[Tensor], Tensors],
-    back: Callable[[Tensors], Tensor],
-    target: Tensors,
-    start: Tensor,
-    weight: Tensor,
-    most: int,
-) -> tuple[Tensor, bool]:
-    """Conjugate gradients for at most so many steps, and whether they ended before."""
-    found, left = start.clone(), dict(target)
-    slope = back(left)
-    step, first = weight * slope, float((slope * weight * slope).sum())
-    size = first
-    for _ in range(most):
-        if size <= 1e-30 * max(first, 1e-300):
-            return found, True
-        moved = forth(step)
-        length = sum(float(v.square().sum()) for v in moved.values())
-        if length <= 0:
-            break
-        rate = size / length
-        found = found + rate * step
-        left = {k: left[k] - rate * moved[k] for k in left}
-        slope = back(left)
-        towards = weight * slope
-        new = float((slope * towards).sum())
-        step, size = towards + new / size * step, new
-    return found, size <= 1e-30 * max(first, 1e-300)
 
 
 def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:

@@ -88,6 +88,7 @@ OPAQUE: dict[str, Callable[[], object]] = {
     "a function with arguments": lambda: functools.partial(weighted, by=1.0),
     "an array": lambda: np.ones(2),
     "a module": net,
+    "a method of a part of the package": lambda: noise(relative=1.0).on_update,
     "deep inside": lambda: {"defenses": [[noise(relative=1.0), Loud(1.0)]]},
 }
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path, PurePath
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -204,14 +205,15 @@ def _described(value: Any, opaque: dict[str, None]) -> Any:
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)} {fingerprint(value)}"
-    kind = value if hasattr(value, "__qualname__") else type(value)
+    is_code = isinstance(value, type | FunctionType)
+    kind = value if is_code else type(value)
     room = (getattr(kind, "__module__", None) or "").split(".")
     own = room[0] == "leakgauge"
     # Room and name alone, so that a module of the package may move without changing plans.
     name = ".".join([*(room[:2] if own else room), kind.__qualname__])
-    if own and dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if own and dataclasses.is_dataclass(value) and not is_code:
         return {name: {f.name: _described(getattr(value, f.name), opaque) for f in dataclasses.fields(value) if f.init}}
-    if not own or isinstance(value, nn.Module):
+    if not (own and is_code):
         opaque[name] = None
     if isinstance(value, nn.Module):
         return {name: fingerprint(*(t for t in value.state_dict().values() if isinstance(t, Tensor)))}

@@ -12,6 +12,7 @@ from cases import batch, task
 from leakgauge.attacks.adaptive import COUNTERS, Adapted, Naive, NoneKnown, counter_to, counters
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Matching, TotalVariation
 from leakgauge.attacks.recipes import Auto, ci_net, dlg, idlg, inverting_gradients, qian_hansen, rog
+from leakgauge.attacks.recipes.auto import Search
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples

@@ -221,8 +221,9 @@ def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) 
     mixture's. A length that the rows themselves name is m times too long then, the mixture explains them, and no number
     of rows or digits tells it from one example. So is the stated length where a clip made the update m times shorter.
     Nor do several that agree on a length prove it: each may be a mixture with one faint example, the same for all. So
-    such a length is proved where every example is shown and nothing of any row is left.
+    such a length is proved where every example is shown and nothing of any row is left. The only example has no other
+    to be mixed with.
     """
     proved = shown(state, found, tests)
     whole = len(found) == sums.examples and bool(proved.all()) and bool((state.explained | state.open).all())
-    return proved if sums.told or whole else torch.zeros_like(proved)
+    return proved if sums.told or sums.examples == 1 or whole else torch.zeros_like(proved)

@@ -62,6 +62,13 @@ def halves(s: Spelt, x: Tensor) -> Tensor:
     return x[:, :8] @ s.w[:, :8].T + x[:, 8:] @ s.w[:, 8:].T + s.b
 
 
+def written(x: Tensor) -> Tensor:
+    """As circular padding writes what it is given."""
+    out = x.new_empty(x.shape)
+    out[:, :8], out[:, 8:] = x[:, :8], x[:, 8:]
+    return out
+
+
 PLAIN: dict[str, Words] = {
     "F.linear": lambda s, x: F.linear(x, s.w, s.b),
     "a product plus a bias": lambda s, x: s.b + x @ s.w.T,
@@ -77,6 +84,7 @@ PLAIN: dict[str, Words] = {
     "vmap": lambda s, x: torch.vmap(lambda r: s.w @ r + s.b)(x),
     "a small convolution": lambda s, x: F.conv2d(x[..., None, None], s.w[..., None, None], s.b).flatten(1),
     "in place": lambda s, x: F.linear(x, s.w).add_(s.b),
+    "by slices": lambda s, x: F.linear(written(x), s.w, s.b),
     "a function of one's own": lambda s, x: Product.apply(x, s.w, s.b),
     "checkpointed": lambda s, x: checkpoint(lambda z: F.linear(z, s.w, s.b).relu(), x, use_reentrant=False),
     "if a value says so": decided,

@@ -20,6 +20,7 @@ _PLACED = {
     *("roll", "constant_pad_nd", "im2col", "col2im", "index", "index_select", "gather", "neg", "sum", "mean", "repeat"),
     *("avg_pool2d", "_adaptive_avg_pool2d", "avg_pool3d", "_adaptive_avg_pool3d", "avg_pool1d", "reflection_pad2d"),
     *("replication_pad2d", "upsample_nearest2d", "upsample_bilinear2d", "cumsum", "diagonal", "unfold", "as_strided"),
+    *("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
     *("add", "sub", "rsub", "tril", "triu", "movedim", "pixel_shuffle", "pixel_unshuffle"),
 }
 """Linear in all their tensors together, but for a constant."""

@@ -23,7 +23,7 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.descent import least_squares
 from leakgauge.view.graph import Graph, OuterSum
-from leakgauge.view.trace import probe
+from leakgauge.view.trace import probe, writes
 
 __all__ = ["Effective", "effective_layer"]
 
@@ -178,7 +178,8 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
     reads = given == (graph.inputs,) and units * width <= PART
     reads &= all(_once(p, graph.trace.examples) for p in products)
-    reads &= not any(map(_writes, graph.forward - graph.colours.data))  # a weight that changes by being used
+    written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
+    reads &= not any(written)  # a weight that changes by being used
     if not alone or units * width > MOST or (FEWER * entries < units * width and not reads):
         return None
     signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
@@ -200,10 +201,6 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             if reads and (part := _in_part(layer)) is not None:
                 return part
     return None
-
-
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _once(product: OuterSum, examples: int) -> bool:

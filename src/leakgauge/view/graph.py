@@ -37,7 +37,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.affine import affine_bases, model_input, representatives
 from leakgauge.view.axes import Atom, cut
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished, remade
-from leakgauge.view.trace import TracedGradient, operation, probe, trace
+from leakgauge.view.trace import TracedGradient, probe, trace
 
 __all__ = ["Graph", "Group", "OuterSum", "traced"]
 
@@ -287,9 +287,8 @@ def _graph(task: Task, made: TracedGradient) -> Graph:
     finder = OuterProducts(colours)
     products: dict[fx.Node, list[str]] = {}
     unexplained: list[tuple[str, str]] = []
-    unseen = _writes_unseen(made, colours)
     for name, gradient in made.gradients.items():
-        if gradient is not None and gradient not in colours.behind and unseen:
+        if gradient is not None and name in made.written:
             unexplained.append((name, gradient.name))
         pending, seen = [] if gradient is None else [gradient], set[fx.Node]()
         while pending:
@@ -311,10 +310,3 @@ def _graph(task: Task, made: TracedGradient) -> Graph:
         if finder.of(n)
     ]
     return Graph(task, made, colours, tuple(found), tuple(unexplained))
-
-
-def _writes_unseen(made: TracedGradient, colours: Colours) -> bool:
-    """Whether something behind the loss is written into a tensor that the graph takes for a constant. Only zeros for a
-    derivative, as of a rounding, are constants otherwise."""
-    writes = (n for n in made.code.graph.nodes if operation(n) == "copy_")
-    return any(n.args[0] not in colours.behind and n.args[1] in colours.behind for n in writes)

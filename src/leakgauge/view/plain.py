@@ -15,7 +15,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.axes import PERMUTED, RESHAPED, copied, order_of, shape_of
 from leakgauge.view.effective import Effective
 from leakgauge.view.graph import Graph
-from leakgauge.view.trace import operation, places_in
+from leakgauge.view.trace import operation, places_in, writes
 
 __all__ = ["Move", "PlainNetwork", "plain_network"]
 
@@ -105,7 +105,7 @@ class _Builder:
 
     def _writes(self, node: fx.Node) -> bool:
         """Whether a node writes into a buffer."""
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        if not writes(node):
             return False
         held = [m for n in node.all_input_nodes for m in (n, *n.all_input_nodes)]
         return any(self.names.get(m, "").startswith("b:") for m in held)

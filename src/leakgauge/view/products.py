@@ -16,13 +16,9 @@ import torch
 from torch import Tensor, fx
 
 from leakgauge.view.axes import Atom, Dims, Windows, cut, fresh, moved, pulled, shape_of
-from leakgauge.view.trace import TracedGradient, operation
+from leakgauge.view.trace import FILLED, TracedGradient, operation
 
 __all__ = ["Colours", "Operand", "OuterProducts", "Term", "Terms"]
-
-
-_FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "new_empty", "new_full", "new_ones"}
-"""They take a tensor for its shape alone."""
 
 
 class Colours:
@@ -36,7 +32,7 @@ class Colours:
         self.examples = traced.examples
         own = {n: name[2:] for name, n in traced.nodes.items() if name.startswith("p:")}
         for node in traced.code.graph.nodes:
-            given = [] if operation(node) in _FILLED else node.all_input_nodes
+            given = [] if operation(node) in FILLED else node.all_input_nodes
             draws = isinstance(node.target, torch._ops.OpOverload) and (
                 torch.Tag.nondeterministic_seeded in node.target.tags
             )

@@ -26,8 +26,8 @@ PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
 FEW = (5, 7, 11, 13, 3)
 """The same where the examples' values decide, so that the step must really run."""
-IN_PLACE = {"relu_", "leaky_relu_", "elu_", "hardtanh_", "silu_", "sigmoid_", "tanh_", "threshold_"}
-"""Activations that write over their argument."""
+FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "new_empty", "new_full", "new_ones"}
+"""They take a tensor for its shape alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,8 @@ class TracedGradient:
         gradients: where each parameter's gradient is; `None` where the loss does not depend on it.
         outputs: what the loss is given; `None` where the task does not say.
         examples: how many it was traced with.
+        written: parameters whose gradients are written, piece by piece, into what was a constant. Only zeros for a
+            derivative, as of a rounding, are constants otherwise.
     """
 
     code: fx.GraphModule
@@ -48,6 +50,7 @@ class TracedGradient:
     gradients: Mapping[str, fx.Node | None]
     outputs: fx.Node | None
     examples: int
+    written: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> Tensors:
@@ -88,11 +91,6 @@ class _Resized(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if operation(n) == "detach":  # how tensors are held for the way back; it must not hold up a derivative
             return self.env[cast(fx.Node, n.args[0])]
-        if operation(n) in IN_PLACE:  # what was there may be asked for as well
-            held = cast(fx.Node, n.args[0])
-            before, self.env[held] = self.env[held], self.env[held].clone()
-            found, self.env[held] = super().run_node(n), before
-            return found
         return super().run_node(n)
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
@@ -134,6 +132,11 @@ def operation(node: fx.Node) -> str:
         return ""
     packet = node.target.overloadpacket if isinstance(node.target, torch._ops.OpOverload) else node.target
     return str(packet.__name__ if callable(packet) else packet)
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether an operation writes into what it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _arguments(task: Task, batch: Batch) -> dict[str, object]:
@@ -196,6 +199,12 @@ def _looked_up(grad: Tensor, indices: Tensor, rows: int, padding: int, by_freque
     if padding >= 0:
         grad = grad.masked_fill((indices == padding).unsqueeze(-1), 0)
     return grad.new_zeros(rows, grad.shape[-1]).index_put([indices], grad, accumulate=True)
+
+
+def _copied(there: Tensor, from_: Tensor, non_blocking: bool = False) -> Tensor:
+    """What is written over a tensor."""
+    del non_blocking
+    return from_.to(there.dtype).expand_as(there)
 
 
 def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
@@ -267,6 +276,15 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
             _allow_non_fake_inputs=True,
             _error_on_data_dependent_ops=mode == "fake",
         )(*held.values())
+        written = _written(code.graph, names.index("seed"), list(task.parameters))
+        if any(writes(node) for node in code.graph.nodes):
+            code = make_fx(
+                torch.func.functionalize(code),
+                decomposition_table={_aten.copy.default: _copied},
+                tracing_mode=mode,
+                _allow_non_fake_inputs=True,
+                _error_on_data_dependent_ops=mode == "fake",
+            )(*held.values())
     nodes = list(code.graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
     outputs, gradients = cast(tuple[list[fx.Node], list[fx.Node | None]], nodes[-1].args[0])
@@ -276,7 +294,22 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
         dict(zip(task.parameters, gradients, strict=True)),
         outputs[0] if outputs else None,
         count,
+        written,
     )
+
+
+def _written(graph: fx.Graph, seed: int, names: list[str]) -> frozenset[str]:
+    """See `TracedGradient.written`; `seed` is the place of the loss's derivative among what is given."""
+    behind, writes_there = {[n for n in graph.nodes if n.op == "placeholder"][seed]}, False
+    for node in graph.nodes:
+        given = () if operation(node) in FILLED else node.all_input_nodes
+        if node.op != "output" and not behind.isdisjoint(given):
+            into = node.args[0] if operation(node) == "copy_" else None
+            writes_there |= into is not None and into not in behind and node.args[1] in behind
+            behind.add(node)
+    gradients = cast(tuple[Any, list[fx.Node | None]], list(graph.nodes)[-1].args[0])[1]
+    found = (k for k, g in zip(names, gradients, strict=True) if g is not None and g not in behind)
+    return frozenset(found if writes_there else ())
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.pipeline.lint_file import read_lint
 from leakgauge.study.store import FILE, Store
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
+from study.plans import document
 
 PLAN = """name: plan
 model: [lenet, {convnet: {width: 4}}]

@@ -27,6 +27,7 @@ from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import run_trial
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
+from study.plans import document
 
 SECRET = "/etc/hostname"
 """What a hostile file would have read."""

@@ -15,6 +15,7 @@ from leakgauge.errors import InputError
 from leakgauge.report.html import render
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
+from study.plans import document
 
 PENGUINS = Path(__file__).parents[2] / "examples" / "tables" / "penguins.csv"
 TEXT = "who;age;smokes;dose;ill\nanna;31;no;0.25;yes\nbert;77;yes;1.5;no\ncarl;40;no;-0.5;no\n"

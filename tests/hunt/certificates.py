@@ -23,10 +23,10 @@ from leakgauge.defenses import (
     Prune,
     Quantise,
     RandomK,
+    Sign,
     TopK,
     laplace,
     noise,
-    sign,
 )
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -148,8 +148,8 @@ def _one(rng: Random, whole: float) -> Defense:
             TopK(keep=keep),
             RandomK(keep=keep, unbiased=rng.random() < 0.5),
             Prune(rate=1 - keep),
-            sign(),
-            sign(scaled=True),
+            Sign(),
+            Sign(scaled=True),
             DPSGD(noise_multiplier=10 ** rng.uniform(-8, -1), norm=bound),
             ClientDP(noise_multiplier=10 ** rng.uniform(-8, -1), norm=bound),
         )

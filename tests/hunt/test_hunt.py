@@ -130,12 +130,9 @@ FAMILIES = ("perceptron", "convolution", "patches")
 GRID: dict[str, tuple[str, ...]] = {
     "networks are not rewritten where a defence changes the batch or the model": (
         "instahide-perceptron",
-        "instahide-patches",
         "mixup-perceptron",
-        "mixup-patches",
         "precode-perceptron",
         "transform-perceptron",
-        "transform-patches",
     ),
 }
 """Cells that fail today, under their cause."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,7 @@ from leakgauge.clients.losses import CrossEntropy
 from leakgauge.data import InMemory
 from leakgauge.errors import InputError
 from leakgauge.models import of_parts
-from leakgauge.study.identity import described, description
 from leakgauge.study.plan import resolve_plan
-from leakgauge.task import cross_entropy
 from leakgauge.update import Update
 
 G = torch.Generator().manual_seed(0)
@@ -214,12 +213,13 @@ def test_two_functions_of_one_name_are_two_plans() -> None:
     def scaled(by: float) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda logits, labels: by * F.cross_entropy(logits, labels)
 
-    assert description(scaled(1.0)).opaque, "so that a plan with it has a folder of its own"
-    assert described(scaled(1.0)) == described(scaled(1.0))
-    assert (
-        resolve_plan({"model": mlp(), "data": {"source": InMemory(inputs=PIXELS, labels=LABELS), "batches": 1}})
-        .models[0]
-        .value.loss
-        is cross_entropy
-    )
-    assert described(CrossEntropy(label_smoothing=0.1)) != described(CrossEntropy(label_smoothing=0.2))
+    model = mlp()
+
+    def digest(loss: Any, identity: str | None = "mine") -> str:
+        data = {"source": InMemory(inputs=PIXELS, labels=LABELS), "batches": 1}
+        made = resolve_plan({"model": model, "data": data, "loss": loss})
+        return replace(made, identity=identity).digest
+
+    assert digest(scaled(1.0), None) != digest(scaled(1.0), None), "a plan with it has a folder of its own"
+    assert digest(CrossEntropy(label_smoothing=0.1)) == digest(CrossEntropy(label_smoothing=0.1))
+    assert digest(CrossEntropy(label_smoothing=0.1)) != digest(CrossEntropy(label_smoothing=0.2))

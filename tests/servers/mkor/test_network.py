@@ -133,7 +133,7 @@ MISFITS = [
     (flat(nn.Conv2d(3, 4, (1, 3), padding=(0, 1)), units=256), "no odd square kernel"),
     (flat(nn.Conv2d(3, 3, 3, padding=1, groups=3), units=192), "grouped"),
     (flat(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), units=256), "reflection_pad2d"),
-    (flat(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), units=256), "not seen to depend on the input"),
+    (flat(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), units=256), "joins several tensors"),
     (flat(nn.Conv2d(3, 4, 1), nn.MaxPool2d(3, 2, 1), units=64), "overlaps, pads or rounds up"),
     (flat(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(4), units=64), "only the identity"),
     (flat(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), units=4), "only the identity"),

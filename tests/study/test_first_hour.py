@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from leakgauge.errors import InputError
 from leakgauge.privacy.one_update import in_words
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
-from leakgauge.study.grammar import parse
+from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.pipeline.gate import Judged, write_junit, write_sarif
-from leakgauge.study.pipeline.lint import of_data
+from leakgauge.study.pipeline.lint import of_data, of_gate
 from leakgauge.study.plan import resolve_plan
 from study.trials import POWER, trial
 
@@ -120,6 +121,19 @@ def test_data_that_nobody_meant_are_found(tmp_path: Path, brightness: float, lab
     np.savez(tmp_path / "d.npz", x=x, y=np.array([i % 3 for i in labels]))
     found = {f.rule for f in of_data(_plan(tmp_path, batch=3, low=0.0, high=1.0))}
     assert found == ({rule} if rule else set())
+
+
+@pytest.mark.parametrize(("most", "needed"), [(0.5, 5), (0.7, 0)])
+def test_too_few_clients_for_the_gate_are_named_before_the_run(tmp_path: Path, most: float, needed: int) -> None:
+    x = np.random.default_rng(0).random((12, 1, 16, 16), dtype=np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=np.arange(12) % 3)
+    plan = _plan(tmp_path, batch=3)
+    gate = GateConfig.model_validate({"identified": {"max": most}})
+    found = list(of_gate(replace(plan, gate=gate)))
+    assert [(f.rule, f.hint.split(",")[0]) for f in found] == [("too-few-clients", f"data.batches: {needed}")] * bool(
+        needed
+    )
+    assert not list(of_gate(plan))
 
 
 def test_a_folder_of_grey_pictures_is_grey(tmp_path: Path) -> None:

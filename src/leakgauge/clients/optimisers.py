@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,11 +42,11 @@ class Optimiser(ABC):
     lr: float
     rescales_entries: ClassVar[bool] = False
 
-    def with_rate(self, lr: float) -> Self:
+    def with_rate(self, lr: float) -> Optimiser:
         """The same with another learning rate."""
         return replace(self, lr=lr)  # type: ignore[type-var]
 
-    def without_decay(self) -> Self:
+    def without_decay(self) -> Optimiser:
         """The same without weight decay."""
         return replace(self, weight_decay=0.0) if hasattr(self, "weight_decay") else self  # type: ignore[type-var]
 

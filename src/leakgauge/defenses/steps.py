@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import IntEnum
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ class DefenseStep:
         """Whether it is known what it does to an update after it has been seen `on` one."""
         return self.stage is not DefenseStage.UPDATE or self.how is not None
 
-    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+    def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
         """With what a sent update shows of it, to one who has the client's `draw` or not. Reads nothing else."""
         del update
         return self if draw is None or self.drawn is None else replace(self, how=replayed(self.drawn, draw))
@@ -150,7 +150,7 @@ class EntryMask(DefenseStep):
     def told(self) -> bool:
         return self.support is not None or super().told
 
-    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+    def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
         if draw is not None and self.masks is not None:
             return replace(self, support=self.masks(update.tensors, draw))
         shown = self.shows(update.tensors) if self.shows is not None else None
@@ -192,9 +192,9 @@ class EntryGrid(DefenseStep):
     def told(self) -> bool:
         return self.density is not None or super().told
 
-    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+    def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
         known = super().on(update, draw)
-        return known if known is self else replace(known, density=None, width=None)
+        return known if known is self else replace(self, how=known.how, density=None, width=None)
 
 
 @runtime_checkable
@@ -240,7 +240,7 @@ class Noise(DefenseStep):
     def told(self) -> bool:
         return self.deviation is not None or self.how is not None
 
-    def on(self, update: Update, draw: torch.Generator | None) -> Self:
+    def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
         """Noise of single steps adds up in a delta by the local training, which is not on the wire."""
         if draw is not None:
             return super().on(update, draw)

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor, fx
 
 from leakgauge.batch import Batch
-from leakgauge.errors import FOREIGN
+from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.affine import affine_bases, model_input, representatives
@@ -39,7 +39,7 @@ from leakgauge.view.axes import Atom, cut
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished, remade
 from leakgauge.view.trace import TracedGradient, probe, trace
 
-__all__ = ["Graph", "Group", "OuterSum", "traced"]
+__all__ = ["Graph", "Group", "OuterSum", "followed", "traced"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +265,14 @@ def traced(task: Task) -> Graph:
         loops = any(len(p.terms) == found.trace.examples for p in found.products)
         _GRAPHS[task] = _unrolled(found) if loops else found
     return _GRAPHS[task]
+
+
+def followed(task: Task) -> Graph | str:
+    """The graph of a task, or why there is none: a network is anybody's."""
+    try:
+        return traced(task)
+    except FOREIGN as error:
+        return f"the network's gradient could not be followed ({said(error)})"
 
 
 def _unrolled(graph: Graph) -> Graph:

@@ -378,3 +378,21 @@ def test_what_a_defence_leaves_out_is_not_said_to_be_absent() -> None:
     assert int(seen.sum()) < int(true.sum())
     assert own(read(Bag, defense=Clip(norm=1e-3))[1]).counted
     assert read(Encoder, known=False)[1].status is Status.CONVERGED  # an unknown defence may have moved rows
+
+
+class Few(Bag):
+    """A network that cannot be traced, as that takes more examples."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if len(ids) > 3:
+            raise MemoryError("at most 3 texts")
+        found: Tensor = super().forward(ids)
+        return found
+
+
+def test_a_network_that_cannot_be_followed_is_no_error() -> None:
+    task = Task.of(Few(), DATA)
+    update = client_update(task, FedSGD(), Batch(texts(1), torch.zeros(1, dtype=torch.long)), Draws(0))
+    found = TokenRead().reconstruct(Observation(task, update, Knowledge(example_count=1)), torch.Generator())
+    assert found.status is Status.NOT_APPLICABLE
+    assert "could not be followed (MemoryError: at most 3 texts)" in found.message

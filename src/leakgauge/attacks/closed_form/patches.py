@@ -9,10 +9,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import name_labels, simulated
-from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Observation, ReadingAttack, Reconstruction
 from leakgauge.registry import ATTACKS
-from leakgauge.view.graph import Graph, OuterSum, traced
+from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
 
 TOKENS = "a patch layer whose output a learned position embedding is added to, as wide as there are patches"
@@ -34,11 +33,9 @@ class PatchRead(ReadingAttack):
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
         observation = observation.origin
-        try:
-            found = find_patches(traced(observation.task))
-        except FOREIGN as error:
-            return Reconstruction.not_applicable(f"the network's gradient could not be followed ({said(error)})")
-        if found is None:
+        if isinstance(graph := followed(observation.task), str):
+            return Reconstruction.not_applicable(graph)
+        if (found := find_patches(graph)) is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
         if observation.examples != 1:
             return Reconstruction.not_applicable(

@@ -28,6 +28,7 @@ from leakgauge.defenses import only_scales
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
+from leakgauge.view.graph import followed
 
 NEEDS = "a trained embedding of the input's tokens"
 
@@ -66,6 +67,8 @@ class TokenRead(ReadingAttack):
         task, known = observation.task, observation.knowledge
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
+        if isinstance(why := followed(task), str):
+            return Reconstruction.not_applicable(why)
         named = name_labels(observation, generator)
         labels = named.labels
         table = token_table(task)

@@ -28,6 +28,7 @@ from leakgauge.risk.hidden_inputs import hidden_inputs
 from leakgauge.risk.lint import HIDDEN, OPAQUE, SENT, UNSENT, LintFinding, LintSeverity, lint_update, lint_view
 from leakgauge.study.database import identity_of
 from leakgauge.study.deal import Key
+from leakgauge.study.judging.gate import needed
 from leakgauge.study.pipeline.lint_file import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
 from leakgauge.task import Task
@@ -79,6 +80,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     yield from of_data(plan)
+    yield from of_gate(plan)
     for defense in plan.defenses:
         yield from lint_defense(defense.value, defense.label, [c.value for c in plan.clients], plan.data.batch)
 
@@ -101,6 +103,18 @@ def of_data(plan: Plan) -> Iterator[LintFinding]:
         seen = f"each of {len(classes)} clients holds one class: their labels say nothing about a reader of labels"
         hint = "shuffle the rows of a file that is sorted by its target, unless your clients are so"
         yield LintFinding("one-class-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
+
+
+def of_gate(plan: Plan) -> Iterator[LintFinding]:
+    """A limit that so few clients cannot show to hold, whatever comes back of them."""
+    limit = None if plan.gate is None or plan.gate.identified is None else plan.gate.identified.max
+    if limit is None or plan.update is not None:
+        return
+    clients, least = len(plan.batches), needed(limit)
+    if isinstance(least, int) and clients < least:
+        seen = f"the gate allows {100 * limit:g} %, and {clients} clients without a hit cannot show it"
+        hint = f"data.batches: {least}, or a higher gate.identified.max"
+        yield LintFinding("too-few-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
 
 
 CLIENTS = 8

@@ -297,3 +297,27 @@ def test_large_networks_take_seconds() -> None:
     for network, data in cases:
         assert traced(Task.of(network, data)).unexplained == ()
     assert time.process_time() - began < 60
+
+
+class Halved(nn.Module):
+    """Writes its input in two pieces that meet where no example ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(60, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x.new_empty(x.shape)
+        out[:, :47], out[:, 47:] = x[:, :47], 2 * x[:, 47:]
+        found: Tensor = self.head(out)
+        return found
+
+
+def test_a_place_that_is_written_to_is_no_number_of_examples() -> None:
+    task = Task.of(Halved(), DataSpec((60,), CLASSES))
+    made = traced(task).trace
+    assert made.examples == 47
+    batch, outputs = probe(task, 2), made.outputs
+    assert outputs is not None
+    (found,) = made.evaluate([outputs], task, batch)
+    assert torch.allclose(found, task.module(task.data.normalise(batch.inputs)), atol=1e-6)

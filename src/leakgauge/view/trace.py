@@ -115,13 +115,14 @@ class _Resized(fx.Interpreter):
 def places_in(node: fx.Node, examples: int) -> range:
     """Which arguments of an operation are places along an axis that holds no examples, however large they are."""
     name = operation(node)
-    first = 2 if name.endswith("_backward") else 1
-    if name in ("select", "select_backward"):
+    first = 2 if name.endswith(("_backward", "_scatter")) else 1
+    if name in ("select", "select_backward", "select_scatter"):
         return range(first, first + 2)
-    if name in ("slice", "slice_backward", "split"):
+    if name in ("slice", "slice_backward", "slice_scatter", "split"):
         where = 2 if name == "split" else first
         axis = node.args[where] if len(node.args) > where else 0
-        sizes: Any = node.args[1] if first == 2 else cast(fx.Node, node.args[0]).meta["val"].shape
+        backward = name.endswith("_backward")
+        sizes: Any = node.args[1] if backward else cast(fx.Node, node.args[0]).meta["val"].shape
         return range(first, len(node.args)) if int(sizes[axis]) % examples else range(0)
     return range(0)
 
@@ -204,7 +205,8 @@ def _looked_up(grad: Tensor, indices: Tensor, rows: int, padding: int, by_freque
 def _copied(there: Tensor, from_: Tensor, non_blocking: bool = False) -> Tensor:
     """What is written over a tensor."""
     del non_blocking
-    return from_.to(there.dtype).expand_as(there)
+    from_ = from_.to(there.dtype)
+    return from_ if from_.shape == there.shape else from_.expand_as(there)
 
 
 def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:

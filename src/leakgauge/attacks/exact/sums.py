@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.batch import Batch
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.defenses import Defense, steps_of
-from leakgauge.defenses.steps import DefenseStage, EntryGrid, Noise, Scale
+from leakgauge.defenses.steps import DefenseStage, EntryGrid, Noise, Nonlinear, Scale
 from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire, entries
@@ -106,13 +106,16 @@ def sums_of(
 
 
 def may_be_shortened(observation: Observation) -> bool:
-    """Whether a clip may have shortened the update: there is one, and what was sent is not surely below its bound."""
+    """Whether a clip may have shortened the update: there is one, and what was sent is not surely below its bound; or
+    a defence does what its steps do not say."""
     told, client = observation.linear, observation.knowledge.local_training
     steps = [s for s in steps_of(observation.knowledge.defense) if s.stage is DefenseStage.UPDATE]
     bounds = [step.bound for step in steps if isinstance(step, Scale)]
     if told is not None and told.bound is not None:
         own = (p.detach().double().norm() for p in observation.task.parameters.values())
         bounds.append(told.bound - abs(told.decay) * math.hypot(*(float(norm) for norm in own)))
+    if any(isinstance(step, Nonlinear) for step in steps):
+        return True
     if not bounds:
         return False
     if not all(isinstance(step, Scale | Noise | EntryGrid) for step in steps) or (client and client.aggregates):

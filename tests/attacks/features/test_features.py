@@ -1,9 +1,12 @@
 """The attack as a whole: examples from hidden tensors, certified by simulation alone."""
 
+import time
+
 import pytest
 import torch
 
 from convolutions import Block, made, observed
+from leakgauge.attacks.features.inversion import FeatureInversion
 from leakgauge.attacks.recipes import Features
 from leakgauge.batch import Batch
 from leakgauge.clients import FedAvg, client_update
@@ -58,3 +61,44 @@ def test_a_narrow_network_says_which_condition_fails():
     found, _, _ = attacked(4, width=12)
     assert found.status is Status.NOT_APPLICABLE
     assert "filters" in found.message
+
+
+@pytest.mark.parametrize("spent", ["reading", "descent", "inversion"])
+def test_the_seconds_of_a_budget_end_every_part(spent, monkeypatch):
+    """A clock that goes on by an hour a look, from one part on, ends that part at its next look."""
+    from leakgauge.attacks.features import descent, null_space
+    from leakgauge.attacks.recipes import features
+
+    places = {"reading": (null_space, "smallest"), "descent": (descent, "lsmr"), "inversion": (features, "deepest")}
+    module, name = places[spent]
+    ticked, original, real = [0.0], getattr(module, name), time.perf_counter
+    looks = []
+
+    def late(*args, **kwargs):
+        ticked[0] = 3600.0
+        return original(*args, **kwargs)
+
+    def clock():
+        looks.append(ticked[0])
+        return real() + ticked[0]
+
+    monkeypatch.setattr(module, name, late)
+    monkeypatch.setattr("time.perf_counter", clock)
+    found, _, _ = attacked(2, budget=Budget(seconds=1800))
+    assert found.status is not Status.EXACT
+    assert 0 < sum(looked > 0 for looked in looks) < 40
+    assert found.status is Status.TIME_LIMIT or spent == "reading"
+
+
+def test_out_of_steps_names_the_setting():
+    torch.manual_seed(1)
+    inputs, labels = made(1)
+    short = FeatureInversion(steps=2, finish=0.0)
+    ended = Features(inversion=short, starts=1)
+    found = ended.reconstruct(observed(Block(72), inputs, labels), torch.Generator().manual_seed(0))
+    assert found.status is Status.OUT_OF_STEPS
+    assert "starts" in found.message
+    open_ended = Features(inversion=short)
+    budget = Budget(gradient_evaluations=60)
+    found = open_ended.reconstruct(observed(Block(72), inputs, labels), torch.Generator().manual_seed(0), budget=budget)
+    assert found.status is Status.OUT_OF_BUDGET

@@ -18,6 +18,7 @@ from leakgauge.attacks.features.hidden import HiddenTensors
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import HiddenRead
 from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
 LARGEST = 4500
@@ -48,18 +49,20 @@ class Descent:
         hidden: what was read of the update.
         error: estimated relative error of what is known.
         state: values and signals.
+        meter: ends it.
     """
 
     hidden: HiddenTensors
     error: float
     state: KnownInside
+    meter: Meter = UNLIMITED
     _failed: dict[Node, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
+    def of(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter = UNLIMITED) -> Descent:
         """Down from hidden tensors that were read to scale, their examples in one order, as long as equations determine
-        one more."""
-        made, least = Descent(hidden, 0.0, KnownInside(hidden.inside)), min(start.error for start in starts)
+        one more and the meter lasts."""
+        made, least = Descent(hidden, 0.0, KnownInside(hidden.inside), meter), min(start.error for start in starts)
         exact = [start for start in starts if start.error <= ALIKE * least]
         for start in reversed(exact):
             made._begin(start)
@@ -84,8 +87,11 @@ class Descent:
 
     def run(self) -> None:
         """Solves for one tensor after the other."""
-        while self._step():
-            pass
+        try:
+            while self._step():
+                pass
+        except Over:
+            return
 
     def equations(self) -> list[tuple[Layer, Tensor]]:
         """Layers whose signals are known and whose inputs are not, with these signals [n, places, filters]."""
@@ -99,6 +105,7 @@ class Descent:
         return found
 
     def _step(self) -> bool:
+        self.meter.tick()
         found = self.equations()
         for hidden in dict.fromkeys(layer.hidden for layer, _ in reversed(found)):
             pairs = [one for one in found if one[0].hidden is hidden]
@@ -269,6 +276,7 @@ class _System:
             return (torch.from_numpy(y).view(channels, unknowns) / size) @ self.vectors.T
 
         def apply(y: np.ndarray) -> np.ndarray:
+            self.descent.meter.tick()
             gradients = torch.from_numpy(y).view(channels, unknowns) * slope
             return torch.cat([gradients.flatten(), scale * (ask(maps_of(y)) - base)]).numpy()
 

@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import HiddenRead, Noisy, read_hidden
+from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.observation import Observation
 from leakgauge.view.entries import SentTensor, noise_of, sent_decay
 
@@ -36,8 +37,11 @@ class HiddenTensors:
     single: bool
 
 
-def read_all(observation: Observation, count: int, generator: torch.Generator) -> HiddenTensors:
-    """Tries every tensor that a layer reads; `count` examples are in the update at most.
+def read_all(
+    observation: Observation, count: int, generator: torch.Generator, meter: Meter = UNLIMITED
+) -> HiddenTensors:
+    """Tries every tensor that a layer reads, from the output on, while the meter lasts; `count` examples are in the
+    update at most.
 
     Raises what the model raises where it cannot be traced.
     """
@@ -62,11 +66,14 @@ def read_all(observation: Observation, count: int, generator: torch.Generator) -
     for layer in inside.layers:
         if layer.weight in gradients:
             groups.setdefault(layer.hidden, []).append(layer)
-    reads, why = [], {}
-    for group in groups.values():
-        found = read_hidden(group, gradients, inside, generator, shifts=shifts)
-        if isinstance(found, str):
-            why[group[0].weight] = found
-        else:
-            reads.append(found)
+    found: dict[str, HiddenRead | str] = {}
+    for group in reversed(groups.values()):  # the last ones are the cheapest
+        try:
+            meter.tick()
+            read = read_hidden(group, gradients, inside, generator, shifts=shifts, meter=meter)
+        except Over:
+            read = "the budget's seconds ended before"
+        found[group[0].weight] = read
+    reads = [read for read in reversed(found.values()) if isinstance(read, HiddenRead)]
+    why = {name: read for name, read in reversed(found.items()) if isinstance(read, str)}
     return HiddenTensors(inside, gradients, shifts, reads, why, single)

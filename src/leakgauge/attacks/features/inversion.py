@@ -16,7 +16,7 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, NoPrior, Prior, TotalVariation
-from leakgauge.attacks.matching.problem import Meter, Problem
+from leakgauge.attacks.matching.problem import Meter, Over, Problem
 from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.observation import Status
 from leakgauge.task import Batch, DataSpec
@@ -230,7 +230,10 @@ def polished(
     for _ in range(rounds):
         if meter.over(2 * inner) is not None:
             break
-        step = _step(residuals, inputs, damping, inner, meter)
+        try:
+            step = _step(residuals, inputs, damping, inner, meter)
+        except Over:
+            break
         before, whole = best, False
         for length in (1.0, 0.5, 0.2):
             trial = (inputs + length * step).clamp(data.low, data.high)
@@ -255,6 +258,7 @@ def _step(residuals: Residuals, inputs: Tensor, damping: float, inner: int, mete
         (back,) = torch.autograd.grad(made, point, dual, create_graph=True)
 
     def forward(step: np.ndarray) -> np.ndarray:
+        meter.tick()
         towards = torch.from_numpy(step).view_as(inputs).to(inputs)
         return torch.autograd.grad(back, dual, towards, retain_graph=True)[0].double().numpy()
 

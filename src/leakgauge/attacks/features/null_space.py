@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.features.unfolding import Unfolding
+from leakgauge.attacks.matching.problem import UNLIMITED, Meter
 
 Block = Float[Tensor, "k n"]
 
@@ -61,7 +62,13 @@ GAP = 30.0
 
 
 def null_space(
-    spaces: Sequence[SpanOfRows], most: int, generator: torch.Generator, *, noise: float, products: int = 1200
+    spaces: Sequence[SpanOfRows],
+    most: int,
+    generator: torch.Generator,
+    *,
+    noise: float,
+    products: int = 1200,
+    meter: Meter = UNLIMITED,
 ) -> NullSpace | None:
     """The maps that all row spaces allow; `None` where more than `most` do, or none stands out.
 
@@ -74,6 +81,7 @@ def null_space(
         generator: of the first block.
         noise: share of a row that the gradient's errors may turn out of its space, a bound on the root of `values`.
         products: most applications of the operator.
+        meter: whose `Over` ends it.
     """
     first = spaces[0].unfolding
     cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
@@ -88,6 +96,7 @@ def null_space(
         )
 
     def outside(block: Block) -> Block:
+        meter.tick()
         maps = block.view(-1, *shape) * weight
         total = torch.zeros_like(maps)
         for space in spaces:

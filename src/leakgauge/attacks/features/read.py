@@ -15,6 +15,7 @@ from leakgauge.attacks.features.inside import Centring, Inside, Layer
 from leakgauge.attacks.features.null_space import SpanOfRows, null_space
 from leakgauge.attacks.features.scale import MapFactors, by_mean_row, by_shift, signals_of
 from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.matching.problem import UNLIMITED, Meter
 
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
@@ -129,12 +130,14 @@ def read_hidden(
     generator: torch.Generator,
     *,
     shifts: Mapping[str, Tensor],
+    meter: Meter = UNLIMITED,
 ) -> HiddenRead | str:
     """The hidden tensor that some layers read, or the condition that fails.
 
     Args:
         layers: that read one node.
         shifts: the update's gradients of shifts.
+        meter: whose `Over` ends it.
     """
     spaces: list[SpanOfRows] = []
     read: list[Layer] = []
@@ -151,7 +154,7 @@ def read_hidden(
         return why
     if turned > 0.3:
         return "errors of the entries hide the row space"
-    null = null_space(spaces, most, generator, noise=turned)
+    null = null_space(spaces, most, generator, noise=turned, meter=meter)
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
     count, (first, *_) = len(null.maps), read

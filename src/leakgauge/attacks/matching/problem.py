@@ -54,16 +54,26 @@ class Meter:
         """Since the run began."""
         return time.perf_counter() - self._began
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether no budget is named."""
+        return self._budget == Budget()
+
     def affordable(self, cost: int) -> int | None:
         """How many evaluations of that cost the budget still allows; `None` is unlimited."""
         limit = self._budget.gradient_evaluations
         return None if limit is None else max(limit - self.spent, 0) // cost
 
+    def tick(self) -> None:
+        """Of work that is no gradient evaluation: raises `Over` where the caller or the clock ends the run."""
+        if (status := self.over(0)) is not None:
+            raise Over(status)
+
     def over(self, cost: int) -> Status | None:
         """Why another evaluation of that cost must not be made, or `None`."""
         if self._stopped:
             return Status.STOPPED
-        if self.affordable(cost) == 0:
+        if cost and self.affordable(cost) == 0:
             return Status.OUT_OF_BUDGET
         if self._budget.seconds is not None and self.seconds > self._budget.seconds:
             return Status.TIME_LIMIT
@@ -77,6 +87,10 @@ class Meter:
             self.trace, self._every = self.trace[::2], 2 * self._every
         if self._on_step is not None and self._on_step(Step(index, objective, self.spent)):
             self._stopped = True
+
+
+UNLIMITED = Meter(Budget())
+"""Of work that nobody limits."""
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,10 +18,17 @@ from leakgauge.attacks.features.read import HiddenRead
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.errors import FOREIGN, said
+from leakgauge.compute import Budget
+from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
+
+READING = 0.6
+"""Of the budget's seconds, what reading and going down may take together."""
+
+STARTS = 3
+"""Of the inversion, where no budget is named."""
 
 EXPLAINED = 1e-5
 """Squared relative residual below which an inversion has found what it was after; a wrong basin leaves 1e-3 or more."""
@@ -39,11 +47,15 @@ class Features(SearchingAttack):
 
     Attributes:
         inversion: of the deepest tensors that are known.
-        starts: of the inversion, as long as they stall, each with twice the steps of the one before.
+        starts: of the inversion, as long as they stall, each with twice the steps of the one before. Without, what the
+            budget allows, and `STARTS` where it names none.
     """
 
     inversion: FeatureInversion = field(default_factory=FeatureInversion)
-    starts: int = 3
+    starts: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.starts is None or self.starts > 0, "starts", f"is {self.starts}", "give a positive number")
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Reads, goes down, inverts, and checks by simulation."""
@@ -57,8 +69,10 @@ class Features(SearchingAttack):
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if observation.task.stochastic or observation.task.data.is_text:
             return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
+        seconds = effort.budget.seconds
+        reading = Meter(Budget(seconds=None if seconds is None else READING * seconds))
         try:
-            hidden = read_all(observation, count, generator)
+            hidden = read_all(observation, count, generator, reading)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
         features = tuple(
@@ -70,29 +84,33 @@ class Features(SearchingAttack):
         words = described(features, count)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
         starts = [read for read in hidden.reads if read.certified and len(read.maps) == count]
-        if not hidden.single or not starts or meter.over(1) is not None:
+        if not hidden.single or not starts:
             return bare
-        residuals = Residuals.of(deepest(hidden, starts))
+        if (over := meter.over(1)) is not None:
+            return replace(bare, status=over)
+        residuals = Residuals.of(deepest(hidden, starts, reading))
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
         found = self._inverted(residuals, observation, meter, generator)
         if found is None:
-            return replace(bare, cost=Cost(meter.spent, meter.seconds))
+            return replace(bare, status=meter.over(1) or Status.CONVERGED, cost=Cost(meter.spent, meter.seconds))
         return self._answer(observation, hidden, found, bare, meter, generator)
 
     def _inverted(
         self, residuals: Residuals, observation: Observation, meter: Meter, generator: torch.Generator
     ) -> Inverted | None:
         best: Inverted | None = None
-        for index in range(self.starts):
+        starts = self.starts or (STARTS if meter.unlimited else None)
+        for index in itertools.count() if starts is None else range(starts):
             if meter.over(1) is not None:
                 break
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
             found = longer(residuals, observation.task.data, meter, generator)
             best = found if best is None or found.residual < best.residual else best
             if best.residual < EXPLAINED:
-                break
-        return best
+                return replace(best, status=Status.CONVERGED)
+        ended = meter.over(1) or Status.OUT_OF_STEPS
+        return best and replace(best, status=ended)
 
     def _answer(
         self,
@@ -111,6 +129,8 @@ class Features(SearchingAttack):
             certified = explainer.certified(Batch(inputs, labels), generator)
         status = Status.EXACT if bool(certified.all()) else found.status
         words = f"{bare.message}; the inversion leaves {found.residual:.0e} of what is known"
+        if status is Status.OUT_OF_STEPS:
+            words += "; ended by the features' starts, not by the budget" if self.starts else "; no budget was named"
         return replace(
             bare,
             inputs=inputs,
@@ -125,14 +145,14 @@ class Features(SearchingAttack):
         )
 
 
-def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead]) -> Descent:
+def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter) -> Descent:
     """The descent from all reads of one example; of several, whose orders differ from read to read, from the most exact
     one, or from the one nearest to the examples where that leads further."""
 
     if hidden.inside.examples == 1:
-        return Descent.of(hidden, starts)
-    first = Descent.of(hidden, [min(starts, key=lambda read: read.error)])
-    return first if starts[0].hidden in first.state.values else Descent.of(hidden, starts[:1])
+        return Descent.of(hidden, starts, meter)
+    first = Descent.of(hidden, [min(starts, key=lambda read: read.error)], meter)
+    return first if starts[0].hidden in first.state.values else Descent.of(hidden, starts[:1], meter)
 
 
 def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:

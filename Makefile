@@ -40,13 +40,13 @@ test: install-dev
 shapes: install-dev
 	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
 
-# docs/promises.md, the table of what was tried and what failed, in one go.
+# docs/reference/promises.md, the table of what was tried and what failed, in one go.
 PROMISES := tests/test_damaged_files.py tests/test_chaos.py tests/test_odd.py tests/test_read_only.py \
             tests/test_hostile.py tests/study/test_honest.py
 promises: install-dev
 	rm -rf .promises
 	LEAKGAUGE_PROMISES=.promises $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PROMISES)
-	$(BIN)/python tests/promises.py .promises docs/promises.md
+	$(BIN)/python tests/promises.py .promises docs/reference/promises.md
 
 # What takes minutes, and the page of promises.
 slow: promises

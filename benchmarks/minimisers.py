@@ -1,4 +1,4 @@
-"""Where each minimiser pays: `python benchmarks/minimisers.py --out rows.jsonl [--table | --page docs/minimisers.md]`.
+"""Where each minimiser pays: `python benchmarks/minimisers.py --out rows.jsonl [--table | --page PAGE.md]`.
 
 One-core seconds and gradient evaluations to 15, 20, 25, 26 and 30 dB, one photo a client, labels given. A row is
 written after each run, and a run whose row is there is not repeated. Seconds are those of the processor, so other

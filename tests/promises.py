@@ -15,7 +15,7 @@ FOLDER = "LEAKGAUGE_PROMISES"
 HEAD = """# Promises, and what was tried against them
 
 Made by `make slow` from counts of its tests: what was tried, how often it failed, and what that cost. What is
-promised is in [What is trusted](trust.md), and how each attempt is made in the test that is named.
+promised is in [What is trusted](../explanation/trust.md), and how each attempt is made in the test that is named.
 
 """
 

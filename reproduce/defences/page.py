@@ -14,7 +14,7 @@ from reproduce.defences import limit as defences_limit
 from reproduce.defences.items import EVALUATIONS, SETTINGS, Setting, rows
 from reproduce.rog import adapted as rog_adapted
 
-PAGE = Path(__file__).parents[2] / "docs" / "defences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "defences.md"
 MARGIN = 2.0
 """Decibels above the mean picture from which an attack counts as having recovered something, and what knowing the
 defence should be worth where not knowing it costs that much."""
@@ -131,7 +131,8 @@ def page() -> str:
     absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
     there = {row["defense"] for row in rows()}
     absent += "".join(f"* `{s.label}`: not measured yet\n" for s in SETTINGS if s.label not in there)
-    absent += "* larger batches, more local steps, secure aggregation: nothing to know, see [frontier](frontier.md)\n"
+    absent += "* larger batches, more local steps, secure aggregation: nothing to know, "
+    absent += "see [frontier](../how-to/frontier.md)\n"
     without = f"\n\nWithout a row:\n\n{absent}"
     weights = ", ".join(f"{weight:g}" for weight in defences_limit.WEIGHTS)
     limit = LIMIT.format(weights=weights) + "\n".join(defences_limit.section()) + "\n"

@@ -211,7 +211,7 @@ ITEMS = (
         },
     ),
     _item(
-        "utility", State.NOT_RUN, "measured by `leakgauge frontier`, in the paper's setting: see docs/frontier.md",
+        "utility", State.NOT_RUN, "measured by `leakgauge frontier`, in the paper's setting: docs/how-to/frontier.md",
         None, "",
     ),
     _item(

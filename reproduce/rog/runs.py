@@ -123,7 +123,7 @@ LARGE = 128
 
 
 def denoised(pictures: Tensor, weights: Path) -> dict[str, Tensor]:
-    """By the packaged post-processor, and by one for photos of 128 px where its weights lie (docs/denoiser.md)."""
+    """By the packaged post-processor, and by one for photos of 128 px where its weights lie (page *denoiser*)."""
     found = {}
     if LABEL_FREE.partition(":")[2] in packaged_names():
         found["denoised"] = Denoise()(pictures)

@@ -36,7 +36,7 @@ TRIES = 4
 """Times a job is tried if its worker dies. A job that raises is not retried."""
 AHEAD = 2
 """Jobs in flight for each that the cluster can run at a time."""
-HINT = "see `ray status`, and docs/sweeps"
+HINT = "see `ray status`, and docs/how-to/sweeps"
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Inverting Gradients, auto and DLG on an untrained LeNet and real images. Slow; numbers in docs/measured.md."""
+"""Inverting Gradients, auto and DLG on an untrained LeNet and real images. Slow; numbers on the page *measured*."""
 
 from __future__ import annotations
 

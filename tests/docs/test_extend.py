@@ -17,7 +17,7 @@ from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, METRICS, OBJECTIVES
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
 
-PAGE = "docs/extend.md"
+PAGE = "docs/tutorials/extend.md"
 
 
 @pytest.fixture

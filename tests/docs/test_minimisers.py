@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import minimisers  # noqa: E402
 
 ROWS = ROOT / "benchmarks" / "results" / "minimisers.jsonl"
-PAGE = ROOT / "docs" / "minimisers.md"
+PAGE = ROOT / "docs" / "reference" / "minimisers.md"
 
 
 def row(seed: int, at: list[float] | None, final: float) -> dict:

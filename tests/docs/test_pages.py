@@ -30,7 +30,7 @@ from leakgauge.study.trial import run_trial
 from leakgauge.update import Update
 
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-CHOOSE = "docs/choose.md"
+CHOOSE = "docs/how-to/captured.md"
 
 NETWORKS = '''
 from torch import nn
@@ -83,7 +83,7 @@ def hospital(workplace: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "block", [b for page in PAGES if page != "docs/extend.md" for b in blocks(page, "yaml")], ids=str
+    "block", [b for page in PAGES if page != "docs/tutorials/extend.md" for b in blocks(page, "yaml")], ids=str
 )
 def test_plans_validate(block: Any, hospital: Path) -> None:
     if block.mark == "fragment":
@@ -116,7 +116,7 @@ def test_the_readme_example_runs_and_recovers_the_photo(workplace: Path, capsys:
 
 def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks("docs/steps.md", "python"):
+    for block in blocks("docs/how-to/steps.md", "python"):
         assert block.mark == "run"
         exec(compile(block.text, str(block), "exec"), names)
     assert capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.Capt
 
 
 def test_the_page_on_steps_names_every_part_and_loss() -> None:
-    named = set(re.findall(r"`(\w+)", (ROOT / "docs/steps.md").read_text(encoding="utf-8")))
+    named = set(re.findall(r"`(\w+)", (ROOT / "docs/how-to/steps.md").read_text(encoding="utf-8")))
     kinds = {name for room in (parts, targets) for name in vars(room) if name in leakgauge.__all__} - {"DataSpec"}
     own = {name for name, f in vars(losses).items() if getattr(f, "__module__", "") == losses.__name__}
     assert kinds | {name for name in own if name[0] != "_"} <= named
@@ -143,14 +143,14 @@ def test_every_key_of_a_plan_is_explained() -> None:
 
 
 def test_every_quoted_measurement_exists() -> None:
-    quoted = set(re.findall(r"\[`(\w+)`\]", (ROOT / "docs/sharp-edges.md").read_text(encoding="utf-8")))
+    quoted = set(re.findall(r"\[`(\w+)`\]", (ROOT / "docs/explanation/sharp-edges.md").read_text(encoding="utf-8")))
     measured = (ROOT / "docs/measure.py").read_text(encoding="utf-8")
     assert quoted
     assert all(f"def {name}() -> None:" in measured for name in quoted)
 
 
 def test_every_test_that_known_defects_names_exists() -> None:
-    text = (ROOT / "docs/known-defects.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/known-defects.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert len(named) > 10
     for path, name in named:

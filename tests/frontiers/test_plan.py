@@ -172,7 +172,7 @@ def test_example_is_printed() -> None:
 
 
 def test_the_plan_in_the_docs_is_one() -> None:
-    (block,) = blocks("docs/frontier.md", "yaml")
+    (block,) = blocks("docs/how-to/frontier.md", "yaml")
     families = {row.family for row in resolve_frontier(yaml.safe_load(block.text)).rows}
     assert {"undefended", "clip and noise", "secure aggregation", "Soteria"} <= families
 

@@ -40,7 +40,7 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
     """All layers with several places, in the order in which they run; none where the model cannot be traced.
 
     An input of p places that reaches k filters comes out of a batch of B where k ≥ p·B (one less where a normalisation
-    over the batch stands behind), see docs/convolutions.md.
+    over the batch stands behind), see docs/explanation/convolutions.md.
     """
     if task.data.is_text or task.stochastic:
         return ()

@@ -77,7 +77,7 @@ class Auto(SearchingAttack):
     keeps a fifth of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was
     read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels
     counted from the last layer. Of texts the tokens are read (`TokenRead`), no more. How it compares with the recipes
-    is in docs/minimisers.md.
+    is in docs/reference/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 

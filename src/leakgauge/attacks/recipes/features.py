@@ -40,7 +40,7 @@ class Features(SearchingAttack):
     """Reads layers' inputs exactly, goes down from the one that is nearest to the examples, and inverts it.
 
     A layer with at least as many live filters as output places × examples shows its input: its patches lie in the row
-    space of the weight's gradient, and they overlap. See docs/convolutions.md for the theorem and its conditions.
+    space of the weight's gradient, and they overlap. The theorem and its conditions: docs/explanation/convolutions.md.
     The example comes from there by linear systems as far as these are determined, and by a feature inversion below.
     Certified is an example where the simulated update equals the observed one to rounding; the hidden tensors are
     findings of their own, see `Reconstruction.features`.

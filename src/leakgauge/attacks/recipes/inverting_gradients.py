@@ -17,7 +17,7 @@ def inverting_gradients(
     gradients at θ^{k+m−1}: the paper's index is off by one).
     Differs: the best point by total objective is kept, not the last; labels that are not known are
     counted from the last layer (the paper assumes them); lr is 0.1 for FedAvg too (paper: 1, measured level: table2
-    and table2-lr in docs/measured.md).
+    and table2-lr in docs/reference/measured.md).
     """
     return Matching(
         objective=Cosine(),

@@ -9,7 +9,7 @@ CONTRACTS := tests/test_contracts.py tests/test_task.py tests/attacks/test_contr
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install install-dev audit test shapes promises hunt slow reproductions bench-peers bench-gpu lint format docs clean
+.PHONY: install install-dev audit test shapes release-check promises hunt slow reproductions bench-peers bench-gpu lint format docs clean
 
 # Plain installation: what the example audit needs.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -39,6 +39,10 @@ test: install-dev
 # The contracts once more with every shape and type checked at run time, which doubles the time.
 shapes: install-dev
 	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
+
+# The wheel alone, elsewhere, with the newest and the oldest dependencies: ten minutes.
+release-check:
+	.ci/release-check
 
 # docs/reference/promises.md, the table of what was tried and what failed, in one go.
 PROMISES := tests/test_damaged_files.py tests/test_chaos.py tests/test_odd.py tests/test_read_only.py \

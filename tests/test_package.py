@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 import leakgauge
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", leakgauge.__all__)
@@ -44,5 +48,22 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def test_the_citation_is_of_this_version() -> None:
-    cited = yaml.safe_load((Path(__file__).parents[1] / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (cited["title"], cited["version"]) == ("leakgauge", leakgauge.__version__)
+
+
+def test_the_conda_recipe_is_of_this_version_and_needs_what_the_wheel_needs() -> None:
+    recipe = (ROOT / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    assert f'version = "{leakgauge.__version__}"' in recipe
+    listed = set(re.findall(r"^    - ([\w-]+ >=[\d.]+)$", recipe.split("  run:")[1].split("test:")[0], re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    other = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    wheel = [needed.partition(">=") for needed in project["dependencies"]]
+    names = {f"{other.get(name, name)} >={lowest}" for name, _, lowest in wheel}
+    assert listed == names | {f"python {project['requires-python']}"}
+
+
+def test_a_release_runs_the_same_check_as_contributors() -> None:
+    for name in ("ci", "publish"):
+        steps = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))["jobs"]
+        assert any(step.get("run") == "make release-check" for job in steps.values() for step in job["steps"])

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -407,6 +408,32 @@ def test_verdict_and_worst_case_are_in_the_first_viewport(page: Any) -> None:
                                   "return [r.top, r.bottom, r.height, innerHeight]", selector)  # fmt: skip
         assert 0 <= box[0] < box[1] <= box[3], (selector, box)
         assert box[2] > 0
+
+
+@pytest.mark.page
+def test_the_navigation_lands_where_it_says(page: Any) -> None:
+    """A section's heading is just below the bar that stays, or the page has no more to scroll."""
+    links = page.execute_script("return [...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))")
+    assert len(links) >= 4
+    for link in [*links, *reversed(links)]:
+        page.execute_script("document.querySelector(`nav a[href='${arguments[0]}']`).click()", link)
+        landed = _still(page, f"document.querySelector('{link} h2').getBoundingClientRect().top")
+        bar = page.execute_script("return document.querySelector('nav').getBoundingClientRect().bottom")
+        ends = page.execute_script("return scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
+        assert landed <= page.execute_script("return innerHeight") if ends else bar <= landed <= bar + 48, (
+            link,
+            landed,
+            bar,
+        )
+
+
+def _still(page: Any, value: str) -> float:
+    """A value once it has stopped to change."""
+    before, now = None, page.execute_script(f"return {value}")
+    while now != before:
+        time.sleep(0.25)
+        before, now = now, page.execute_script(f"return {value}")
+    return float(now)
 
 
 @pytest.mark.page

@@ -33,10 +33,9 @@ from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.ledger import Ledger
 from leakgauge.risk.cohort import read_cohort
 from leakgauge.risk.cohort_log import read_log
-from leakgauge.risk.lint import lint_source, lint_update
+from leakgauge.risk.lint import lint_source, lint_update, read_lint
 from leakgauge.study.database import PlannedAudit
 from leakgauge.study.grammar import parse, read_yaml
-from leakgauge.study.pipeline.lint_file import read_lint
 from leakgauge.study.store import FILE, Store
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 from study.plans import document

@@ -56,7 +56,7 @@ WRITES = {
 """Modules that read or write a file's text, and which: they alone may hold records that no type describes."""
 
 
-HOOKS = {"watching", "capture.listening"}
+HOOKS = {"watching", "capture.recorder"}
 """Modules that register hooks. Networks are looked into by `view.graph`, else by `watching`."""
 
 

@@ -17,7 +17,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Parts, Source
-from leakgauge.files import write_whole
+from leakgauge.executor import LocalPool
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.inspection import Limits, Received
@@ -26,13 +26,9 @@ from leakgauge.inspection.result import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
-from leakgauge.study.audit import Audit, lent, owning
-from leakgauge.study.document import summary, verdict_of
-from leakgauge.study.pipeline.lint import lint_once
-from leakgauge.study.pipeline.lint_file import LINT, findings_text
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import OnTrial, run
-from leakgauge.study.session import write_reports
+from leakgauge.study.run import OnTrial
+from leakgauge.study.session import Audit, audited, lent, owning
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
@@ -85,13 +81,9 @@ def audit(
     dealt = {"source": _source(data), "batch": batch, "batches": batches}
     made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
     where = lent(folder)
-    linted, _ = lint_once(made, where, anew=anew)
-    store = run(made, where, workers=workers, compute=compute, counts_only=counts_only, on_trial=on_trial, anew=anew)
-    write_whole(where / LINT, findings_text(linted, store.audit.identity))
-    found = verdict_of(store)
-    write_reports(store, summary(store, found))
-    store.close()
-    return owning(Audit(made.name, found, where, tuple(linted)), where, folder)
+    pool = LocalPool(workers)
+    done = audited(made, where, compute=compute, counts_only=counts_only, anew=anew, on_trial=on_trial, executor=pool)
+    return owning(done, where, folder)
 
 
 def frontier(

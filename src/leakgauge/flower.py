@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from leakgauge.capture import Recorder, named, seen, unbroken, watching
-from leakgauge.capture.listening import log
+from leakgauge.capture.recorder import log
 from leakgauge.guard import SendingGuard
 from leakgauge.update import UpdateKind
 
@@ -73,7 +73,7 @@ class CaptureMod:
     Attributes:
         folder: where captures go; give an absolute path, for Flower runs clients in processes and folders of their
             own. `None`: the run's configuration says it, ``--run-config 'captures="/path"'``.
-        examples: whether to keep minibatches as `leakgauge.capture.listening` hears them: inputs of the outermost
+        examples: whether to keep minibatches as `leakgauge.capture.recorder` hears them: inputs of the outermost
             module, targets of torch's classification loss.
         side: a word for this place in the list of mods.
         sends: what the reply is; `None` for parameters.

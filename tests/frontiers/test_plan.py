@@ -15,8 +15,8 @@ from leakgauge.cli.frontier import example_text, overlaid, quick
 from leakgauge.clients import FedAvg, LocalTraining, SecureAggregation, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
-from leakgauge.frontiers import costs
-from leakgauge.frontiers.leakage import counters_of
+from leakgauge.frontiers import columns
+from leakgauge.frontiers.columns import counters_of
 from leakgauge.frontiers.plan import resolve_frontier, row_label
 from leakgauge.task import Task
 from leakgauge.update import Update
@@ -223,8 +223,8 @@ def test_client_time_is_counted_against_the_plans_own_client(monkeypatch: pytest
             next(clock)
         return client_update(task, client, *given, **also)
 
-    monkeypatch.setattr(costs, "client_update", update)
-    monkeypatch.setattr(costs.time, "process_time", lambda: float(next(clock)))
-    found = costs.cost_of(plan.attacked_task(), once, eight, NoDefense())
+    monkeypatch.setattr(columns, "client_update", update)
+    monkeypatch.setattr(columns.time, "process_time", lambda: float(next(clock)))
+    found = columns.cost_of(plan.attacked_task(), once, eight, NoDefense())
     assert found.seconds.relative == 4.5, "a tick for each epoch, and one for reading the clock"
     assert found.bytes == found.bytes_undefended

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from leakgauge.cli import main
 from leakgauge.files import Lock
-from leakgauge.frontiers.accuracy import accuracy_of, participations, stage_of
+from leakgauge.frontiers.columns import accuracy_of, participations, stage_of
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Accuracy
 

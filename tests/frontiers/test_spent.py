@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from leakgauge.frontiers.costs import Participation, exposures, privacy_of
+from leakgauge.frontiers.columns import Participation, exposures, privacy_of
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Privacy
 from leakgauge.privacy import Release, guarantee, success_bound

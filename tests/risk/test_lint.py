@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from leakgauge.study.pipeline import lint
 from torch import nn
 
 from leakgauge.cli import main
@@ -16,8 +17,7 @@ from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import resolve_defense
 from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.risk.spectrum import spectrum
-from leakgauge.study.pipeline import lint
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 

@@ -22,7 +22,7 @@ from leakgauge.metrics import PSNR, assign
 from leakgauge.observation import Attack, Knowledge, Reconstruction
 from leakgauge.risk.layers import count_layers
 from leakgauge.risk.mask_replay import Replay, replay
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
 

@@ -13,7 +13,7 @@ from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import Truth, class_prior
 from leakgauge.study.evaluate_texts import evaluate_texts
 from leakgauge.study.judging.results import TokenLeak
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec
 from study.plans import tiny

@@ -16,8 +16,7 @@ from leakgauge.data.source import Share, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.explanation import Explained
-from leakgauge.study.explaining.setting import Fit, Setting, TensorFit
+from leakgauge.study.explaining.setting import Explained, Fit, Setting, TensorFit
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict

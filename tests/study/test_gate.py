@@ -16,6 +16,7 @@ from leakgauge.cli import main
 from leakgauge.compute import Compute
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost
+from leakgauge.risk.lint import read_lint
 from leakgauge.study.document import verdict_of
 from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.decision import Answer, DecisionScope, decide, label_words
@@ -23,7 +24,6 @@ from leakgauge.study.judging.records import Role, read_trial
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.statement import signed
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.pipeline.lint_file import read_lint
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import run_trial

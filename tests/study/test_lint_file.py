@@ -10,9 +10,8 @@ from click.testing import CliRunner
 
 from leakgauge.cli import main
 from leakgauge.errors import InputError
-from leakgauge.risk.lint import LintFinding, LintSeverity
+from leakgauge.risk.lint import LINT, LintFinding, LintSeverity, findings_text, read_lint
 from leakgauge.study.document import summary
-from leakgauge.study.pipeline.lint_file import LINT, findings_text, read_lint
 from leakgauge.study.store import Store
 from study.plans import tiny
 

@@ -19,8 +19,7 @@ from leakgauge.compute import Compute
 from leakgauge.data import Parts
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.attempt import checked
-from leakgauge.study.evaluate import Truth
-from leakgauge.study.evaluate_parts import evaluate_parts
+from leakgauge.study.evaluate import Truth, evaluate_parts
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.judging.groups import groups_of
 from leakgauge.study.judging.part_scores import PartScores

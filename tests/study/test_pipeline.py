@@ -15,9 +15,9 @@ from rich.console import Console
 from leakgauge.cli import main
 from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.document import schema
+from leakgauge.study.gate import Judged, write_junit
 from leakgauge.study.identity import withheld_name
-from leakgauge.study.pipeline.gate import Judged, write_junit
-from leakgauge.study.pipeline.lint_file import print_rules
+from leakgauge.study.lint import print_rules
 from study.plans import tiny
 
 jsonschema = pytest.importorskip("jsonschema")

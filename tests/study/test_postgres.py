@@ -15,7 +15,7 @@ from leakgauge.errors import InputError
 from leakgauge.executor import LocalPool
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
-from leakgauge.study.session import write_reports
+from leakgauge.study.session import PAGE, write_reports
 from leakgauge.study.store import OWN, Store
 from study.plans import document, tiny
 from study.postgres import cluster
@@ -60,7 +60,8 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch:
     other = run(plan, tmp_path / "other", url=url, executor=Refuses())
     other.close()
     again = Store.open(tmp_path / "other")
-    page, _ = write_reports(again)
+    write_reports(again)
+    page = again.folder / PAGE
     assert page.stat().st_size > 10_000
     assert "team@" in (tmp_path / "other" / "store.json").read_text()
 

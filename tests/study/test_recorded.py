@@ -27,9 +27,8 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import Named
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.explaining.record import Recorded
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
 from leakgauge.task import Batch, DataSpec, Task

@@ -15,8 +15,7 @@ from leakgauge.data.source import Share, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.explanation import Explained
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.task import Batch, Task
 from leakgauge.update import Update
 

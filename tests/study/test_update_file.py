@@ -18,9 +18,9 @@ from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.report.html import render
 from leakgauge.risk.lint import SENT, UNSENT
 from leakgauge.study.deal import Key
-from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.judging.records import Explanation
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial

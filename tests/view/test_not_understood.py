@@ -22,7 +22,7 @@ from leakgauge.study.attempt import attempt
 from leakgauge.study.judging.flags import Doubt
 from leakgauge.study.judging.records import Attempted, Trial, read_trial, record_of
 from leakgauge.study.judging.verdict import verdict
-from leakgauge.study.pipeline.lint import lint_plan
+from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.view.normal import look_at, looked

@@ -1,7 +1,6 @@
 """Capturing rounds as they happen."""
 
-from leakgauge.capture.listening import unbroken
-from leakgauge.capture.recorder import Recorder, RoundExamples, named, seen, watching
+from leakgauge.capture.recorder import Recorder, RoundExamples, named, seen, unbroken, watching
 from leakgauge.update import EXAMPLES, round_folder
 
 __all__ = [

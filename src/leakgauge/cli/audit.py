@@ -77,11 +77,13 @@ def report(folder: Path | None, schema: bool, pdf: bool, by: str, to: str) -> No
     require(folder is not None, "folder", "is missing", "give the folder of an audit, or --schema")
     assert folder is not None
     from leakgauge.report.sheet import browser, print_pdf
-    from leakgauge.study.session import SHEET, write_reports
+    from leakgauge.study.document import REPORT
+    from leakgauge.study.session import PAGE, SHEET, write_reports
     from leakgauge.study.store import Store
 
-    for path in (*write_reports(Store.open(folder), by=by, to=to), folder / SHEET):
-        click.echo(path)
+    write_reports(Store.open(folder), by=by, to=to)
+    for name in (PAGE, REPORT, SHEET):
+        click.echo(folder / name)
     if pdf:
         command, target = browser(), (folder / SHEET).with_suffix(".pdf")
         printed = command is not None and print_pdf(folder / SHEET, target, command)

@@ -66,7 +66,8 @@ def frontier(
     from leakgauge.frontiers.plan import resolve_frontier
     from leakgauge.frontiers.session import run_frontier
     from leakgauge.study.grammar import read_yaml
-    from leakgauge.study.session import ProgressLines, executor_of
+    from leakgauge.study.run import ProgressLines
+    from leakgauge.study.session import executor_of
 
     console, compute = Console(), Compute()
     compute.apply()

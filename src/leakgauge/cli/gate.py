@@ -15,7 +15,7 @@ from leakgauge.cli.options import PATH, to_json, write_json
 from leakgauge.errors import InputError
 
 if TYPE_CHECKING:
-    from leakgauge.study.pipeline.gate import Judged
+    from leakgauge.study.gate import Judged
 
 NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")
 
@@ -59,7 +59,7 @@ def write_decision(
         InputError: no audit there, or one without a gate.
     """
     from leakgauge.study.document import gate_of
-    from leakgauge.study.pipeline.gate import Judged, write_junit, write_sarif
+    from leakgauge.study.gate import Judged, write_junit, write_sarif
     from leakgauge.study.store import Store
 
     store = Store.open(folder)

@@ -33,8 +33,8 @@ def lint(target: Path, json_file: Path | None) -> None:
     from rich.console import Console
 
     from leakgauge.files import write_whole
-    from leakgauge.risk.lint import LintSeverity
-    from leakgauge.study.pipeline.lint_file import findings_text, print_findings, sorted_findings
+    from leakgauge.risk.lint import LintSeverity, findings_text, sorted_findings
+    from leakgauge.study.lint import print_findings
 
     found = sorted_findings(findings(target))
     if json_file is not None:
@@ -52,7 +52,7 @@ def findings(target: Path) -> Iterator[LintFinding]:
     """
     from leakgauge.risk.lint import lint_source, lint_update
     from leakgauge.study.grammar import read_yaml
-    from leakgauge.study.pipeline.lint import lint_plan
+    from leakgauge.study.lint import lint_plan
     from leakgauge.study.plan import resolve_plan
     from leakgauge.update import Update
 

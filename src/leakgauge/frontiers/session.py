@@ -12,19 +12,17 @@ from pydantic import TypeAdapter
 from leakgauge.compute import Compute
 from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import refuse_foreign, write_whole
-from leakgauge.frontiers.accuracy import run_trainings
-from leakgauge.frontiers.costs import cost_of, exposures, layers, privacy_of
-from leakgauge.frontiers.leakage import counters_of, run_leakage
+from leakgauge.frontiers.columns import cost_of, counters_of, exposures, layers, privacy_of, run_leakage, run_trainings
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan, FrontierRow, row_label
 from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.results import Accuracy, AttackEffort, Leakage, Report, RowCost, RowResult, Simulated
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
-from leakgauge.study.audit import copied, frame, table
 from leakgauge.study.database import PlannedAudit
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import environment
+from leakgauge.study.session import copied, frame, table
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
 

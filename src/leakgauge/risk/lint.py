@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from torch import Tensor
 
-from leakgauge.errors import FOREIGN
+from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.files import read_json, sealed, unsealed
 from leakgauge.observation import Observation
 from leakgauge.risk.spectrum import rounded_levels, spectrum
 from leakgauge.task import Task
@@ -278,3 +281,55 @@ def _argument(call: ast.Call, name: str, position: int) -> object:
         return None if given is None else ast.literal_eval(given)
     except (ValueError, TypeError, SyntaxError):
         return None
+
+
+LINT = "lint.json"
+"""In the audit's folder."""
+NOT_RUN = "not-run"
+"""Rule of the one finding that stands where no lint of the audit is."""
+FINDINGS = TypeAdapter(list[LintFinding])
+ORDER = tuple(LintSeverity)
+
+
+def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
+    """The gravest first."""
+    return sorted(found, key=lambda f: ORDER.index(f.severity))
+
+
+def findings_text(found: Sequence[LintFinding], audit: str = "") -> str:
+    """As a JSON document.
+
+    Args:
+        audit: identity of the audit whose plan was read; empty where it is none.
+    """
+    of = {"audit": audit} if audit else {}
+    return json.dumps(sealed({**of, "findings": records_of(found)}), indent=1, ensure_ascii=False) + "\n"
+
+
+def records_of(found: Sequence[LintFinding]) -> list[dict[str, object]]:
+    """As JSON has them."""
+    return list(FINDINGS.dump_python(list(found), mode="json"))
+
+
+def read_lint(folder: Path, audit: str) -> list[LintFinding]:
+    """What `findings_text` wrote beside this audit. Where it is missing, or of another audit, one finding says so: that
+    nothing is there is not that nothing was found.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = folder / LINT
+    try:
+        found = unsealed(read_json(file))
+        own, of = FINDINGS.validate_python(found["findings"]), found.get("audit")
+    except FileNotFoundError:
+        return [_not_run("is missing")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = f"remove it and run the same command again: {file}"
+        raise InputError("folder", f"{LINT} cannot be read ({said(error)})", hint) from error
+    return own if of == audit else [_not_run("is of another audit")]
+
+
+def _not_run(why: str) -> LintFinding:
+    evidence = f"{LINT} {why}: what can be read exactly, without a search, is not known"
+    return LintFinding(NOT_RUN, LintSeverity.MEDIUM, "audit", evidence, "run the same command again: trials are kept")

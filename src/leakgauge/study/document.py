@@ -11,18 +11,18 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from leakgauge.files import written_whole
-from leakgauge.risk.lint import SENT
+from leakgauge.risk.lint import NOT_RUN, SENT, read_lint
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Reason, Why
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.statement import signed
 from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
-from leakgauge.study.pipeline.lint_file import NOT_RUN, read_lint
 from leakgauge.study.store import Store
 
 SCHEMA_VERSION = 3
 """3: flags say `kind` and `sentence` alone. 2: shares have intervals over clients, no longer over images; trials and
 findings have the fields that the changelog names."""
+REPORT = "report.json"
 FREE_SPACE = "free space, then `leakgauge report` the folder"
 
 
@@ -106,7 +106,7 @@ def write_json(store: Store, told: Mapping[str, Any]) -> Path:
     Args:
         told: the `summary`.
     """
-    path = store.folder / "report.json"
+    path = store.folder / REPORT
     with written_whole(path, FREE_SPACE) as file:
         for part in _parts(told, store.each()):
             file.write(part)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.batch import BatchPart
 from leakgauge.data.lent import Lent, in_chunks
 from leakgauge.metrics.assignment import Assignment, assign, assign_each
 from leakgauge.metrics.baselines import mean_image, nearest_public
@@ -17,6 +19,8 @@ from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twin
 from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
+from leakgauge.step.targets import Classes, Labels
+from leakgauge.study.judging.part_scores import PartScores
 from leakgauge.study.judging.records import (
     LabelScores,
     MeanImage,
@@ -27,7 +31,7 @@ from leakgauge.study.judging.records import (
     TokenScores,
     Values,
 )
-from leakgauge.task import Batch, DataSpec
+from leakgauge.task import Batch, DataSpec, Task
 
 COPY = 40.0
 """dB from which a read is a copy to the eye, whatever the line-up says of it: a hundredth of the range in error."""
@@ -273,3 +277,66 @@ def class_prior(labels: Tensor, classes: int) -> Float[Tensor, " classes"]:
     """Shares of the classes in a source."""
     counts = torch.bincount(labels, minlength=classes).double()
     return counts / counts.sum()
+
+
+def evaluate_parts(
+    reconstruction: Reconstruction,
+    truth: Truth,
+    task: Task,
+    others: Batch,
+    *,
+    labels_known: bool,
+    perceptual: Metric | None = None,
+) -> tuple[Evaluation, tuple[PartScores, ...]]:
+    """Examples as a whole, by their inputs, and each part by itself; targets that are no classes do not pair reads.
+
+    Args:
+        others: examples of other clients, from which the best guess without the update is made.
+    """
+    kinds = [type(target) for target in task.layout.targets.values()]
+    found, seen = reconstruction, truth
+    if kinds != [Classes]:
+        found = replace(found, labels=None, paired=False)
+        seen = replace(truth, batch=Batch(truth.batch.inputs, torch.zeros(len(truth.batch), dtype=torch.long)))
+    whole = evaluate(found, seen, task.data, labels_known=labels_known and kinds == [Classes], perceptual=perceptual)
+    named = reconstruction.in_parts(task).parts if reconstruction.status.has_result else {}
+    true, usual = task.layout.raw(truth.batch), task.layout.raw(others)
+    return whole, tuple(
+        _part_scores(name, part, true[name], usual[name], named.get(name), whole.order)
+        for name, part in task.layout.parts.items()
+    )
+
+
+def _part_scores(
+    name: str, part: BatchPart, true: Tensor, usual: Tensor, read: Tensor | None, order: Sequence[int | None]
+) -> PartScores:
+    agrees = part.whole or isinstance(part, Labels)
+    guess = usual.reshape(len(usual), -1).double()
+    if agrees:  # how often others agree with it
+        flat = true.reshape(len(true), -1).double()
+        bars = torch.stack([(guess == own).double().mean() for own in flat])
+    else:
+        bars = _distances(guess.mean(0).expand(len(true), -1), true, part, agrees=False)
+    values: Values = (None,) * len(true)
+    if read is not None and len(read) and read[0].shape == true[0].shape:
+        slots = [-1 if slot is None else slot for slot in order]
+        kept = torch.tensor([max(slot, 0) for slot in slots])
+        off = _distances(read.detach().cpu()[kept].reshape(len(true), -1), true, part, agrees=agrees).tolist()
+        values = tuple(None if slot < 0 else float(f"{v:.6g}") for slot, v in zip(slots, off, strict=True))
+    measure = "equal" if agrees else "error"
+    return PartScores(name, _kind(part), measure, values, tuple(float(f"{v:.6g}") for v in bars.tolist()))
+
+
+def _distances(read: Tensor, true: Tensor, part: BatchPart, *, agrees: bool) -> Float[Tensor, " n"]:
+    """Share of entries that are equal, or the mean absolute error in shares of the range, of each example."""
+    read, true = read.double(), true.reshape(len(true), -1).double()
+    if agrees:
+        return (read.round() == true).double().mean(1)
+    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in part.edges)
+    return ((read - true).abs() / (high - low)).mean(1)
+
+
+def _kind(part: BatchPart) -> str:
+    if not isinstance(part, DataSpec):
+        return type(part).__name__.lower()
+    return "text" if part.is_text else {2: "series", 3: "picture", 4: "volume"}.get(len(part.shape), "numbers")

@@ -10,11 +10,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.data.lent import Lent
+from leakgauge.data.source import InWords
 from leakgauge.metrics.tokens import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
-from leakgauge.study.judging.records import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores
-from leakgauge.task import DataSpec
+from leakgauge.study.judging.records import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores, Words
+from leakgauge.task import Batch, DataSpec
 
 
 def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec, *, labels_known: bool) -> Evaluation:
@@ -151,3 +152,75 @@ def _others(line_up: _LineUp, constant: _LineUp, truth: Truth, data: DataSpec) -
         seen.append(sum(rank == 1 for rank in ranks))
         back.append(sum(r == 1 and a <= EXPLAINED * b for r, a, b in zip(ranks, left, bar, strict=True)))
     return OtherClients((), tuple(seen), tuple(back))
+
+
+def in_words(
+    source: InWords,
+    data: DataSpec,
+    batch: Batch,
+    reconstruction: Reconstruction,
+    order: tuple[int | None, ...],
+    *,
+    counts_only: bool,
+) -> Words:
+    """What is true and what was read of each example, and the share of its words that was read.
+
+    For texts, the read is the text itself where its order is known (`form` says so), else its tokens in the order of
+    the alphabet, each as often as it was read.
+    """
+    true = source.in_words(batch.inputs)
+    reads = (
+        _texts(source, data, reconstruction.tokens, order) if data.is_text else _cells(source, reconstruction, order)
+    )
+    shares = [_in_common(t, r) if data.is_text else _equal(t, r) for t, r in zip(true, reads, strict=True)]
+    if counts_only:
+        return Words(match=shares)
+    form = _form(reconstruction.tokens, len(batch)) if data.is_text else None
+    return Words(columns=tuple(source.columns), true=true, read=reads, match=shares, form=form)
+
+
+def _cells(source: InWords, reconstruction: Reconstruction, order: tuple[int | None, ...]) -> list[list[str] | None]:
+    found = reconstruction.inputs
+    return [None if found is None or slot is None else source.in_words(found[slot : slot + 1])[0] for slot in order]
+
+
+def _texts(
+    source: InWords, data: DataSpec, read: TokenCounts | None, order: tuple[int | None, ...]
+) -> list[list[str] | None]:
+    if read is None:
+        return [None for _ in order]
+    if read.order is not None:
+        return [None if slot is None else source.in_words(_as_text(read.order[slot]))[0] for slot in order]
+    counts = read.counts.clone()
+    if data.padding is not None:
+        counts[:, data.padding] = 0
+    bags = [source.in_words(_as_text(torch.arange(data.vocabulary).repeat_interleave(row)))[0] for row in counts]
+    return [None if slot is None else sorted(bags[slot]) for slot in order]
+
+
+def _as_text(numbers: Tensor) -> Float[Tensor, "1 k"]:
+    return numbers[None].double()
+
+
+def _equal(true: list[str], read: list[str] | None) -> float:
+    return round(sum(a == b for a, b in zip(true, read or (), strict=read is not None)) / len(true), 4)
+
+
+def _in_common(true: list[str], read: list[str] | None) -> float:
+    """Share of a text's tokens that are among those read."""
+    left, found = list(read or ()), 0
+    for word in true:
+        if word in left:
+            left.remove(word)
+            found += 1
+    return round(found / max(len(true), 1), 4)
+
+
+def _form(read: TokenCounts | None, texts: int) -> str:
+    """What the read of a text is, in words."""
+    if read is None:
+        return ""
+    if read.order is not None:
+        return "in order"
+    often = "" if read.counted else ", each once"
+    return f"its tokens{often}" if len(read.counts) == texts else f"tokens of all {texts} texts together{often}"

@@ -26,7 +26,6 @@ from leakgauge.registry import ATTACKS, CLIENTS, DATA, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense
 from leakgauge.servers.server import Broadcast, Honest
 from leakgauge.study.deal import Client, Dealt, Key, Selection, product
-from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.explaining.rounds import (
     CapturedRound,
     clients_of,
@@ -35,7 +34,7 @@ from leakgauge.study.explaining.rounds import (
     refuse_contradiction,
     rounds_of,
 )
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.study.grammar import BudgetConfig, DataConfig, GateConfig, OnlyRule, parse
 from leakgauge.study.identity import Description, contents, digest_of, plan_in_words
 from leakgauge.study.model_spec import ModelSpec, loss_of, model_of, step_of

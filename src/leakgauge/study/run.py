@@ -12,6 +12,8 @@ from pathlib import Path
 
 import cloudpickle
 import torch
+from rich.console import Console
+from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.errors import require
@@ -19,7 +21,7 @@ from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.database import PlannedAudit
 from leakgauge.study.deal import Key
-from leakgauge.study.explaining.explanation import Explained
+from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.identity import ANEW, changed
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
@@ -200,3 +202,44 @@ def _run_left(
     )
     if lost:
         pool.run_all(_run, lost, keep, begin=_begin, ground=work, kept="trials")
+
+
+EVERY = 30.0
+"""Seconds between two lines of progress, at least."""
+FORESEEN = 3
+"""Ended trials from which the others' time is foretold: the first ones load libraries and take the cheapest."""
+
+
+@dataclass
+class ProgressLines:
+    """Progress where no terminal shows a bar: a line at once, then now and then one, on the standard error.
+
+    Attributes:
+        what: is counted.
+        now: a clock in seconds.
+    """
+
+    what: str = "trials"
+    now: Callable[[], float] = time.monotonic
+    _first: tuple[float, int] | None = None
+    _last: float = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Says how many are done, and once `FORESEEN` are, about how long the others take."""
+        at = self.now()
+        if self._first is None:
+            self._first, self._last = (at, done), at
+            if done < total:
+                self._say(f"{done} of {total} {self.what}")
+            return
+        began, before = self._first
+        if at - self._last < EVERY or done in (before, total):
+            return
+        self._last = at
+        left = (at - began) / (done - before) * (total - done)
+        words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+        self._say(f"{done} of {total} {self.what}" + f", {words} left" * (done - before >= FORESEEN))
+
+    @staticmethod
+    def _say(words: str) -> None:
+        Console(stderr=True).print(Text(words))

@@ -29,14 +29,12 @@ from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
 from leakgauge.study.deal import Key
-from leakgauge.study.evaluate import Truth, class_prior, evaluate
-from leakgauge.study.evaluate_parts import evaluate_parts
-from leakgauge.study.evaluate_texts import evaluate_texts
+from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
+from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
 from leakgauge.study.judging.part_scores import PartScores
 from leakgauge.study.judging.records import Attempted, Data, LayerRead, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.plan import UNDEFENDED, Plan
-from leakgauge.study.words import in_words
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
 

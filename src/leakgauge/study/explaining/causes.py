@@ -22,10 +22,9 @@ from leakgauge.clients import Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.explanation import ENOUGH, EXACT, RECORD, Explained
 from leakgauge.study.explaining.mistakes import SHUFFLE, Account, mistakes, shuffled
 from leakgauge.study.explaining.record import Recorded, contradictions, loop_of
-from leakgauge.study.explaining.setting import Fit, Setting, TensorFit, products
+from leakgauge.study.explaining.setting import ENOUGH, EXACT, RECORD, Explained, Fit, Setting, TensorFit, products
 from leakgauge.study.judging.records import Cause
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors

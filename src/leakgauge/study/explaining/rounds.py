@@ -15,9 +15,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.models.weights import fingerprint, read_model, tied, weights_path
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.explanation import Explained
 from leakgauge.study.explaining.record import Recorded
-from leakgauge.study.explaining.setting import Setting
+from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import unwrapped
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, round_folder

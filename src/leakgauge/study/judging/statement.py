@@ -15,13 +15,12 @@ from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
-from leakgauge.risk.lint import SENT, LintFinding
+from leakgauge.risk.lint import SENT, LintFinding, records_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import DecisionScope, decide, label_words
 from leakgauge.study.judging.gate import capital
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import Verdict, count_of
-from leakgauge.study.pipeline.lint_file import records_of
 
 DELTA = 1e-5
 GUESS = 1e-3

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.text import Text
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
@@ -25,11 +27,23 @@ from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import NoGuarantee, Unit
 from leakgauge.privacy.one_update import Spent, in_words, spent_in_one_update
 from leakgauge.risk.hidden_inputs import hidden_inputs
-from leakgauge.risk.lint import HIDDEN, OPAQUE, SENT, UNSENT, LintFinding, LintSeverity, lint_update, lint_view
+from leakgauge.risk.lint import (
+    HIDDEN,
+    LINT,
+    NOT_RUN,
+    OPAQUE,
+    SENT,
+    UNSENT,
+    LintFinding,
+    LintSeverity,
+    lint_update,
+    lint_view,
+    read_lint,
+    sorted_findings,
+)
 from leakgauge.study.database import identity_of
 from leakgauge.study.deal import Key
 from leakgauge.study.judging.gate import needed
-from leakgauge.study.pipeline.lint_file import LINT, NOT_RUN, read_lint, sorted_findings
 from leakgauge.study.plan import Plan
 from leakgauge.task import Task
 from leakgauge.update import Update
@@ -288,3 +302,43 @@ def _epsilon(spent: Spent, label: str) -> Iterator[LintFinding]:
             f"{in_words(epsilon)} (δ = {DELTA:g}, unit: one {unit}), and rounds add to it",
             "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
         )
+
+
+SHOWN = 3
+"""Findings of a rule that the terminal shows; the JSON file has all."""
+
+
+def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
+    """By rule, with the smallest change that helps, and a line that counts."""
+    for (severity, rule, hint), members in _by_rule(found).items():
+        console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is LintSeverity.HIGH else ""))
+        for f in members[:SHOWN]:
+            residual = "" if f.residual is None else f" (unexplained: {f.residual:.1e})"
+            console.print(Text(f"  {f.where}: {f.evidence}{residual}"))
+        if len(members) > SHOWN:
+            console.print(Text(f"  and {len(members) - SHOWN} more"))
+        console.print(Text(f"  what helps: {hint}"))
+    console.print(Text(f"{_counted(found)}. No finding means that these rules saw nothing, no more."))
+
+
+def print_rules(console: Console, found: Sequence[LintFinding], where: str) -> None:
+    """A line a rule, and where the rest is to be read."""
+    for (severity, rule, _), members in _by_rule(found).items():
+        settings = list(dict.fromkeys(f.where for f in members))
+        others = f", and {len(settings) - 1} more" if len(settings) > 1 else ""
+        words = f"{severity.value}: {rule}: {settings[0]}{others}"
+        style = "bold" if severity is LintSeverity.HIGH else ""
+        console.print(Text(words, style=style), no_wrap=True, overflow="ellipsis")
+    console.print(Text(f"lint: {_counted(found)}; evidence and what helps: {where}"))
+
+
+def _by_rule(found: Sequence[LintFinding]) -> dict[tuple[LintSeverity, str, str], list[LintFinding]]:
+    groups: dict[tuple[LintSeverity, str, str], list[LintFinding]] = {}
+    for f in found:
+        groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
+    return groups
+
+
+def _counted(found: Sequence[LintFinding]) -> str:
+    counts = ", ".join(f"{sum(f.severity is s for f in found)} {s.value}" for s in LintSeverity)
+    return f"{len(found)} findings: {counts}"

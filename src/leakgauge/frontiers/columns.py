@@ -1,0 +1,352 @@
+"""What fills a row's columns: what it leaks, its accuracy, client time, bytes and privacy budget."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from leakgauge.attacks.adaptive import Counter, counter_to
+from leakgauge.attacks.labels.head import made_up
+from leakgauge.clients import Protocol, client_update
+from leakgauge.compute import Compute
+from leakgauge.data.lent import Lent
+from leakgauge.data.source import spec
+from leakgauge.defenses import Defense, NoDefense, layers_of, parts_of
+from leakgauge.defenses.wire import wire_bytes
+from leakgauge.draws import Draws
+from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.executor import Executor
+from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
+from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, CounterUsed, Leakage, Privacy, RowCost
+from leakgauge.intervals import proportion_interval
+from leakgauge.observation import Observation, Reconstruction
+from leakgauge.privacy.accounting import check_delta
+from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
+from leakgauge.privacy.one_update import LocalUse, local_batch
+from leakgauge.privacy.rero import sentence, success_bound
+from leakgauge.study.judging.groups import TrialGroup, groups_of
+from leakgauge.study.judging.records import Role
+from leakgauge.study.judging.verdict import told
+from leakgauge.study.run import OnTrial
+from leakgauge.study.run import run as run_audit
+from leakgauge.study.trial import observe
+from leakgauge.task import Batch, Mode, Task
+from leakgauge.tensors import Tensors
+from leakgauge.training.federated import Training
+from leakgauge.training.partition import Hands, StoredExamples, dirichlet_partition
+from leakgauge.workers import run_all
+
+EXAMPLES = 32
+"""Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
+
+REPEATS = 5
+
+
+def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> RowCost:
+    """Both clients, this one and the plan's own without a defence, train in turn `REPEATS` times on uniform noise; the
+    ratio is the median of theirs, so that a machine that is busy for a while moves neither side alone.
+
+    Args:
+        usual: what the plan's client runs.
+    """
+    examples = local_batch(usual, EXAMPLES)
+    generator = torch.Generator().manual_seed(0)
+    inputs = task.data.low + task.data.range * torch.rand(examples, *task.data.shape, generator=generator)
+    batch = Batch(inputs, torch.randint(task.data.classes, (examples,), generator=generator))
+
+    def spent(runs: Protocol, what: Defense, seed: int) -> tuple[float, Tensors]:
+        began = time.process_time()
+        sent = client_update(task, runs, batch, Draws(seed), defense=what).tensors
+        return time.process_time() - began, sent
+
+    plain, sent = spent(usual, NoDefense(), 0)[1], spent(client, defense, 0)[1]
+    pairs = [(spent(usual, NoDefense(), i)[0], spent(client, defense, i)[0]) for i in range(REPEATS)]
+    spread = ClientTime(
+        statistics.median(own for _, own in pairs),
+        statistics.median(other for other, _ in pairs),
+        round(statistics.median(own / max(other, 1e-9) for other, own in pairs), 2),
+    )
+    return RowCost(wire_bytes(defense, sent), wire_bytes(NoDefense(), plain), examples, spread)
+
+
+@dataclass(frozen=True)
+class Participation:
+    """How often a client's data are used.
+
+    Attributes:
+        examples: that it holds.
+        rounds: in which it trains.
+    """
+
+    examples: int
+    rounds: int
+
+
+def exposures(plan: FrontierPlan, row: FrontierRow) -> list[Participation]:
+    """Those of the simulation's clients, each kind once; without one, the row's attacked client's single update."""
+    if plan.utility is None:
+        return [Participation(row.batch, 1)]
+    pairs = zip(partition_of(plan), participations(plan), strict=True)
+    return [Participation(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
+
+
+def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], layers: int) -> Privacy:
+    """The worst ε over the clients: of the one whose examples are seen most often.
+
+    Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or
+    not, each of its examples is in one step of every epoch. Accountants' custom of counting shuffled batches as Poisson
+    samples is no bound.
+    """
+    if not row.defended and row.family != UNDEFENDED:
+        return Privacy(reason="aggregation and batch size are no differential privacy by themselves")
+    if plan.mode is Mode.TRAIN and plan.attacked_task().buffers:
+        return Privacy(reason="BatchNorm statistics leave the client beside the update, without noise")
+    try:
+        spent = [_of(plan, row, exposure, layers) for exposure in met]
+    except InputError as error:
+        return Privacy(reason=str(error))
+    without = next((s for s in spent if isinstance(s, NoGuarantee)), None)
+    if without is not None:
+        return Privacy(reason=without.reason)
+    worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
+    other, guess = exchanged(worst), 1 / (1 + plan.config.gallery)
+    try:
+        check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
+    except InputError as error:
+        return Privacy(reason=str(error))
+    return Privacy(
+        epsilon=float(f"{worst.epsilon:.4g}"),
+        delta=worst.delta,
+        accountant=worst.accountant,
+        unit=worst.unit.value,
+        noise_multiplier=float(f"{worst.noise_multiplier:.4g}"),
+        sample_rate=float(f"{worst.sample_rate:.4g}"),
+        steps=worst.steps,
+        exchanged=None if other is None else float(f"{other:.4g}"),
+        scope=UPDATE if plan.utility is None else TRAINING,
+        robustness=sentence(worst, guess),
+        at_most=float(f"{success_bound(worst, guess):.4g}"),
+    )
+
+
+def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -> Guarantee | NoGuarantee:
+    use, defense = LocalUse.of(row.client.value, met.examples), row.defense.value
+    found = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
+    if isinstance(found, NoGuarantee):
+        return found
+    steps = 1 if found.unit is Unit.CLIENT else use.steps
+    return guarantee(
+        defense,
+        sample_rate=1.0,
+        steps=steps * met.rounds,
+        delta=plan.config.delta,
+        accountant=plan.config.accountant,
+        examples=use.smallest,
+        layers=layers,
+        gradient=use.gradient,
+    )
+
+
+def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
+    """Examples or clients of the training; without one, of what is seen of the row."""
+    if plan.utility is None:
+        return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort
+    hands = partition_of(plan)
+    return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
+
+
+def layers(plan: FrontierPlan) -> int:
+    """Number of layers, counted as Fed-CDP clips them."""
+    return len(layers_of(plan.attacked_task().parameters))
+
+
+@dataclass(frozen=True)
+class SharedTraining:
+    """What all trainings of a plan share, and where their checkpoints lie."""
+
+    plan: FrontierPlan
+    task: Task
+    train: StoredExamples
+    hands: Hands
+    test: StoredExamples
+    folder: Path
+
+
+_stage: SharedTraining | None = None
+
+
+def partition_of(plan: FrontierPlan) -> Hands:
+    """Who holds what in the simulation."""
+    assert plan.utility is not None
+    u, labels = plan.config.utility, plan.utility.train.labels
+    return dirichlet_partition(
+        labels[: u.examples] if u.examples else labels, u.clients, u.alpha, Draws(u.seed).generator("partition")
+    )
+
+
+def stage_of(plan: FrontierPlan, folder: Path) -> SharedTraining:
+    """Reads the data and builds the model."""
+    u, data = plan.config.utility, plan.utility
+    assert data is not None
+    train, test = (
+        StoredExamples.read(source, spec(source), most)
+        for source, most in ((data.train, u.examples), (data.test, u.test_examples))
+    )
+    return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)
+
+
+def run_training(stage: SharedTraining, name: str) -> tuple[str, Accuracy]:
+    """One training, from its checkpoint if there is one."""
+    row = stage.plan.trainings()[name]
+    checkpoint, simulation = _checkpoint(stage.folder, name), stage.plan.training(row)
+    done = simulation.run(stage.task, stage.train, stage.hands, stage.test, checkpoint=checkpoint)
+    return name, accuracy_of(name, done, stage.test.labels)
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.checkpoint"
+
+
+def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accuracy:
+    """What a training reached.
+
+    Args:
+        labels: of the test examples.
+    """
+    score, tested = done.accuracy, len(labels)
+    ends = None if score is None else proportion_interval(round(score * tested), tested)
+    return Accuracy(
+        value=score,
+        reason=None if done.diverged is None else f"training diverged in round {done.diverged}",
+        name=name,
+        low=None if ends is None or ends.low is None else round(ends.low, 4),
+        high=None if ends is None or ends.high is None else round(ends.high, 4),
+        tested=tested,
+        constant=round(float(labels.bincount().max()) / tested, 4),
+        diverged=done.diverged,
+        curve=done.curve,
+        seconds=round(sum(r.seconds for r in done.rounds), 1),
+    )
+
+
+def _begin(ground: tuple[bytes, Compute, Path]) -> None:
+    global _stage
+    plan, compute, folder = ground
+    compute.apply()
+    _stage = stage_of(cloudpickle.loads(plan), folder)
+
+
+def _run(name: str) -> tuple[str, Accuracy]:
+    assert _stage is not None
+    return run_training(_stage, name)
+
+
+def run_trainings(
+    plan: FrontierPlan,
+    names: Iterable[str],
+    folder: Path,
+    on_training: Callable[[str, Accuracy], None],
+    *,
+    workers: int,
+    compute: Compute,
+) -> None:
+    """Runs trainings of these names, each from its checkpoint in `folder`; `on_training` is given the result.
+
+    Raises:
+        InputError: an input turned out bad or a worker died; what is finished is kept.
+    """
+
+    def keep(found: tuple[str, Accuracy]) -> None:
+        on_training(*found)
+        _checkpoint(folder, found[0]).unlink(missing_ok=True)
+
+    left = list(names)
+    if not left:
+        return
+    if workers == 1:
+        stage = stage_of(plan, folder)
+        for name in left:
+            keep(run_training(stage, name))
+        return
+    ground = (cloudpickle.dumps(plan), compute, folder)
+    run_all(_run, left, keep, workers=workers, begin=_begin, ground=ground, kept="trainings")
+
+
+def participations(plan: FrontierPlan) -> tuple[int, ...]:
+    """How often each client of the simulation trains: the draw of clients does not depend on the training."""
+    u, simulation = plan.config.utility, plan.training(plan.undefended)
+    counts = torch.zeros(u.clients, dtype=torch.int64)
+    for number in range(u.rounds):
+        counts[list(simulation.asked(u.clients, number))] += 1
+    return tuple(counts.tolist())
+
+
+def run_leakage(
+    plan: FrontierPlan, folder: Path, *, pool: Executor, compute: Compute, on_trial: OnTrial
+) -> list[Leakage]:
+    """Runs all audits that are not finished, each in a folder of its own, without pictures; an answer for each row."""
+    total, before = sum(len(audit.trials()) for audit, _ in plan.audits.values()), 0
+    groups: dict[str, list[TrialGroup]] = {}
+    for setting, (audit, _) in plan.audits.items():
+
+        def say(done: int, _: int, last: str, offset: int = before) -> None:
+            on_trial(offset + done, total, last)
+
+        place = folder / hashlib.sha256(setting.encode()).hexdigest()[:16]
+        store = run_audit(audit, place, executor=pool, compute=compute, counts_only=True, on_trial=say)
+        groups[setting] = groups_of([trial.judged for trial in store.trials()])
+        store.close()
+        before += len(audit.trials())
+    return [leakage_of(groups[row.setting], row) for row in plan.rows]
+
+
+def leakage_of(groups: Sequence[TrialGroup], row: FrontierRow) -> Leakage:
+    """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
+
+    Args:
+        groups: of the audit of the row's setting.
+    """
+    mine = [g for g in groups if not g.control and g.scenario.defense == row.defense.label]
+    found = {g.trials[0].role is Role.NAIVE: told(g, groups) for g in mine}
+    return Leakage(found.get(True), found.get(not row.defended))
+
+
+def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]:
+    """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
+    none."""
+    known: list[CounterUsed] = []
+    parts = parts_of(row.defense.value)
+    seen = _seen(plan, row) if parts else None
+    for part in parts:
+        found, name = counter_to(part), type(part).__name__
+        if isinstance(found, Counter):
+            missing = found.lacks(part, seen) if isinstance(seen, Observation) else ""
+            known.append(CounterUsed(name, found.name, True, missing, found.because))
+        else:
+            known.append(CounterUsed(name, None, False, "", found.reason))
+    return tuple(known)
+
+
+def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
+    """As the attacker of the row sees a client, who holds noise: whether a later stage has covered an earlier one shows
+    on an update alone."""
+    audit, _ = plan.audits[row.setting]
+    task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
+    examples = row.batch * row.cohort
+    inputs = made_up(task.data, examples, draws.generator("inputs"))
+    batch = Batch(inputs, torch.arange(examples) % task.data.classes)
+    shown = Lent.of(batch.inputs, len(batch), task.data.shape, task.data.low, task.data.high)
+    try:
+        update = client_update(task, client.value, batch, draws, defense=row.defense.value)
+    except FOREIGN as error:  # a defence may be anybody's
+        return Reconstruction.not_applicable(said(error))
+    return observe(audit, task, update, draws, client, row.defense, batch, shown)

@@ -1,1 +1,0 @@
-"""An audit among other tools: forecasts, comparisons, lint, JUnit."""

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from leakgauge.data import Table, open_source
 from leakgauge.errors import InputError
-from leakgauge.report.html import render
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
-from study.plans import document
+from study.plans import document, page_of
 
 PENGUINS = Path(__file__).parents[2] / "examples" / "tables" / "penguins.csv"
 TEXT = "who;age;smokes;dose;ill\nanna;31;no;0.25;yes\nbert;77;yes;1.5;no\ncarl;40;no;-0.5;no\n"
@@ -92,21 +91,21 @@ def planned(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_report_shows_true_and_read_in_the_tables_units(tmp_path: Path) -> None:
-    report = document(run(resolve_plan(planned()), tmp_path / "out"))
-    (trial,) = (t for t in report["trials"] if not t["control"])
+    store = run(resolve_plan(planned()), tmp_path / "out")
+    (trial,) = (t for t in store.records() if not t["control"])
     assert trial["words"]["columns"][:2] == ["island", "bill_length_mm"]
     assert trial["words"]["true"] == trial["words"]["read"]
     assert trial["words"]["true"][0][:2] == ["Dream", "46.9"]
     assert trial["words"]["match"] == [1.0, 1.0]
-    page = render(report, {})
+    page = page_of(store)
     assert '<tr class="same"><th scope="row">bill_length_mm</th><td>46.9</td><td>46.9</td></tr>' in page
     assert "100\u00a0% equal" in page
 
 
 def test_counts_only_keeps_no_cell_of_anybody(tmp_path: Path) -> None:
-    report = document(run(resolve_plan(planned()), tmp_path / "out", counts_only=True))
-    assert all(set(t["words"]) == {"match"} for t in report["trials"])
-    assert "46.9" not in render(report, {})
+    store = run(resolve_plan(planned()), tmp_path / "out", counts_only=True)
+    assert all(set(t["words"]) == {"match"} for t in store.records())
+    assert "46.9" not in page_of(store)
 
 
 def test_a_read_that_failed_shows_none(tmp_path: Path) -> None:

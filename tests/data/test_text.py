@@ -87,6 +87,14 @@ def report(plan: Any, **options: Any) -> dict[str, Any]:
     return {"trials": trials, "verdict": VERDICT.dump_python(judged, mode="json"), "config": {"name": "texts"}}
 
 
+def rendered(found: dict[str, Any]) -> str:
+    from leakgauge.study.judging.records import read_trial
+    from leakgauge.study.judging.verdict import verdict
+
+    trials = [read_trial(t) for t in found["trials"]]
+    return render({"config": found["config"]}, verdict(trials, None), trials, {})
+
+
 def test_one_text_in_order_is_exposed_word_for_word() -> None:
     torch.manual_seed(0)
     found = report(planned(Encoder(), gate={"identified": {"max": 0.5}}))
@@ -101,7 +109,7 @@ def test_one_text_in_order_is_exposed_word_for_word() -> None:
         in finding["sentence"]
     )
     assert found["verdict"]["gate"]["passed"] is False
-    page = render(found, {})
+    page = rendered(found)
     assert "100\u00a0%</b> of its tokens" in page
     assert '<tr class="same"><th scope="row">text; read: in order</th>' in page
 

@@ -6,7 +6,7 @@ No attack has run here. The numbers agree with the pictures, because PSNR and SS
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,13 @@ from PIL import Image, ImageFilter
 from scipy.stats import beta
 from skimage.metrics import structural_similarity
 
+from leakgauge.observation import Cost
+from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
+from leakgauge.study.judging.gate import GateResult, Reason, Why
+from leakgauge.study.judging.records import Data, MeanImage, NearestPublic, Nulls, Role, Scenario, Scores, Trial
+from leakgauge.study.judging.results import Finding, Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary
+from leakgauge.study.judging.verdict import Verdict
 
 PHOTOS = (
     "astronaut.png",
@@ -87,16 +93,18 @@ class Case:
         return self.status not in ("failed", "not_applicable", "non_finite")
 
     @property
-    def scenario(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "mode": "eval",
-            "server": "honest",
-            "client": self.client,
-            "defense": self.defense,
-            "knowledge": ["example_count", "local_training", "defense"],
-            "data": {"source": "samples", "size": 32, "batch": 1},
-        }
+    def scenario(self) -> Scenario:
+        knows = ("example_count", "local_training", "defense")
+        return Scenario(
+            model=self.model,
+            mode="eval",
+            server="honest",
+            client=self.client,
+            defense=self.defense,
+            defended=self.defense != "none",
+            knowledge=knows,
+            data=Data("samples", 32),
+        )
 
 
 DECISION: dict[str, Any] = {
@@ -213,128 +221,134 @@ CASES = (
 )
 
 
-def _trial(case: Case, index: int, name: str, public: list[Pixels]) -> tuple[dict[str, Any], list[Picture]]:
+def _trial(case: Case, index: int, name: str, public: list[Pixels]) -> tuple[Trial, list[Picture]]:
     true, seed = photo(name), index + 10 * CASES.index(case) if case in CASES else index
     made = spoiled(true, case.blur, case.noise, seed)
     others = [p for p in public if not np.array_equal(p, true)]
     mean = np.mean(others, axis=0).astype(np.uint8)
     rank = 1 + sum(psnr(made, o) > psnr(made, true) for o in others)
     short = case.client.split("(")[0]
-    trial = {
-        "id": f"{case.model}/{short}/{case.defense}/{case.attack}/s0/b{index}{'/control' if case.control else ''}",
-        "scenario": {**case.scenario, "data": {**case.scenario["data"], "index": index, "names": [name]}},
-        "attack": case.attack,
-        "seed": 0,
-        "control": case.control,
-        "status": case.status,
-        "message": case.message,
-        "scores": None,
-        "labels": None,
-        "controls": {},
-        "trace": [],
-        "cost": {"gradient_evaluations": 0, "seconds": 0.0},
-    }
+    scenario = case.scenario
+    trial = Trial(
+        id=f"{case.model}/{short}/{case.defense}/{case.attack}/s0/b{index}{'/control' if case.control else ''}",
+        scenario=replace(scenario, data=replace(scenario.data, index=index, names=(name,))),
+        attack=case.attack,
+        role=Role.RECIPE,
+        base="",
+        seed=0,
+        control=case.control,
+        status=case.status,
+        message=case.message,
+        blind="",
+        scores=None,
+        labels=None,
+        controls=Nulls(MeanImage((psnr(mean, true),), 0), NearestPublic((max(psnr(o, true) for o in others),)), None),
+        restarts=(),
+        trace=(),
+        cost=Cost(),
+    )
     if not case.has_result:
         return trial, []
     quality = psnr(made, true)
-    trial["scores"] = {
-        "psnr": [quality],
-        "mse": [10 ** (-quality / 10)],
-        "lpips": None,
-        "rank": [rank],
-        "identified": [rank == 1 and quality > 12],
-        "ssim": [float(structural_similarity(made, true, channel_axis=2, data_range=255))],
-        "exact": [case.noise == 0],
-        "gallery": 100,
-    }
-    trial["labels"] = {"true_counts_f1": case.label_f1, "baseline_f1": 0.1, "confidence": 0.97, "known": False}
-    nearest = max(psnr(o, true) for o in others)
-    trial["controls"] = {
-        "mean_image": {"psnr": [psnr(mean, true)]},
-        "nearest_public": {"psnr": [nearest]},
-        "other_client": {"psnr": [nearest - 3]},
-    }
-    trial["trace"] = [[0, 1.0], [case.evaluations, 0.01]]
-    trial["cost"] = {
-        "gradient_evaluations": case.evaluations + 7 * index * (case.evaluations > 0),
-        "seconds": case.evaluations / 130,
-    }
+    seen = rank == 1 and quality > 12
+    scores = Scores(
+        psnr=(quality,),
+        ssim=(float(structural_similarity(made, true, channel_axis=2, data_range=255)),),
+        mse=(10 ** (-quality / 10),),
+        lpips=None,
+        likeness=None,
+        rank=(rank,),
+        identified=(seen,),
+        recovered=(seen,),
+        exact=(case.noise == 0,),
+        trained_psnr=None,
+        certified=0,
+        gallery=100,
+        whole=100,
+    )
+    evaluations = case.evaluations + 7 * index * (case.evaluations > 0)
+    trial = replace(trial, scores=scores, cost=Cost(evaluations, case.evaluations / 130))
     return trial, [Picture(name=name, slot=0, original=png(true), reconstruction=png(made))]
 
 
-def _finding(case: Case, trials: list[dict[str, Any]]) -> dict[str, Any]:
-    got = [t for t in trials if t["scores"]]
-    base = {
-        "scenario": case.scenario,
-        "attack": case.attack,
-        "control": case.control,
-        "level": case.level,
-        "trials": len(trials),
-        "failed": len(trials) - len(got),
-        "images": len(got),
-        "psnr": None,
-        "recovered": None,
-        "null_psnr": None,
-        "ssim_mean": None,
-        "identified": None,
-        "label_f1": None,
-        "power": {"psnr": None, "shown": None, "trial": None},
-        "cost": {"gradient_evaluations": 0, "seconds": 0.0},
-        "sentence": "",
-    }
+def _finding(case: Case, trials: list[Trial]) -> Finding:
+    got = [t for t in trials if t.scores]
+    power = Power(38.2, case.model != "convnet" or None, "mlp/fedsgd/none/auto/s0/b0/control", 8, 0.9)
+    base = Finding(
+        scenario=case.scenario,
+        attack=case.attack,
+        control=case.control,
+        level=Level(case.level),
+        trials=len(trials),
+        failed=len(trials) - len(got),
+        images=len(got),
+        clients=len(trials),
+        psnr=None,
+        null_psnr=None,
+        ssim_mean=None,
+        lpips_mean=None,
+        identified=None,
+        recovered=None,
+        certified=0,
+        residual_risk=None,
+        gain=None,
+        label_f1=None,
+        power=Power(),
+        cost=Cost(),
+    )
     if not got:
         return base
-    values = np.array([t["scores"]["psnr"][0] for t in got])
-    null = np.array([t["controls"]["nearest_public"]["psnr"][0] for t in got])
+    values = np.array([t.scores.psnr[0] for t in got if t.scores])
+    null = np.array([t.controls.nearest_public.psnr[0] for t in got])
     half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    mean, count = float(values.mean()), sum(t["scores"]["identified"][0] for t in got)
-    low, high = interval(count, len(got))
+    mean, count, n = float(values.mean()), sum(t.scores.identified[0] for t in got if t.scores), len(got)
+    low, high = interval(count, n)
     f1 = case.label_f1
-    return base | {
-        "psnr": {
-            "mean": mean,
-            "low": mean - half,
-            "high": mean + half,
-            "highest": float(values.max()),
-            "median": float(np.median(values)),
-            "lowest": float(values.min()),
-        },
-        "null_psnr": {"mean": float(null.mean()), "high": float(null.max()), "kind": "nearest_public"},
-        "ssim_mean": float(np.mean([t["scores"]["ssim"][0] for t in got])),
-        "recovered": int((values > null + 3).sum()),
-        "identified": {
-            "count": count,
-            "n": len(got),
-            "rate": count / len(got),
-            "low": low,
-            "high": high,
-            "chance": 1 / 101,
-        },
-        "label_f1": {"mean": f1, "low": max(0.0, f1 - 0.1), "high": min(1.0, f1 + 0.1), "baseline": 0.1}
-        if f1 is not None
-        else None,
-        "power": {
-            "psnr": 38.2,
-            "shown": case.model != "convnet" or None,
-            "trial": "mlp/fedsgd/none/auto/s0/b0/control",
-        },
-        "cost": {"gradient_evaluations": case.evaluations, "seconds": case.evaluations / 130},
-        "sentence": f"{count} of {len(got)} photos identified; the nearest public photo scores {null.mean():.1f} dB.",
-    }
+    extremes = float(values.max()), float(np.median(values)), float(values.min())
+    leak = None
+    if f1 is not None:
+        ends = max(0.0, f1 - 0.1), min(1.0, f1 + 0.1)
+        leak = LabelLeak(f1, *ends, ends[1], 0.1, f1 - 0.1, ends[0] - 0.1, ends[1] - 0.1, 0.97, n, 0, False)
+    return replace(
+        base,
+        psnr=PSNRSummary(mean, mean - half, mean + half, *extremes),
+        null_psnr=NullPSNR(float(null.mean()), float(null.max())),
+        ssim_mean=float(np.mean([t.scores.ssim[0] for t in got if t.scores and t.scores.ssim])),
+        recovered=int((values > null + 3).sum()),
+        identified=Identified(count, n, count / n, n, low, high, high, 1 / 101, 0.0, 0.0, 100, 100, 1),
+        label_f1=leak,
+        power=power,
+        cost=Cost(case.evaluations, case.evaluations / 130),
+        sentence=f"{count} of {n} photos identified; the nearest public photo scores {null.mean():.1f} dB.",
+    )
 
 
-def fixture(cases: tuple[Case, ...] = CASES) -> tuple[dict[str, Any], dict[str, list[Picture]]]:
-    """A report as report.json holds it, and its pictures by trial id."""
+@dataclass(frozen=True)
+class Fixture:
+    """What a page is made of."""
+
+    told: dict[str, Any]
+    verdict: Verdict
+    trials: tuple[Trial, ...]
+    pictures: dict[str, list[Picture]]
+
+    @property
+    def html(self) -> str:
+        return render(self.told, self.verdict, self.trials, self.pictures)
+
+
+def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
+    """An audit as a page is given it."""
     public = [photo(name) for name in PHOTOS]
-    trials: list[dict[str, Any]] = []
-    findings: list[dict[str, Any]] = []
+    trials: list[Trial] = []
+    findings: list[Finding] = []
     pictures: dict[str, list[Picture]] = {}
     for case in cases:
         made = [_trial(case, i, name, public) for i, name in enumerate(case.names)]
         trials += [t for t, _ in made]
-        pictures |= {t["id"]: p for t, p in made if p}
+        pictures |= {t.id: p for t, p in made if p}
         findings.append(_finding(case, [t for t, _ in made]))
-    return {
+    told: dict[str, Any] = {
         "schema_version": 1,
         "leakgauge_version": "0.1.0",
         "created_at": "2026-11-21T04:05:00Z",
@@ -350,26 +364,23 @@ def fixture(cases: tuple[Case, ...] = CASES) -> tuple[dict[str, Any], dict[str, 
             "gate": {"identified": {"max": 0.05}, "psnr": {"worst": 18}},
         },
         "environment": {"python": "3.11.2", "torch": "2.13.0", "platform": "Linux x86_64", "threads": 1, "workers": 2},
-        "trials": sorted(trials, key=lambda t: str(t["id"])),
         "decision": DECISION,
-        "verdict": {
-            "level": "exposed",
-            "headline": [
-                "Client pictures came back out of the updates in 3 of 7 settings; the worst is mlp under fedsgd with "
-                "no defence, where closed-form recovered 8 of 8 pictures, the clearest at 100.0 dB.",
-                "In 1 of 7 settings these attacks recovered nothing (8 pictures each, so up to 31 % could still be "
-                "recoverable); that says what was tried, not that it is safe.",
-            ],
-            "findings": findings,
-            "gate": {
-                "passed": False,
-                "reasons": [
-                    "identified: closed-form on mlp, fedsgd, none: 8 of 8 images, the gate allows 0.05",
-                    "psnr: closed-form on mlp, fedsgd, none: worst image 100.0 dB, the gate allows 18 dB",
-                    "identified: auto on lenet, fedsgd, noise(relative=0.1): too few trials: 0 of 8 images still "
-                    "allows 0.31, the gate allows 0.05; with none found it takes 59 images",
-                    "label_f1: auto on lenet, fedsgd, none: mean 1.00, the gate allows 0.5",
-                ],
-            },
-        },
-    }, pictures
+    }
+    headline = (
+        "Client pictures came back out of the updates in 3 of 7 settings; the worst is mlp under fedsgd with "
+        "no defence, where closed-form recovered 8 of 8 pictures, the clearest at 100.0 dB.",
+        "In 1 of 7 settings these attacks recovered nothing (8 pictures each, so up to 31 % could still be "
+        "recoverable); that says what was tried, not that it is safe.",
+    )
+    reasons = tuple(
+        Reason(Why.BROKEN, *text.split(": ", 1)[:1], "", text.split(": ", 1)[1])
+        for text in (
+            "identified: closed-form on mlp, fedsgd, none: 8 of 8 images, the gate allows 0.05",
+            "psnr: closed-form on mlp, fedsgd, none: worst image 100.0 dB, the gate allows 18 dB",
+            "identified: auto on lenet, fedsgd, noise(relative=0.1): too few trials: 0 of 8 images still "
+            "allows 0.31, the gate allows 0.05; with none found it takes 59 images",
+            "label_f1: auto on lenet, fedsgd, none: mean 1.00, the gate allows 0.5",
+        )
+    )
+    verdict = Verdict(Level.EXPOSED, headline, tuple(findings), GateResult(False, reasons))
+    return Fixture(told, verdict, tuple(sorted(trials, key=lambda t: t.id)), pictures)

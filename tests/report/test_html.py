@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import shutil
@@ -18,9 +17,12 @@ import pytest
 
 from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
-from report.fixture import Case, fixture, photo, png
+from leakgauge.study.judging.gate import GateResult, Reason, Why
+from leakgauge.study.judging.records import Attempted, Scenario
+from leakgauge.study.judging.results import Level, Power
+from leakgauge.study.judging.verdict import Verdict
+from report.fixture import Case, Fixture, fixture, photo, png
 
-Report = dict[str, Any]
 CHROMIUM, DRIVER = (Path(shutil.which(name) or name) for name in ("chromium", "chromedriver"))
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -30,13 +32,13 @@ SIZES = [(1280, 800), (390, 844)]
 
 
 @pytest.fixture(scope="module")
-def full() -> tuple[Report, dict[str, list[Picture]]]:
+def full() -> Fixture:
     return fixture()
 
 
 @pytest.fixture(scope="module")
-def html(full: tuple[Report, dict[str, list[Picture]]]) -> str:
-    return render(*full)
+def html(full: Fixture) -> str:
+    return full.html
 
 
 def _text(html: str) -> str:
@@ -52,17 +54,12 @@ def test_verdict_comes_first_and_the_worst_case_next(html: str) -> None:
     assert order == sorted(order)
 
 
-def test_the_page_says_which_methods_were_tried_and_which_raised(
-    full: tuple[Report, dict[str, list[Picture]]],
-) -> None:
-    report, pictures = full
-    trials = [dict(t) for t in report["trials"]]
-    for t in trials:
-        t["tried"] = [
-            {"name": "patches", "status": "failed", "why": "KeyError: '<logits>'", "raised": True},
-            {"name": "peeling", "status": "not_applicable", "why": "a delta", "raised": False},
-        ]
-    shown = render({**report, "trials": trials}, pictures)
+def test_the_page_says_which_methods_were_tried_and_which_raised(full: Fixture) -> None:
+    methods = (
+        Attempted("patches", "failed", "KeyError: '<logits>'", raised=True),
+        Attempted("peeling", "not_applicable", "a delta", raised=False),
+    )
+    shown = replace(full, trials=tuple(replace(t, tried=methods) for t in full.trials)).html
     text = _text(shown[shown.index("Methods that attacks of several tried") :])
     assert "patches by an error KeyError: &#39;&lt;logits&gt;&#39;" in text
     assert "peeling not applicable a delta" in text
@@ -77,8 +74,7 @@ def test_worst_case_is_the_identified_image_of_highest_psnr(html: str) -> None:
 
 
 def test_controls_are_shown_but_never_the_worst_case() -> None:
-    report, pictures = fixture((Case("auto", blur=3, noise=0.3), Case("auto", model="mlp", noise=0.0, control=True)))
-    html = render(report, pictures)
+    html = fixture((Case("auto", blur=3, noise=0.3), Case("auto", model="mlp", noise=0.0, control=True))).html
     assert "lenet" in html[html.index('id="worst"') : html.index("<nav")]
     assert "Known-leaky control" in html[html.index('id="pictures"') :]
     assert ">mlp" not in html[html.index('id="table"') : html.index('id="labels"')]
@@ -125,7 +121,7 @@ def test_every_id_is_unique_and_every_reference_lands(html: str) -> None:
 def test_same_input_gives_same_bytes_even_in_another_process(html: str) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from report.fixture import fixture; "
-        "from leakgauge.report.html import render; sys.stdout.buffer.write(render(*fixture()).encode())"
+        "sys.stdout.buffer.write(fixture().html.encode())"
     )
     tests = str(Path(__file__).parent.parent)
     again = subprocess.run(
@@ -138,14 +134,15 @@ def test_hostile_text_stays_text() -> None:
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
     case = Case(f"auto{evil}", defense=f"noise(relative=0.1){evil}", model=f"m{evil}", client=f"c{evil}")
     lost = Case("dlg", status="failed", message=f"cannot read {evil}", level="inconclusive")
-    report, pictures = fixture((case, lost))
-    pictures = {k: [replace(p, name=evil) for p in v] for k, v in pictures.items()}
-    report["config"] |= {"name": evil, evil: "</script></style></pre>"}
-    report["environment"][evil] = evil
-    report["leakgauge_version"] = report["created_at"] = evil
-    report["verdict"] |= {"headline": [evil, evil], "gate": {"passed": False, "reasons": [evil]}}
-    report["verdict"]["findings"][0]["sentence"] = evil
-    html = render(report, pictures)
+    made = fixture((case, lost))
+    pictures = {k: [replace(p, name=evil) for p in v] for k, v in made.pictures.items()}
+    told = made.told | {"config": {"name": evil, evil: "</script></style></pre>"}, "environment": {evil: evil}}
+    told |= {"leakgauge_version": evil, "created_at": evil}
+    first, *rest = made.verdict.findings
+    gate = GateResult(False, (Reason(Why.BROKEN, evil, evil, evil),))
+    findings = (replace(first, sentence=evil), *rest)
+    verdict = replace(made.verdict, headline=(evil, evil), gate=gate, findings=findings)
+    html = render(told, verdict, made.trials, pictures)
     assert "<script>alert" not in html
     assert "<img src=x" not in html
     assert html.count("<script") == 1
@@ -153,141 +150,98 @@ def test_hostile_text_stays_text() -> None:
     assert "cannot read &#34;&gt;&lt;script&gt;" in html
 
 
-def _nulls(value: Any, keep: tuple[str, ...] = ()) -> Any:
-    """The same report with a null for every number, text and list below the named keys."""
-    if isinstance(value, dict):
-        return {k: v if k in keep else _nulls(v, keep) for k, v in value.items()}
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [_nulls(v, keep) for v in value]
-    return None
+def _all_failed(full: Fixture) -> Fixture:
+    trials = tuple(replace(t, status="failed", message="broke", scores=None) for t in full.trials)
+    none = {"psnr": None, "null_psnr": None, "ssim_mean": None, "identified": None, "label_f1": None, "power": Power()}
+    findings = tuple(replace(f, level=Level.INCONCLUSIVE, **none) for f in full.verdict.findings)
+    verdict = Verdict(Level.INCONCLUSIVE, ("This audit does not settle it.", ""), findings, GateResult(None))
+    return replace(full, trials=trials, verdict=verdict)
 
 
-def _all_failed(report: Report) -> None:
-    for trial in report["trials"]:
-        trial.update(status="failed", message="broke", scores=None, labels=None, controls={})
-    for f in report["verdict"]["findings"]:
-        f.update(
-            level="inconclusive", **dict.fromkeys(("psnr", "null_psnr", "ssim_mean", "identified", "label_f1", "power"))
-        )
-    report["verdict"].update(
-        level="inconclusive", headline=["This audit does not settle it."], gate={"passed": None, "reasons": []}
-    )
+def _not_images(full: Fixture) -> Fixture:
+    none = {"psnr": (None,), "ssim": None, "mse": (None,), "likeness": None}
+    return replace(full, trials=tuple(replace(t, scores=t.scores and replace(t.scores, **none)) for t in full.trials))
 
 
-def _not_images(report: Report) -> None:
-    for trial in report["trials"]:
-        if trial["scores"]:
-            trial["scores"].update(psnr=None, ssim=None, lpips=None, rank=None, identified=None)
+def _empty(full: Fixture) -> Fixture:
+    told = full.told | {"config": {}, "environment": {}}
+    return Fixture(told, Verdict(Level.INCONCLUSIVE, ("", ""), (), GateResult(None)), (), full.pictures)
 
 
-def _null_lists(report: Report) -> None:
-    for trial in report["trials"]:
-        if trial["scores"]:
-            trial["scores"] = {k: [None] if isinstance(v, list) else v for k, v in trial["scores"].items()}
-            trial["controls"] = {"mean_image": None, "nearest_public": {"psnr": [None]}, "other_client": {"psnr": None}}
+def _nothing_known(full: Fixture) -> Fixture:
+    def blind(s: Scenario) -> Scenario:
+        return replace(s, knowledge=())
+
+    findings = tuple(replace(f, scenario=blind(f.scenario)) for f in full.verdict.findings)
+    trials = tuple(replace(t, scenario=blind(t.scenario)) for t in full.trials)
+    return replace(full, trials=trials, verdict=replace(full.verdict, findings=findings))
 
 
-def _empty(report: Report) -> None:
-    report.update(
-        trials=[],
-        verdict={"level": "inconclusive", "headline": [], "findings": [], "gate": None},
-        config={},
-        environment={},
-    )
-
-
-def _no_findings(report: Report) -> None:
-    report["verdict"]["findings"] = []
-
-
-def _nothing_known(report: Report) -> None:
-    for record in [*report["trials"], *report["verdict"]["findings"]]:
-        record["scenario"]["knowledge"] = []
-
-
-DEGENERATE: list[Callable[[Report], None]] = [
-    _all_failed,
-    _not_images,
-    _null_lists,
-    _empty,
-    _no_findings,
-    _nothing_known,
-]
+DEGENERATE: list[Callable[[Fixture], Fixture]] = [_all_failed, _not_images, _empty, _nothing_known]
 
 
 @pytest.mark.parametrize("spoil", DEGENERATE, ids=lambda f: f.__name__.strip("_"))
 @pytest.mark.parametrize("with_pictures", [True, False], ids=["pictures", "none"])
-def test_degenerate_reports_render(
-    full: tuple[Report, dict[str, list[Picture]]], spoil: Callable[[Report], None], with_pictures: bool
-) -> None:
-    report = copy.deepcopy(full[0])
-    spoil(report)
-    html = render(report, full[1] if with_pictures else {})
+def test_degenerate_audits_render(full: Fixture, spoil: Callable[[Fixture], Fixture], with_pictures: bool) -> None:
+    spoiled = spoil(full)
+    html = (spoiled if with_pictures else replace(spoiled, pictures={})).html
     assert html.rstrip().endswith("</html>")
     assert "None" not in _text(html)
 
 
-def test_a_report_of_nulls_renders(full: tuple[Report, dict[str, list[Picture]]]) -> None:
-    html = render(_nulls(full[0], keep=("id",)), full[1])
-    assert "Inconclusive" in html
-    assert "None" not in _text(html)
-    assert "Inconclusive" in render({}, {})
-
-
-def test_all_failed_says_so(full: tuple[Report, dict[str, list[Picture]]]) -> None:
-    report = copy.deepcopy(full[0])
-    _all_failed(report)
-    text = _text(render(report, {}))
+def test_all_failed_says_so(full: Fixture) -> None:
+    text = _text(replace(_all_failed(full), pictures={}).html)
     assert "No attack returned a result" in text
     assert "A trial without a result is no evidence of protection" in text
     assert "There is nothing to plot" in text
 
 
-def test_counts_only_says_so_and_keeps_the_numbers(full: tuple[Report, dict[str, list[Picture]]]) -> None:
-    html = render({**full[0], "counts_only": True}, {})
+def test_settings_that_the_gate_takes_for_a_baseline_are_controls_on_the_page(full: Fixture) -> None:
+    """Their trials are no controls of the audit: they once made rows of their own, without a finding."""
+    first, *rest = full.verdict.findings
+    assert first.scenario.defense == "none"
+    told = replace(full, verdict=replace(full.verdict, findings=(replace(first, control=True), *rest)))
+    assert _text(told.html).count("Known-leaky control") == _text(full.html).count("Known-leaky control") + 1
+    row = '<th scope="row" data-v='
+    assert told.html.count(row) == full.html.count(row) - 1
+
+
+def test_counts_only_says_so_and_keeps_the_numbers(full: Fixture) -> None:
+    html = replace(full, told=full.told | {"counts_only": True}, pictures={}).html
     assert _text(html).count("Images were not stored (--counts-only).") == 2
     assert "<img" not in html
     assert "PSNR <b>100.0\u00a0dB" in html
 
 
 def test_one_trial_renders() -> None:
-    report, pictures = fixture((Case("auto", names=("coffee.png",)),))
-    assert "coffee.png" in render(report, pictures)
+    assert "coffee.png" in fixture((Case("auto", names=("coffee.png",)),)).html
 
 
 def test_five_hundred_trials_show_the_worst_and_count_the_rest() -> None:
-    report, pictures = fixture((Case("auto", names=("coffee.png",)),))
-    first, shown = report["trials"][0], next(iter(pictures.values()))
-    report["trials"], many = [], {}
-    for i in range(500):
-        trial = copy.deepcopy(first) | {"id": f"t{i:03}", "seed": i}
-        trial["scores"] |= {"psnr": [10 + i / 100], "identified": [i % 2 == 0]}
-        report["trials"].append(trial)
-        many[trial["id"]] = shown
-    html = render(report, many)
+    made = fixture((Case("auto", names=("coffee.png",)),))
+    (first,), shown = made.trials, next(iter(made.pictures.values()))
+    assert first.scores is not None
+    trials = tuple(
+        replace(
+            first, id=f"t{i:03}", seed=i, scores=replace(first.scores, psnr=(10 + i / 100,), identified=(i % 2 == 0,))
+        )
+        for i in range(500)
+    )
+    html = replace(made, trials=trials, pictures={t.id: shown for t in trials}).html
     assert html.count("<img") == 2 * (1 + 8)
     assert "492 more images" in html
     gallery = _text(html[html.index('id="pictures"') : html.index('id="table"')])
-    assert [float(x) for x in re.findall(r"(\d+\.\d) dB · SSIM", gallery)] == [
-        15.0,
-        15.0,
-        14.9,
-        14.9,
-        14.9,
-        14.9,
-        14.9,
-        14.8,
-    ]
+    found = [float(x) for x in re.findall(r"(\d+\.\d) dB · SSIM", gallery)]
+    assert found == [15.0, 15.0, 14.9, 14.9, 14.9, 14.9, 14.9, 14.8]
 
 
 def test_missing_and_broken_pictures_leave_a_labelled_hole() -> None:
-    report, pictures = fixture((Case("auto", names=("coffee.png", "rocket.jpg")),))
-    a, b = sorted(pictures)
-    pictures[a] = [Picture(name="coffee.png", slot=0, original=png(photo("coffee.png")), reconstruction=None)]
-    pictures[b] = [Picture(name="rocket.jpg", slot=7, original=b"no png", reconstruction=b"")]
-    html = render(report, pictures)
-    assert 'aria-label="What the attack made of coffee.png: not available"' in html
-    assert 'aria-label="Original of rocket.jpg: not available"' in html
+    made = fixture((Case("auto", names=("coffee.png", "rocket.jpg")),))
+    a, b = sorted(made.pictures)
+    made.pictures[a] = [Picture(name="coffee.png", slot=0, original=png(photo("coffee.png")), reconstruction=None)]
+    made.pictures[b] = [Picture(name="rocket.jpg", slot=7, original=b"no png", reconstruction=b"")]
+    assert 'aria-label="What the attack made of coffee.png: not available"' in made.html
+    assert 'aria-label="Original of rocket.jpg: not available"' in made.html
 
 
 def test_plots_take_any_name() -> None:
@@ -298,7 +252,7 @@ def test_plots_take_any_name() -> None:
         Case("dlg($a$, $$)", defense="noise(sigma=0.1)"),
         Case("dlg($a$, $$)", defense="noise(sigma=0.2)"),
     )
-    html = render(*fixture(cases))
+    html = fixture(cases).html
     assert html.count('<svg class="plot"') == 3
     ids = re.findall(r"<[^>]*\bid=\"([^\"]+)\"[^>]*>", html)
     assert len(ids) == len(set(ids))
@@ -472,19 +426,19 @@ def test_sorting_orders_by_value_and_says_so(page: Any) -> None:
         assert page.execute_script(f"return {button}.parentElement.getAttribute('aria-sort')") == direction
 
 
-def many_cases(n: int) -> tuple[Report, dict[str, list[Picture]]]:
+def many_cases(n: int) -> Fixture:
     """One case n times, under other defences."""
-    report, pictures = fixture((Case("auto", names=("coffee.png",)),))
-    trial, finding, shown = report["trials"][0], report["verdict"]["findings"][0], next(iter(pictures.values()))
+    made = fixture((Case("auto", names=("coffee.png",)),))
+    (trial,), (finding,), shown = made.trials, made.verdict.findings, next(iter(made.pictures.values()))
     label = [f"noise(sigma={i / 1000})" for i in range(1, n + 1)]
-    trials = [{**trial, "id": d, "scenario": {**trial["scenario"], "defense": d}} for d in label]
-    findings = [{**finding, "scenario": {**finding["scenario"], "defense": d}} for d in label]
-    verdict = {**report["verdict"], "findings": findings}
-    return {**report, "trials": iter(trials), "verdict": verdict}, dict.fromkeys(label, shown)
+    trials = tuple(replace(trial, id=d, scenario=replace(trial.scenario, defense=d)) for d in label)
+    findings = tuple(replace(finding, scenario=replace(finding.scenario, defense=d)) for d in label)
+    verdict = replace(made.verdict, findings=findings)
+    return Fixture(made.told, verdict, trials, dict.fromkeys(label, shown))
 
 
 def test_a_thousand_cases_are_paged_and_drawn_in_part() -> None:
-    html = render(*many_cases(1000))
+    html = many_cases(1000).html
     table = html[html.index('id="table"') : html.index('id="labels"')]
     first, further = table.split('<template id="further-rows">')
     assert (first.count("<tr>"), further.count("<tr>")) == (101, 900)
@@ -496,7 +450,7 @@ def test_a_thousand_cases_are_paged_and_drawn_in_part() -> None:
 @pytest.mark.page
 def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "many.html"
-    path.write_text(render(*many_cases(250)), encoding="utf-8")
+    path.write_text(many_cases(250).html, encoding="utf-8")
     browser.get(path.as_uri())
     rows = "return [...document.querySelectorAll('.sortable tbody tr th')].map(h => h.dataset.v)"
     told = "return document.querySelector('.pages span').textContent"
@@ -514,9 +468,7 @@ def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -
     assert browser.execute_script(told) == "1–100 of 250"
 
 
-def test_a_store_is_asked_for_its_number_of_pictures_a_few_times_however_many_trials(
-    full: tuple[Report, dict[str, list[Picture]]],
-) -> None:
+def test_a_store_is_asked_for_its_number_of_pictures_a_few_times_however_many_trials(full: Fixture) -> None:
     """A database counts them anew each time: 340 s for the page of 10 000 trials."""
 
     class Counted(dict[str, list[Picture]]):
@@ -526,7 +478,6 @@ def test_a_store_is_asked_for_its_number_of_pictures_a_few_times_however_many_tr
             self.asked += 1
             return super().__len__()
 
-    report, pictures = full
-    counted = Counted(pictures)
-    render({**report, "trials": report["trials"] * 20}, counted)
+    counted = Counted(full.pictures)
+    render(full.told, full.verdict, full.trials * 20, counted)
     assert counted.asked <= 5

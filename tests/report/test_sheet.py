@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from leakgauge.report.sheet import browser, commit_of, print_pdf, sheet
 from report.fixture import CASES, fixture
 
-REPORT = fixture(CASES[:2])[0]
+MADE = fixture(CASES[:2])
 
 
 class Text(HTMLParser):
@@ -36,8 +37,8 @@ def read(html: str) -> str:
 
 def test_it_says_what_is_signed() -> None:
     digest = sha256(b"report").hexdigest()
-    words = read(sheet(REPORT, digest=digest, commit="abc123", by="A. Engineer", to="Ward 7"))
-    decision = REPORT["decision"]
+    words = read(sheet(MADE.told, MADE.verdict, digest=digest, commit="abc123", by="A. Engineer", to="Ward 7"))
+    decision = MADE.told["decision"]
     for part in (decision["title"], decision["reason"], decision["next"]["step"], decision["again_when"], digest):
         assert " ".join(str(part).split()) in words
     for part in ("A. Engineer", "Ward 7", "abc123", "Signature", "What was not", "Until 20"):
@@ -46,10 +47,9 @@ def test_it_says_what_is_signed() -> None:
         assert item["what"] in words
 
 
-def test_what_a_report_lacks_stops_no_page_and_what_it_holds_is_no_markup() -> None:
-    assert "Signature" in sheet({}, digest="")
-    named = REPORT | {"config": {**REPORT["config"], "name": "<script>alert(1)</script>"}}
-    assert "<script>alert" not in sheet(named, digest="")
+def test_what_it_holds_is_no_markup() -> None:
+    told = MADE.told | {"config": {"name": "<script>alert(1)</script>"}}
+    assert "<script>alert" not in sheet(told, MADE.verdict, digest="")
 
 
 def test_a_commit_is_of_the_folder(tmp_path: Path) -> None:
@@ -70,10 +70,10 @@ def test_it_prints_on_one_page(tmp_path: Path) -> None:
     if command is None:
         pytest.skip("needs a browser")
     long = "a defence with a label of many words, as people write them"
-    first = REPORT["verdict"]["findings"][0]
-    findings = [first | {"scenario": first["scenario"] | {"defense": f"{long} {i}"}} for i in range(9)]
-    report = REPORT | {"verdict": REPORT["verdict"] | {"findings": findings}}
-    (tmp_path / "sheet.html").write_text(sheet(report, digest="0" * 64), encoding="utf-8")
+    first = MADE.verdict.findings[0]
+    scenarios = [replace(first.scenario, defense=f"{long} {i}") for i in range(9)]
+    verdict = replace(MADE.verdict, findings=tuple(replace(first, scenario=s) for s in scenarios))
+    (tmp_path / "sheet.html").write_text(sheet(MADE.told, verdict, digest="0" * 64), encoding="utf-8")
     assert print_pdf(tmp_path / "sheet.html", tmp_path / "sheet.pdf", command)
     assert len(re.findall(rb"/Type\s*/Page[^s]", (tmp_path / "sheet.pdf").read_bytes())) == 1
     assert not print_pdf(tmp_path / "sheet.html", tmp_path / "no.pdf", str(tmp_path / "none"))

@@ -10,17 +10,25 @@ import torch
 import yaml
 from torch import Tensor
 
-from leakgauge.study.document import summary
+from leakgauge.report.html import render
+from leakgauge.study.document import summary, verdict_of
 from leakgauge.study.evaluate import Truth, class_prior
+from leakgauge.study.judging.verdict import VERDICT
 from leakgauge.study.store import Store
 from leakgauge.task import Batch
 
 
 def document(store: Store) -> dict[str, Any]:
     """The report of what is in a store, as report.json has it."""
-    told = summary(store)
-    judged = told.pop("verdict")
-    return told | {"trials": store.records(), "verdict": judged}
+    judged = verdict_of(store)
+    verdict = VERDICT.dump_python(judged, mode="json")
+    return summary(store, judged) | {"trials": store.records(), "verdict": verdict}
+
+
+def page_of(store: Store) -> str:
+    """The page of what is in a store, without pictures."""
+    judged = verdict_of(store)
+    return render(summary(store, judged), judged, store.trials(), {})
 
 
 def tiny(**changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakgauge.study.document import summary, write_json
+from leakgauge.study.document import summary, verdict_of, write_json
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import verdict
@@ -46,14 +46,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return run(resolve_plan(plan), tmp_path_factory.mktemp("summary"), workers=1)
 
 
+def _written(store: Store) -> str:
+    judged = verdict_of(store)
+    return write_json(store, summary(store, judged), judged).read_text()
+
+
 def test_a_report_written_piece_by_piece_is_the_document(store: Store) -> None:
-    text = write_json(store, summary(store)).read_text()
+    text = _written(store)
     assert text == json.dumps(document(store), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def test_a_report_without_trials_is_json(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(store, "each", lambda: iter(()))
-    assert json.loads(write_json(store, summary(store)).read_text())["trials"] == []
+    assert json.loads(_written(store))["trials"] == []
 
 
 def test_pictures_are_read_when_they_are_asked_for(store: Store) -> None:

@@ -15,7 +15,6 @@ from leakgauge.compute import Compute
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
 from leakgauge.models.weights import fingerprint, read_model
-from leakgauge.report.html import render
 from leakgauge.risk.lint import SENT, UNSENT
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.setting import Explained
@@ -25,7 +24,7 @@ from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.trial import run_trial
 from leakgauge.update import Update, UpdateHeader, UpdateKind
-from study.plans import document, tiny
+from study.plans import document, page_of, tiny
 
 
 def hospital_net() -> nn.Module:
@@ -161,7 +160,7 @@ def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: 
     assert TypeAdapter(Explanation).validate_python(report["verdict"]["explained"]) == seen[0].record
     assert report["verdict"]["level"] != "not_recovered"
     assert report["verdict"]["gate"]["passed"] is False
-    assert "The plan does not explain the captured update" in render(report, {})
+    assert "The plan does not explain the captured update" in page_of(store)
     assert [r["explained"] is not None for r in report["trials"] if not r["control"]] == [True]
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from leakgauge.frontiers.results import Report, RowResult
-from leakgauge.report.html import NBSP, figure, page
+from leakgauge.report.html import NBSP, NONE, figure, page
 from leakgauge.report.plots import CEILING, GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
-from leakgauge.report.rows import NONE
 from leakgauge.study.judging.results import Finding
 
 if TYPE_CHECKING:

@@ -1,14 +1,15 @@
-"""One self-contained page from a parsed report.json and the pictures beside it.
+"""One self-contained page from an audit's verdict, its trials and the pictures beside them.
 
 The page works offline from a file: styles, script, plots and pictures are inside it, and its content security policy
-forbids any request. Equal input gives equal bytes. What a report lacks is shown as missing and never stops the page.
+forbids any request. Equal input gives equal bytes. What there is none of is shown as missing.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -16,11 +17,15 @@ from jinja2 import ChainableUndefined, ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from leakgauge.report import plots
-from leakgauge.report.rows import LEVELS, NONE, PER_FINDING, Picture, Record, Seen, get, number_of
+from leakgauge.report.rows import PER_FINDING, Picture, Seen
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.results import Level
+from leakgauge.study.judging.verdict import Verdict
 
 IN_ALL, GALLERIES, PAGE, CASES = 240, 120, 100, 5000
 """Pictures, cases with pictures, table rows at a time and in all: of the worst; the rest is in report.json."""
 NBSP = "\u00a0"
+NONE = "—"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -38,33 +43,38 @@ def figure(value: object, digits: int = 2, unit: str = "") -> str:
 def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
     """``0.88 [0.47, 1.00]``, without brackets where the interval is unknown; of a record or a typed result."""
     middle, low, high = (
-        figure(get(found, k) if isinstance(found, Mapping) else getattr(found, k, None), digits)
+        figure(found.get(k) if isinstance(found, Mapping) else getattr(found, k, None), digits)
         for k in (key, "low", "high")
     )
     return middle if NONE in (middle, low, high) else f"{middle}{NBSP}[{low},{NBSP}{high}]"
 
 
-def _defence(scenario: Record) -> object:
-    """Its label as in the plan, or that there is none."""
-    return "no defence" if get(scenario, "defended") is False else get(scenario, "defense")
+def number_of(value: object) -> float | None:
+    """`None` for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
-def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
+def render(
+    told: Mapping[str, Any], verdict: Verdict, trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]
+) -> str:
     """The page as one string of HTML.
 
     Args:
-        report: report.json as parsed. Its trials are read once, one by one, and may be an iterator.
+        told: report.json without verdict and trials.
+        trials: read once, one by one.
         pictures: trial id → its pictures; empty for an audit that stored none. Only those that are shown are read.
     """
-    seen = Seen.of(report, pictures)
+    seen = Seen.of(verdict.findings, trials, pictures)
     rows = seen.ordered
     audited = [r for r in rows if not r.control]
     return page(
         "report",
         "template.html.j2",
-        {"defence": _defence, "uri": _uri},
-        report=report,
-        verdict=get(report, "verdict"),
+        {"uri": _uri},
+        report=told,
+        verdict=verdict,
         rows=rows,
         audited=audited,
         count=seen.count,
@@ -80,8 +90,8 @@ def render(report: Record, pictures: Mapping[str, Sequence[Picture]]) -> str:
         failures=list(seen.failures.values()),
         endings=seen.endings,
         tried=seen.tried,
-        seeds=sorted(seen.seeds, key=lambda s: (len(s), s)),
-        plan=yaml.safe_dump(report.get("config") or {}, sort_keys=False, allow_unicode=True, width=100),
+        seeds=sorted(seen.seeds),
+        plan=yaml.safe_dump(told["config"], sort_keys=False, allow_unicode=True, width=100),
     )
 
 
@@ -94,4 +104,6 @@ def page(room: str, template: str, filters: Mapping[str, Callable[..., object]],
     shell.filters |= {"figure": figure, "interval": interval, **filters}
     script = Markup(shell.get_template("script.js.j2").render())
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return shell.get_template(template).render(levels=LEVELS, script=script, script_digest=digest, **values)
+    return shell.get_template(template).render(
+        levels=[level.value for level in Level], script=script, script_digest=digest, **values
+    )

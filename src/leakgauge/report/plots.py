@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ class Plotted:
     """One scenario × attack that has scores; `setting` is the scenario without its defence, `evaluations` a trial's."""
 
     label: str
-    setting: str
+    setting: Hashable
     attack: str
     defense: str
     images: tuple[ImageDot, ...]

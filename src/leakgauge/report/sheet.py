@@ -1,4 +1,4 @@
-"""The sheet that a person signs: one A4 page in plain words, from a report.json, and its PDF through a browser."""
+"""The sheet that a person signs: one A4 page in plain words, from an audit's verdict, and its PDF through a browser."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from leakgauge.report.html import page
-from leakgauge.report.rows import Record, get
+from leakgauge.study.judging.results import Level
+from leakgauge.study.judging.verdict import Verdict
 
 HOLDS = timedelta(days=365)
 """How long an answer is taken to hold at most: attacks are published meanwhile."""
@@ -42,23 +44,26 @@ FILES = 6
 """Digests that are shown; all are in report.json."""
 
 
-def sheet(report: Record, *, digest: str, commit: str = "", by: str = "", to: str = "") -> str:
+def sheet(
+    told: Mapping[str, Any], verdict: Verdict, *, digest: str, commit: str = "", by: str = "", to: str = ""
+) -> str:
     """The page as HTML.
 
     Args:
-        report: report.json as parsed, without its trials.
+        told: report.json without verdict and trials.
+        verdict: of the audit.
         digest: SHA-256 of the file.
         commit: of the repository in which the audit lies.
         by, to: who audited, and for whom; a line to write on where empty.
     """
-    decision = get(report, "decision")
-    own = [f for f in get(report, "verdict").get("findings") or [] if not f.get("control")]
-    made = str(report.get("created_at") or "")
+    decision, made = told["decision"], str(told["created_at"])
+    own = [f for f in verdict.findings if not f.control]
+    tried = [f for f in own if f.level is not Level.NOT_APPLICABLE]
     return page(
         "report",
         "sheet.html.j2",
         {"short": _short},
-        report=report,
+        report=told,
         decision=decision,
         digest=digest,
         commit=commit,
@@ -66,18 +71,18 @@ def sheet(report: Record, *, digest: str, commit: str = "", by: str = "", to: st
         to=to,
         made=made[:10],
         until=_until(made),
-        settings=_some([f"{get(f, 'scenario', 'client')}, {get(f, 'scenario', 'defense')}" for f in own]),
-        models=_some([str(get(f, "scenario").get("model")) for f in own]),
-        clients=max((f.get("clients") or 0 for f in own), default=0),
-        batch=get(report, "config", "data").get("batch") or 1,
-        attacks=_some([str(m.get("attack")).split("(")[0] for m in decision.get("means") or []]),
-        evaluations=sum(m.get("gradient_evaluations") or 0 for m in decision.get("means") or []),
-        time=_time(sum(m.get("seconds") or 0 for m in decision.get("means") or [])),
-        knew=[KNOWN.get(k, k) for k in next((m.get("knowledge") or [] for m in decision.get("means") or []), [])],
-        withheld=[KNOWN.get(k, k) for k in decision.get("withheld") or []],
-        shown=sum(get(f, "power").get("shown") is True for f in own),
+        settings=_some([f"{f.scenario.client}, {f.scenario.defense}" for f in own]),
+        models=_some([f.scenario.model for f in own]),
+        clients=max((f.clients for f in own), default=0),
+        batch=told["config"].get("data", {}).get("batch", 1),
+        attacks=_some([f.attack.split("(")[0] for f in tried]),
+        evaluations=sum(f.cost.gradient_evaluations for f in tried),
+        time=_time(sum(f.cost.seconds for f in tried)),
+        knew=[KNOWN.get(k, k) for k in (tried[0].scenario.knowledge if tried else ())],
+        withheld=[KNOWN[k] for k in decision["withheld"]],
+        shown=sum(f.power.shown is True for f in own),
         rows=len(own),
-        hashes=dict(list((decision.get("hashes") or {}).items())[:FILES]),
+        hashes=dict(list(decision["hashes"].items())[:FILES]),
     )
 
 

@@ -51,15 +51,14 @@ def gate_of(config: dict[str, Any]) -> GateConfig | None:
     return None if config.get("gate") is None else GateConfig.model_validate(config["gate"])
 
 
-def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
-    """The report without its trials.
+def summary(store: Store, judged: Verdict) -> dict[str, Any]:
+    """The report without its trials and its verdict.
 
     Args:
-        judged: the store's `verdict_of`, where it is at hand.
+        judged: the store's `verdict_of`.
     """
     audit = store.audit
     config = json.loads(audit.config)
-    judged = judged or verdict_of(store)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": audit.version,
@@ -74,7 +73,6 @@ def summary(store: Store, judged: Verdict | None = None) -> dict[str, Any]:
             contents=json.loads(audit.contents),
             lint=read_lint(store.folder, audit.identity),
         ),
-        "verdict": VERDICT.dump_python(judged, mode="json"),
     }
 
 
@@ -97,32 +95,31 @@ def verdict_of(store: Store) -> Verdict:
     return verdict(trials, gate, proof, lacking)
 
 
-def write_json(store: Store, told: Mapping[str, Any]) -> Path:
+def write_json(store: Store, told: Mapping[str, Any], judged: Verdict) -> Path:
     """Writes report.json beside the store, whole or not at all.
 
     Byte-equal between runs of the same plan on the same machine once every ``seconds`` and ``created_at`` is deleted;
     trials are sorted by id; no number in it is infinite or NaN.
 
     Args:
-        told: the `summary`.
+        told, judged: the `summary`, and the `verdict_of` it is of.
     """
     path = store.folder / REPORT
     with written_whole(path, FREE_SPACE) as file:
-        for part in _parts(told, store.each()):
+        for part in _parts(told, store.each(), judged):
             file.write(part)
     return path
 
 
-def _parts(told: Mapping[str, Any], trials: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _parts(told: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], judged: Verdict) -> Iterator[str]:
     """`json.dumps` of the document with an indent of one, piece by piece."""
-    head = {key: value for key, value in told.items() if key != "verdict"}
-    yield _text(head)[: -len("\n}")] + ',\n "trials": ['
+    yield _text(told)[: -len("\n}")] + ',\n "trials": ['
     between = "\n  "
     for trial in trials:
         yield between + _text(trial).replace("\n", "\n  ")
         between = ",\n  "
     yield ("]" if between == "\n  " else "\n ]") + ',\n "verdict": '
-    yield _text(told["verdict"]).replace("\n", "\n ") + "\n}\n"
+    yield _text(VERDICT.dump_python(judged, mode="json")).replace("\n", "\n ") + "\n}\n"
 
 
 def _text(value: Any) -> str:

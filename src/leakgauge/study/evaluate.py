@@ -20,17 +20,8 @@ from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
 from leakgauge.metrics.ssim import SSIM
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.step.targets import Classes, Labels
-from leakgauge.study.judging.part_scores import PartScores
-from leakgauge.study.judging.records import (
-    LabelScores,
-    MeanImage,
-    NearestPublic,
-    Nulls,
-    OtherClients,
-    Scores,
-    TokenScores,
-    Values,
-)
+from leakgauge.study.judging.part_scores import PartScores, TokenScores
+from leakgauge.study.judging.records import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores, Values
 from leakgauge.task import Batch, DataSpec, Task
 
 COPY = 40.0

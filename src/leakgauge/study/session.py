@@ -336,10 +336,10 @@ def write_reports(store: Store, *, by: str = "", to: str = "") -> tuple[Verdict,
     """
     judged = verdict_of(store)
     told = summary(store, judged)
-    path = write_json(store, told)
-    signed = sheet(told, digest=fingerprint_of_file(path), commit=commit_of(store.folder), by=by, to=to)
+    path = write_json(store, told, judged)
+    signed = sheet(told, judged, digest=fingerprint_of_file(path), commit=commit_of(store.folder), by=by, to=to)
     write_whole(store.folder / SHEET, signed, FREE_SPACE)
-    write_whole(store.folder / PAGE, render(told | {"trials": store.each()}, store.pictures()), FREE_SPACE)
+    write_whole(store.folder / PAGE, render(told, judged, store.trials(), store.pictures()), FREE_SPACE)
     return judged, told["decision"]
 
 

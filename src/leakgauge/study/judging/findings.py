@@ -17,7 +17,8 @@ from leakgauge.intervals import (
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.groups import TrialGroup, control_of, shares
-from leakgauge.study.judging.records import TokenScores, Trial
+from leakgauge.study.judging.part_scores import TokenScores
+from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import (
     Finding,
     Identified,

@@ -10,18 +10,14 @@ from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost
-from leakgauge.study.judging.part_scores import PartScores
+from leakgauge.study.judging.part_scores import UNLESS_EMPTY, PartScores, TokenScores, Words
 
 Values = tuple[float | None, ...]
 """One number for each true example; `None` without a reconstruction."""
-
-UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
-"""Left out of the JSON where there is nothing to say."""
-
 
 INTERNED = ("attack", "base", "status", "message", "blind")
 """Texts that many trials share."""
@@ -76,6 +72,11 @@ class Scenario:
     def of_all_clients(self) -> Scenario:
         """Without what tells one client from another."""
         return replace(self, data=replace(self.data, index=None, names=(), round="", examples=()))
+
+    @property
+    def stated(self) -> str:
+        """The defence as in the plan, or that there is none."""
+        return self.defense if self.defended else "no defence"
 
     @property
     def words(self) -> str:
@@ -172,46 +173,6 @@ class LabelScores:
     baseline_f1: float
     confidence: float | None
     known: bool
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """The tokens of a client's texts as a multiset against the true one, padding left out.
-
-    Attributes:
-        precision, recall, f1: of the multisets.
-        constant_f1: of the most frequent tokens of other texts, as often as they occur there.
-        exact_set, exact_counts: whether the same tokens, and as often.
-        counted: whether the attack read how often tokens occur; else each counts once.
-        in_place: of texts that were read in order, the share of their tokens in their places.
-    """
-
-    precision: float
-    recall: float
-    f1: float
-    constant_f1: float
-    exact_set: bool
-    exact_counts: bool
-    counted: bool
-    in_place: float | None
-
-
-@dataclass(frozen=True)
-class Words:
-    """Examples and reads in words: cells of tables, or texts.
-
-    Attributes:
-        match: share of each example's words that was read.
-        columns: names of the cells; `None`, as are `true` and `read`, where a report shows counts alone.
-        read: of each example, `None` without a reconstruction.
-        form: of texts, what a read is: in order, or their tokens.
-    """
-
-    match: list[float]
-    columns: Annotated[tuple[str, ...] | None, UNLESS_EMPTY] = None
-    true: Annotated[list[list[str]] | None, UNLESS_EMPTY] = None
-    read: Annotated[list[list[str] | None] | None, UNLESS_EMPTY] = None
-    form: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Annotated
 from pydantic import computed_field
 
 from leakgauge.observation import Cost
-from leakgauge.study.judging.records import UNLESS_EMPTY, Scenario
+from leakgauge.study.judging.part_scores import UNLESS_EMPTY
+from leakgauge.study.judging.records import Scenario
 
 
 class Level(Enum):

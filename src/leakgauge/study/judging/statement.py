@@ -138,7 +138,7 @@ def _came_back(own: Sequence[Finding]) -> str:
     worst = max(seen, key=lambda f: ((f.recovered or 0) / max(f.images, 1), f.identified.rate if f.identified else 0))
     assert worst.identified is not None
     thing = worst.scenario.data.kind
-    defense = worst.scenario.defense if worst.scenario.defended else "no defence"
+    defense = worst.scenario.stated
     if worst.tokens is not None:
         return f"{capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"

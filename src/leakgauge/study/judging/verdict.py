@@ -14,7 +14,8 @@ from leakgauge.study.judging.findings import NOT_SAFE, POWER, finding
 from leakgauge.study.judging.flags import flags_of
 from leakgauge.study.judging.gate import GateResult, Reason, came_back, capital, judge
 from leakgauge.study.judging.groups import TrialGroup, groups_of
-from leakgauge.study.judging.records import UNLESS_EMPTY, Explanation, Scenario, Trial
+from leakgauge.study.judging.part_scores import UNLESS_EMPTY
+from leakgauge.study.judging.records import Explanation, Scenario, Trial
 from leakgauge.study.judging.results import Finding, Level
 
 LEVELS = tuple(Level)
@@ -113,7 +114,7 @@ def _why(group: TrialGroup, found: Finding) -> str:
 
 def _words(s: Scenario) -> str:
     crafted = f", as the dishonest server {s.server} crafted it," if s.server_changes else ""
-    return f"{s.model}{crafted}, {s.client}, {s.defense if s.defended else 'no defence'}"
+    return f"{s.model}{crafted}, {s.client}, {s.stated}"
 
 
 def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proof: str) -> tuple[str, str]:

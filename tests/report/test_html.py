@@ -182,7 +182,7 @@ DEGENERATE: list[Callable[[Fixture], Fixture]] = [_all_failed, _not_images, _emp
 
 @pytest.mark.parametrize("spoil", DEGENERATE, ids=lambda f: f.__name__.strip("_"))
 @pytest.mark.parametrize("with_pictures", [True, False], ids=["pictures", "none"])
-def test_degenerate_audits_render(full: Fixture, spoil: Callable[[Fixture], Fixture], with_pictures: bool) -> None:
+def test_degenerate_reports_render(full: Fixture, spoil: Callable[[Fixture], Fixture], with_pictures: bool) -> None:
     spoiled = spoil(full)
     html = (spoiled if with_pictures else replace(spoiled, pictures={})).html
     assert html.rstrip().endswith("</html>")

@@ -21,6 +21,9 @@ CONSTRAINTS = 2000
 SAME = 1 - 1e-9
 """Cosine of two vectors that are one."""
 
+FEW = 8.0
+"""Pixels that any mixture may have at zero by chance."""
+
 NEAR = 1 - 1e-4
 """Cosine at which a guess is given up as one that is known: its own would have left by then."""
 
@@ -36,11 +39,14 @@ class Unmixed:
         maps: non-negative but for noise.
         held: share of the pixels that some map lights which each map's hyperplane holds; 1 of a single map. Where it is
             small, as of two nearly equal maps, a few pixels decide which of their mixtures was found.
+        firm: root of the share of those pixels that hold the hyperplane where it is held least, the errors of the span
+            over which are those of its map.
         floor: largest negative entry of each, as a share of its largest: what noise leaves of a zero.
     """
 
     maps: Float[Tensor, "k n"]
     held: Float[Tensor, " k"]
+    firm: Float[Tensor, " k"]
     floor: Float[Tensor, " k"]
 
 
@@ -64,7 +70,7 @@ def unmixed(
     count = len(span)
     basis = torch.linalg.qr(span.T)[0].T.contiguous()
     if count == 1:
-        return _described(_upright(basis), noise, basis.new_ones(1))
+        return _described(_upright(basis), noise, basis.new_ones(1), basis.new_ones(1))
     size = basis.norm(dim=0)
     points = basis[:, size > 1e-3 * size.max()]
     if points.shape[1] > PLACES:
@@ -86,9 +92,17 @@ def unmixed(
         if len(found) == count:
             break
     if not found:
-        return _described(span[:0], noise, span.new_zeros(0))
+        return _described(span[:0], noise, span.new_zeros(0), span.new_zeros(0))
     held = basis.new_tensor([share for share, _ in found])
-    return _described(_upright(torch.stack([v for _, v in found]) @ basis), noise, held)
+    firm = torch.stack([_firmness(units, vector, noise) for _, vector in found])
+    return _described(_upright(torch.stack([v for _, v in found]) @ basis), noise, held, firm)
+
+
+def _firmness(units: Float[Tensor, "k n"], vector: Tensor, noise: float) -> Float[Tensor, ""]:
+    """How firmly the points on a hyperplane hold it, in the direction in which they hold it least, 0 to 1."""
+    on = units[:, (vector @ units).abs() < 10 * max(noise, 1e-9)]
+    least = torch.linalg.eigvalsh(on @ on.T)[1]
+    return torch.where(least < FEW, 0.0, least / units.shape[1]).sqrt()
 
 
 def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
@@ -175,8 +189,10 @@ def _upright(maps: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
     return torch.where(total < 0, -maps, maps)
 
 
-def _described(maps: Float[Tensor, "k n"], noise: float, held: Float[Tensor, " k"]) -> Unmixed:
+def _described(
+    maps: Float[Tensor, "k n"], noise: float, held: Float[Tensor, " k"], firm: Float[Tensor, " k"]
+) -> Unmixed:
     top = maps.amax(1) if len(maps) else maps.new_zeros(0)
     below = (-maps).amax(1).clamp_min(0) if len(maps) else top
     floor = torch.maximum(below / top, torch.full_like(top, max(noise, 1e-12)))
-    return Unmixed(maps, held, floor)
+    return Unmixed(maps, held, firm, floor)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from leakgauge.attacks.features.inside import Inside, Layer
-from leakgauge.attacks.features.read import HiddenRead, Noisy, read_hidden
+from leakgauge.attacks.features.read import HiddenRead, Noisy, Passes, read_hidden
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.observation import Observation
 from leakgauge.view.entries import SentTensor, noise_of, sent_decay
@@ -27,6 +27,7 @@ class HiddenTensors:
         reads: hidden tensors that came out, from the input on.
         why: of the others, the condition that fails, by the first weight that reads one.
         single: the gradients are those of one step; else a sum of several.
+        passes: of the client's loop.
     """
 
     inside: Inside
@@ -35,6 +36,7 @@ class HiddenTensors:
     reads: Sequence[HiddenRead]
     why: Mapping[str, str]
     single: bool
+    passes: Passes
 
 
 def read_all(
@@ -45,7 +47,7 @@ def read_all(
 
     Raises what the model raises where it cannot be traced.
     """
-    inside = Inside.of(observation.task, count)
+    inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
     told, decay, view = observation.linear, sent_decay(observation), noise_of(observation)
     single = told is not None and told.factor is not None and decay is not None
     factor = told.factor if single and told is not None and told.factor is not None else 1.0
@@ -70,10 +72,10 @@ def read_all(
     for group in reversed(groups.values()):  # the last ones are the cheapest
         try:
             meter.tick()
-            read = read_hidden(group, gradients, inside, generator, shifts=shifts, meter=meter)
+            read = read_hidden(group, gradients, inside, generator, shifts=shifts, passes=passes, meter=meter)
         except Over:
             read = "the budget's seconds ended before"
         found[group[0].weight] = read
     reads = [read for read in reversed(found.values()) if isinstance(read, HiddenRead)]
     why = {name: read for name, read in reversed(found.items()) if isinstance(read, str)}
-    return HiddenTensors(inside, gradients, shifts, reads, why, single)
+    return HiddenTensors(inside, gradients, shifts, reads, why, single, passes)

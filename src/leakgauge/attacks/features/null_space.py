@@ -22,12 +22,14 @@ class SpanOfRows:
     Attributes:
         unfolding: of the places that the loss reaches.
         basis: orthonormal.
+        maps: as many as its dimension says.
         centred: only differences of an example's rows lie in it, since the layer's signals sum to nothing over the
             places (batch statistics behind the layer).
     """
 
     unfolding: Unfolding
     basis: Float[Tensor, "rank columns"]
+    maps: int
     centred: bool = False
 
     def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:

@@ -16,6 +16,8 @@ from leakgauge.attacks.features.null_space import SpanOfRows, null_space
 from leakgauge.attacks.features.scale import MapFactors, by_mean_row, by_shift, signals_of
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter
+from leakgauge.observation import Observation
+from leakgauge.update import UpdateKind
 
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
@@ -39,6 +41,36 @@ class Noisy:
         return 1.5 * self.error * float(self.matrix.shape[0] ** 0.5 + self.matrix.shape[1] ** 0.5)
 
 
+@dataclass(frozen=True)
+class Passes:
+    """How often the client's loop ran the network before it sent one sum of all gradients.
+
+    At each step the weights are others, and with them what a layer reads of an example: a round of several steps, or
+    a sum of several clients', is one batch of all pairs of an example and a step.
+
+    Attributes:
+        maps: such pairs at most, and exactly so many where `known`; `None` for any number.
+        batches: that had statistics of their own.
+    """
+
+    maps: int | None
+    batches: int | None
+
+    @staticmethod
+    def of(observation: Observation, examples: int) -> Passes:
+        """As the client's loop is known."""
+        client = observation.knowledge.local_training
+        if client is not None:
+            parts = client.parts(examples)
+            return Passes(sum(parts), len(parts))
+        return Passes(examples, 1) if observation.update.header.kind is UpdateKind.GRADIENT else Passes(None, None)
+
+    @property
+    def several(self) -> bool:
+        """Whether one example may have several maps, or statistics of several batches are in the sum."""
+        return self.batches != 1
+
+
 @dataclass(frozen=True, eq=False)
 class HiddenRead:
     """A hidden tensor of each example that a layer showed.
@@ -52,6 +84,8 @@ class HiddenRead:
         residual: of the shift's gradient, where one set the scale.
         sparse: whether zeros of a ReLU were seen.
         told: whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing.
+        counted: whether their number and the rank of the gradient are both what a client of several steps makes: then
+            its rows span nothing but the maps' rows. Such maps are known up to a factor each.
     """
 
     layers: tuple[Layer, ...]
@@ -62,6 +96,7 @@ class HiddenRead:
     residual: float | None
     sparse: bool
     told: bool
+    counted: bool
 
     @property
     def hidden(self) -> Node:
@@ -70,9 +105,11 @@ class HiddenRead:
 
     @property
     def certified(self) -> bool:
-        """Whether a shift's gradient, which no step of the read has used, agrees, and zeros tell the maps apart."""
+        """Whether a shift's gradient or the client's number of maps, which no step of the read has used, agrees, and
+        zeros tell the maps apart."""
         limit = min(max(CERTAIN, 30 * self.error), 2e-3)
-        return self.told and self.error < EXACT and self.residual is not None and self.residual < limit
+        agrees = self.residual is not None and self.residual < limit
+        return self.told and self.error < EXACT and (self.counted or agrees)
 
 
 TOLD = 0.05
@@ -85,12 +122,8 @@ CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
 
 
-def row_space(layer: Layer, gradient: Noisy, *, most: int) -> tuple[SpanOfRows, float] | str:
-    """The space of a layer's rows and the share by which errors may turn it, or the condition that fails.
-
-    Args:
-        most: examples that the update holds at most.
-    """
+def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> tuple[SpanOfRows, float] | str:
+    """The space of a layer's rows and the share by which errors may turn it, or the condition that fails."""
     unfolding = layer.unfolding.only(layer.used)
     places, (filters, columns) = unfolding.places, gradient.matrix.shape
     values, basis = _rows_of(gradient.matrix)
@@ -101,13 +134,16 @@ def row_space(layer: Layer, gradient: Noisy, *, most: int) -> tuple[SpanOfRows, 
         return f"{filters} filters are fewer than its {places} places"
     if rank >= columns:
         return f"its {columns} columns are all in use"
-    lost = {Centring.NONE: 0, Centring.BATCH: 1, Centring.EXAMPLE: most}[layer.centring]
-    if rank >= filters and rank != places * most - lost:
-        return f"{filters} filters are fewer than {places} places × {most} examples"
-    if layer.centring is not Centring.EXAMPLE and (rank + lost) % places:
-        return f"rank {rank} of {places} places × {most} examples: signals are too faint, repeated or dead"
+    each = places - (layer.centring is Centring.EXAMPLE)
+    lost = (passes.batches or -rank % places) if layer.centring is Centring.BATCH else 0
+    maps, rest = divmod(rank + lost, max(each, 1))
+    said = f"{places} places × {passes.maps or 'any number of'} examples"
+    if rank >= filters and maps != passes.maps:
+        return f"{filters} filters are fewer than {said}"
+    if rest or not 0 < maps <= (passes.maps or maps):
+        return f"rank {rank} of {said}: signals are too faint, repeated or dead"
     turned = gradient.faintest / float(values[rank - 1])
-    return SpanOfRows(unfolding, basis[:rank], layer.centring is not Centring.NONE), turned
+    return SpanOfRows(unfolding, basis[:rank], maps, layer.centring is not Centring.NONE), turned
 
 
 def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
@@ -130,6 +166,7 @@ def read_hidden(
     generator: torch.Generator,
     *,
     shifts: Mapping[str, Tensor],
+    passes: Passes,
     meter: Meter = UNLIMITED,
 ) -> HiddenRead | str:
     """The hidden tensor that some layers read, or the condition that fails.
@@ -137,13 +174,14 @@ def read_hidden(
     Args:
         layers: that read one node.
         shifts: the update's gradients of shifts.
+        passes: of the client's loop.
         meter: whose `Over` ends it.
     """
     spaces: list[SpanOfRows] = []
     read: list[Layer] = []
-    turned, why, most = 0.0, "", inside.examples
+    turned, why = 0.0, ""
     for layer in layers:
-        found = row_space(layer, gradients[layer.weight], most=most)
+        found = row_space(layer, gradients[layer.weight], passes)
         if isinstance(found, str):
             why = why or found
             continue
@@ -154,6 +192,7 @@ def read_hidden(
         return why
     if turned > 0.3:
         return "errors of the entries hide the row space"
+    most = passes.maps or max(space.maps for space in spaces)
     null = null_space(spaces, most, generator, noise=turned, meter=meter)
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
@@ -163,7 +202,8 @@ def read_hidden(
         return f"of {count} maps that it holds only {len(made.maps)} come apart by their zeros"
     maps = made.maps.view(count, *null.maps.shape[1:])
     apart = torch.linalg.svdvals(made.maps / made.maps.norm(dim=1, keepdim=True))[-1]
-    error = min(null.error / max(float(apart), 1e-300), 1.0)  # in a span of nearly equal maps, mixtures are near too
+    # In a span of nearly equal maps, mixtures are near too, and few zeros are of one alone.
+    error = min(null.error / max(min(float(apart), float(made.firm.min())), 1e-300), 1.0)
     floor = (3 * made.floor * made.maps.amax(1)).view(-1, 1, 1)
     bent = KnownInside(inside).bent(first.hidden)
     sparse = bent is not None and bent.below == 0
@@ -173,18 +213,21 @@ def read_hidden(
     if sparse:
         maps = maps * (maps > floor)
     mean: MapFactors | None = None
-    if first.centring is Centring.BATCH:
+    if first.centring is Centring.BATCH and not passes.several:
         mean = by_mean_row(spaces, maps)
         maps = maps * mean.factors.view(-1, 1, 1)
         if mean.residual > max(1e-3, 100 * null.error):
             return f"maps do not share one mean row ({mean.residual:.0e})"
     maps = maps / maps.flatten(1).norm(dim=1).mean()
     raw = raw * (maps.sum((1, 2)) / (raw * (raw > floor) if sparse else raw).sum((1, 2))).view(-1, 1, 1)
-    signals = {
-        layer.weight: _signals(space, maps, gradients[layer.weight].matrix, layer.centring)
-        for layer, space in zip(read, spaces, strict=True)
-    }
-    scale = _scaled(read, maps, signals, inside, shifts, together=mean is not None)
+    signals: dict[str, Tensor] = {}
+    scale: MapFactors | None = None
+    if passes.several:
+        maps = maps / maps.flatten(1).norm(dim=1).view(-1, 1, 1)
+    else:
+        for layer, space in zip(read, spaces, strict=True):
+            signals[layer.weight] = _signals(space, maps, gradients[layer.weight].matrix, layer.centring)
+        scale = _scaled(read, maps, signals, inside, shifts, together=mean is not None)
     if scale is not None and sparse and not bool((scale.factors > 0).all()):
         scale = None
     factors = (torch.ones(count, dtype=torch.float64) if scale is None else scale.factors).view(-1, 1, 1)
@@ -197,6 +240,7 @@ def read_hidden(
         None if scale is None else scale.residual,
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
+        passes.several and count == passes.maps and all(space.maps == count for space in spaces),
     )
 
 

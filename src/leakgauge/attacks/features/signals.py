@@ -60,7 +60,8 @@ def activation(inside: Inside, node: Node) -> Kink | Rising | None:
     """What a node does to the one tensor that it is made of, where that can be undone: a ReLU, leaky or not (its zeros
     apart), or a function that rises."""
     operands = inside.operands(node)
-    if len(operands) != 1 or node.meta["val"].shape != operands[0].meta["val"].shape:
+    shapes = [getattr(n.meta["val"], "shape", None) for n in (node, *operands)]  # a pool's values and places have none
+    if len(shapes) != 2 or shapes[0] != shapes[1]:
         return None
 
     def of(points: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Features(SearchingAttack):
         if not any(one.certified for one in features):
             bare = Reconstruction.not_applicable(_nothing(hidden))
             return replace(bare, features=features, cost=Cost(0, meter.seconds))
-        words = described(features, count)
+        words = described(features, hidden.passes.maps or count, "passes" if hidden.passes.several else "examples")
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
         starts = [read for read in hidden.reads if read.certified and len(read.maps) == count]
         if not hidden.single or not starts:
@@ -172,14 +172,14 @@ def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[T
     return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
 
 
-def described(features: tuple[KnownFeatures, ...], count: int) -> str:
-    """One clause: whose inputs are known, of how many examples, how exactly."""
+def described(features: tuple[KnownFeatures, ...], count: int, of: str = "examples") -> str:
+    """One clause: whose inputs are known, of how many examples (or passes of one at a step), how exactly."""
     sure = [one for one in features if one.certified] or list(features)
     deepest = sure[0]
     how = "certified" if deepest.certified else "read"
     others = f" and of {len(sure) - 1} other layers" if len(sure) > 1 else ""
     return (
-        f"the inputs of {deepest.layer}{others} are {how} for {len(deepest.maps)} of {count} examples, "
+        f"the inputs of {deepest.layer}{others} are {how} for {len(deepest.maps)} of {count} {of}, "
         f"to {deepest.error:.0e}"
     )
 

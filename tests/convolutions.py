@@ -1,9 +1,12 @@
 """Small convolutional networks whose updates show their hidden tensors."""
 
-import torch
-from torch import nn
+import copy
 
-from leakgauge.clients import FedSGD, client_update
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakgauge.clients import SGD, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -41,3 +44,26 @@ def observed(module, inputs, labels, mode="eval"):
 def made(count, size=8, dims=2, seed=0):
     draw = torch.Generator().manual_seed(seed)
     return torch.rand(count, 2, *[size] * dims, generator=draw), torch.arange(count) % 4
+
+
+def given(module: nn.Module, batch: Batch, mode: str, layer: str, client: Protocol) -> Tensor:
+    """What a layer is given at all steps of all clients [passes, channels, pixels], by torch's own SGD."""
+    seen: list[Tensor] = []
+    inputs, labels = batch.inputs, batch.labels
+    for part, count in client.clients(len(batch)):
+        net = copy.deepcopy(module).train(mode == "train")
+        net.get_submodule(layer).register_forward_pre_hook(lambda _m, it: seen.append(it[0].detach()))
+        sgd = None
+        if isinstance(part, LocalTraining) and isinstance(part.optimiser, SGD):
+            rule = part.optimiser
+            sgd = torch.optim.SGD(net.parameters(), rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay)
+        first = 0
+        for size in part.parts(count):
+            rows = torch.arange(first, first + size) % count
+            first += size
+            net.zero_grad()
+            F.cross_entropy(net(inputs[rows]), labels[rows]).backward()
+            if sgd is not None:
+                sgd.step()
+        inputs, labels = inputs[count:], labels[count:]
+    return torch.cat(seen).flatten(2).double()

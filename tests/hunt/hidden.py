@@ -4,52 +4,21 @@ that no layer was given."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from random import Random
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from convolutions import Block, made
+from convolutions import Block, given, made
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
-from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
+from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
 
 WEIGHTS = ("first.weight", "second.weight")
-
-
-def given(module: nn.Module, batch: Batch, mode: str, layer: str, client: Protocol) -> Tensor:
-    """What a layer is given at all steps of all clients [passes, channels, pixels], by torch's own SGD."""
-    seen: list[Tensor] = []
-    for part, count in client.clients(len(batch)):
-        own, batch = Batch(batch.inputs[:count], batch.labels[:count]), Batch(*(t[count:] for t in pair(batch)))
-        net = copy.deepcopy(module).train(mode == "train")
-        handle = net.get_submodule(layer).register_forward_pre_hook(lambda _m, it: seen.append(it[0].detach()))
-        sgd = None
-        if isinstance(part, LocalTraining):
-            rule = part.optimiser
-            sgd = torch.optim.SGD(net.parameters(), rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay)
-        first = 0
-        for size in part.parts(count):
-            rows = [i % count for i in range(first, first + size)]
-            first += size
-            net.zero_grad()
-            F.cross_entropy(net(own.inputs[rows]), own.labels[rows]).backward()
-            if sgd is not None:
-                sgd.step()
-        handle.remove()
-    return torch.cat(seen).flatten(2).double()
-
-
-def pair(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Inputs and labels."""
-    assert batch.labels is not None
-    return batch.inputs, batch.labels
 
 
 @dataclass(frozen=True)
@@ -67,9 +36,9 @@ class HiddenRound:
         """A random one."""
         rng = Random(f"hidden {seed}")
         torch.manual_seed(seed)
-        count, mode = rng.choice((1, 2, 2, 3, 4, 6)), rng.choice(("eval", "train"))
+        count, mode = rng.choice((1, 2, 2, 3, 4, 4, 6)), rng.choice(("eval", "train", "train"))
         norm, act = mode == "train" or rng.random() < 0.6, rng.choice((nn.ReLU, nn.ReLU, nn.ReLU, nn.LeakyReLU))
-        module = Block(rng.choice((20, 34, 50, 72, 100)), norm=norm, act=act)
+        module = Block(rng.choice((20, 34, 72, 100, 144)), norm=norm, act=act)
         inputs, labels = made(count, size=rng.choice((6, 8)), seed=seed)
         if count > 1 and rng.random() < 0.4:
             near = rng.choice((0.0, 1e-4, 1e-3, 1e-2))
@@ -98,13 +67,13 @@ class HiddenRound:
         few = [n for n in range(1, count + 1) if count % n == 0 and (mode == "eval" or n > 1 or count == 1)]
         decay = rng.choice((0.0, 0.0, 0.0, 1e-3))
         own = FedAvg(
-            epochs=rng.choice((1, 1, 2)),
+            epochs=rng.choice((1, 1, 1, 2)),
             batch_size=rng.choice(few),
-            lr=10 ** rng.uniform(-2.5, 0),
+            lr=10 ** rng.uniform(-1.5, 0.3),
             momentum=rng.choice((0.0, 0.9)),
             weight_decay=decay,
         )
-        if rng.random() < 0.3:
+        if rng.random() < 0.2:
             return FedSGD()
         if count > 1 and count % 2 == 0 and (mode == "eval" or count > 2) and rng.random() < 0.3:
             size = rng.choice([n for n in (1, 2, 3) if (count // 2) % n == 0 and (mode == "eval" or n > 1)] or [None])

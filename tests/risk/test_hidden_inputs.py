@@ -36,3 +36,23 @@ def test_the_summary_names_the_number():
     found = hidden_inputs(observed(Block(50), inputs, labels).task)
     assert "none above batch 3" in summary(found, 2)[0]
     assert "no layer" in summary(found, 9)[0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "mode", "whole"),
+    [((2, 1), "eval", True), ((2, 2), "eval", False), ((2, 2), "train", False), ((3,), "train", True)],
+)
+def test_steps_of_a_round_and_clients_of_a_sum_are_one_batch(parts, mode, whole):
+    torch.manual_seed(1)
+    inputs, labels = made(4)
+    said = {one.weight: one for one in hidden_inputs(observed(Block(50), inputs, labels, mode).task)}["second.weight"]
+    assert said.whole(parts) is whole
+
+
+def test_batch_statistics_of_each_step_take_one_row_off():
+    """62 filters hold four maps of 16 places in two steps, and not in one."""
+    torch.manual_seed(1)
+    inputs, labels = made(4)
+    said = {one.weight: one for one in hidden_inputs(observed(Block(62), inputs, labels, "train").task)}
+    assert said["second.weight"].whole((2, 2))
+    assert not said["second.weight"].whole((4,))

@@ -107,7 +107,8 @@ DECAY = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-3}
         (LocalTraining(optimiser=FedAvg(**DECAY).optimiser, clip=0.1), NoDefense(), True),
         (SecureAggregation(cohort=3, client=FedAvg(**DECAY)), Clip(norm=1e-2), True),
         (FedAvg(**DECAY), TopK(keep=0.5), False),
-        (FedAvg(epochs=2, **DECAY), NoDefense(), False),
+        (FedAvg(epochs=2, **DECAY), NoDefense(), True),
+        (FedAvg(epochs=2, **DECAY), Clip(norm=1e-2), False),
     ],
     ids=repr,
 )

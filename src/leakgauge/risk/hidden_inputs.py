@@ -13,7 +13,7 @@ SHARED = 0.5
 """Share of its offsets that a place has in common with its neighbour: below, overlaps do not determine the input."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HiddenInput:
     """One layer and the input that it may give away.
 
@@ -23,12 +23,22 @@ class HiddenInput:
         places: of one example that the loss reaches.
         largest: examples in a step up to which their inputs come out whole, if all filters are alive; 0 where the
             overlaps of its places do not determine them.
+        room: rows that its gradient can hold.
+        batched: whether batch statistics behind it take one row off each step.
     """
 
     weight: str
     filters: int
     places: int
     largest: int
+    room: int
+    batched: bool
+
+    def whole(self, parts: Sequence[int]) -> bool:
+        """Whether what it is given comes out of a round, or a sum of several clients', whose steps have so many
+        examples."""
+        rows = self.places * sum(parts) - self.batched * len(parts)
+        return self.largest > 0 and rows <= self.room
 
     @property
     def words(self) -> str:
@@ -52,10 +62,10 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
     for layer in layers:
         if layer.unfolding.places > 1:
             places, filters = int(layer.used.sum()), len(task.parameters[layer.weight])
-            spare = 1 if layer.centring is Centring.BATCH else 0
+            batched, room = layer.centring is Centring.BATCH, min(filters, layer.unfolding.columns - 1)
             shared = layer.unfolding.overlap >= SHARED * layer.unfolding.index.shape[1]
-            fits = min(filters + spare, layer.unfolding.columns - 1) // places if places and shared else 0
-            found.append(HiddenInput(weight=layer.weight, filters=filters, places=places, largest=fits))
+            fits = min(filters + batched, layer.unfolding.columns - 1) // places if places and shared else 0
+            found.append(HiddenInput(layer.weight, filters, places, fits, room, batched))
     return tuple(found)
 
 

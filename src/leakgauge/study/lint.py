@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -87,10 +87,15 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
             if finding.rule != OPAQUE or finding not in opaque:
                 yield finding
             opaque.add(finding)
+    rounds: dict[tuple[int, ...], str] = {}
+    for client in plan.clients:
+        with suppress(InputError):  # a batch that it cannot share: said where it is simulated
+            if not client.value.rescales_entries:
+                rounds.setdefault(client.value.parts(plan.data.batch), client.label)
     for index, model in enumerate(plan.models):
         first = next((k for k in plan.trials() if k.model == index and not k.control), None)
         if first is not None:
-            yield from _hidden(plan.broadcast(first).task, model.label, plan.data.batch)
+            yield from _hidden(plan.broadcast(first).task, model.label, rounds)
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     yield from of_data(plan)
@@ -190,21 +195,30 @@ def _exact_reads(observation: Observation, draws: Draws, where: str) -> Iterator
             return
 
 
-def _hidden(task: Task, where: str, batch: int) -> Iterator[LintFinding]:
-    """Layers that give their inputs away at the plan's batch, where nothing is done to the update."""
+def _hidden(task: Task, model: str, rounds: Mapping[tuple[int, ...], str]) -> Iterator[LintFinding]:
+    """Layers that give their inputs away at the plan's batch, where nothing is done to the update.
+
+    Args:
+        rounds: examples of each step that one update sums, and whose they are.
+    """
     try:
-        found = [one for one in hidden_inputs(task) if one.largest >= batch]
+        layers = hidden_inputs(task)
     except FOREIGN as error:
-        yield _not_read(where, f"its hidden inputs could not be counted ({said(error)})")
+        yield _not_read(model, f"its hidden inputs could not be counted ({said(error)})")
         return
-    if found:
+    for parts, client in rounds.items():
+        found, passes = [one for one in layers if one.whole(parts)], sum(parts)
+        if not found:
+            continue
         most = max(found, key=lambda one: one.largest)
+        several = f" of {passes} examples and steps, all in one update," if len(parts) > 1 else f" at batch {passes},"
         yield LintFinding(
             HIDDEN,
             LintSeverity.MEDIUM,
-            where,
-            f"{len(found)} layers give what they are given away whole at batch {batch}, without a search; {most.words}",
-            f"more than {most.largest} examples a step, or a defence that fills or empties the row space: noise, top-k",
+            f"{model}, {client}" if len(parts) > 1 else model,
+            f"{len(found)} layers give what they are given away whole{several} without a search; {most.words}",
+            f"more than {most.largest} examples a {'round' if len(parts) > 1 else 'step'}, or a defence that fills or "
+            "empties the row space: noise, top-k",
         )
 
 

@@ -161,7 +161,9 @@ def run_trial(
             Attempted(one.name, one.status.value, one.why, one.raised, one.opaque) for one in reconstruction.tried
         ),
         layers=tuple(
-            LayerRead(one.layer, len(one.maps), float(one.error)) for one in reconstruction.features if one.certified
+            LayerRead(one.layer, min(len(one.maps), len(batch)), float(one.error))  # of several steps, several maps
+            for one in reconstruction.features
+            if one.certified
         ),
         parts=scored,
     )

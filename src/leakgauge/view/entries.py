@@ -193,8 +193,8 @@ def rank_one(
 
 
 def sent_decay(observation: Observation) -> float | None:
-    """What weight decay adds to every entry as it was sent, in shares of its parameter; 0 without, `None` where it
-    is not known.
+    """What weight decay adds to every entry as it was sent, over all steps, in shares of its broadcast parameter; 0
+    without, `None` where it is not known.
 
     Behind a clip of the update the decay of one step is shortened as the gradient is. Rows without a gradient, as units
     that no example drives have them, are the parameters times that share: at least `STILL` of them must agree.
@@ -205,10 +205,10 @@ def sent_decay(observation: Observation) -> float | None:
     )
     if told is None or not told.decay:
         return 0.0
+    if not any(isinstance(step, Scale) for step in update):  # a clip of the step itself acts before the decay
+        return told.decay if all(isinstance(step, Noise) for step in update) else None
     if len(told.weights) > 1 or not all(isinstance(step, Scale | Noise) for step in update):
         return None
-    if not any(isinstance(step, Scale) for step in update):  # a clip of the step itself acts before the decay
-        return told.decay
     view, shares = noise_of(observation), []
     for name, sent in observation.update.tensors.items():
         own = observation.task.parameters[name].detach()

@@ -26,7 +26,6 @@ class HiddenTensors:
         shifts: gradients of all parameters of one dimension.
         reads: hidden tensors that came out, from the input on.
         why: of the others, the condition that fails, by the first weight that reads one.
-        single: the gradients are those of one step; else a sum of several.
         passes: of the client's loop.
     """
 
@@ -35,7 +34,6 @@ class HiddenTensors:
     shifts: Mapping[str, Tensor]
     reads: Sequence[HiddenRead]
     why: Mapping[str, str]
-    single: bool
     passes: Passes
 
 
@@ -48,9 +46,7 @@ def read_all(
     Raises what the model raises where it cannot be traced.
     """
     inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
-    told, decay, view = observation.linear, sent_decay(observation), noise_of(observation)
-    single = told is not None and told.factor is not None and decay is not None
-    factor = told.factor if single and told is not None and told.factor is not None else 1.0
+    decay, view, factor = sent_decay(observation), noise_of(observation), passes.factor or 1.0
     gradients: dict[str, Noisy] = {}
     shifts: dict[str, Tensor] = {}
     groups: dict[Node, list[Layer]] = {}
@@ -78,4 +74,4 @@ def read_all(
         found[group[0].weight] = read
     reads = [read for read in reversed(found.values()) if isinstance(read, HiddenRead)]
     why = {name: read for name, read in reversed(found.items()) if isinstance(read, str)}
-    return HiddenTensors(inside, gradients, shifts, reads, why, single, passes)
+    return HiddenTensors(inside, gradients, shifts, reads, why, passes)

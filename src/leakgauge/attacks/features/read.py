@@ -18,6 +18,7 @@ from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter
 from leakgauge.observation import Observation
 from leakgauge.update import UpdateKind
+from leakgauge.view.entries import sent_decay
 
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
@@ -49,26 +50,35 @@ class Passes:
     a sum of several clients', is one batch of all pairs of an example and a step.
 
     Attributes:
-        maps: such pairs at most, and exactly so many where `known`; `None` for any number.
-        batches: that had statistics of their own.
+        maps: such pairs; `None` for any number.
+        batches: that had statistics of their own; `None` for any number.
+        factor: of the mean gradient, where all were at the broadcast weights.
     """
 
     maps: int | None
     batches: int | None
+    factor: float | None
 
     @staticmethod
     def of(observation: Observation, examples: int) -> Passes:
         """As the client's loop is known."""
-        client = observation.knowledge.local_training
+        client, told = observation.knowledge.local_training, observation.linear
+        factor = None if told is None or sent_decay(observation) is None else told.factor
         if client is not None:
             parts = client.parts(examples)
-            return Passes(sum(parts), len(parts))
-        return Passes(examples, 1) if observation.update.header.kind is UpdateKind.GRADIENT else Passes(None, None)
+            return Passes(sum(parts), len(parts), factor)
+        gradient = observation.update.header.kind is UpdateKind.GRADIENT
+        return Passes(examples, 1, factor) if gradient else Passes(None, None, None)
 
     @property
-    def several(self) -> bool:
-        """Whether one example may have several maps, or statistics of several batches are in the sum."""
-        return self.batches != 1
+    def words(self) -> str:
+        """What is counted."""
+        return f"{self.maps or 'any number of'} {'examples' if self.factor else 'examples and steps'}"
+
+    def scaled(self, centring: Centring) -> bool:
+        """Whether a shift's gradient, at the broadcast weights, may tell the scale of maps."""
+        one = self.factor is not None or self.maps is None
+        return one and (centring is not Centring.BATCH or self.batches in (1, None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +94,8 @@ class HiddenRead:
         residual: of the shift's gradient, where one set the scale.
         sparse: whether zeros of a ReLU were seen.
         told: whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing.
-        counted: whether their number and the rank of the gradient are both what a client of several steps makes: then
-            its rows span nothing but the maps' rows. Such maps are known up to a factor each.
+        counted: whether their number and the rank of the gradient are both what the client's loop makes: then its rows
+            span nothing but the maps' rows. Without a `residual` these are known up to a factor each.
     """
 
     layers: tuple[Layer, ...]
@@ -105,11 +115,11 @@ class HiddenRead:
 
     @property
     def certified(self) -> bool:
-        """Whether a shift's gradient or the client's number of maps, which no step of the read has used, agrees, and
-        zeros tell the maps apart."""
+        """Whether zeros tell the maps apart, and a shift's gradient, which no step of the read has used, agrees; where
+        there is none, their number."""
         limit = min(max(CERTAIN, 30 * self.error), 2e-3)
-        agrees = self.residual is not None and self.residual < limit
-        return self.told and self.error < EXACT and (self.counted or agrees)
+        agrees = self.counted if self.residual is None else self.residual < limit
+        return self.told and self.error < EXACT and agrees
 
 
 TOLD = 0.05
@@ -137,7 +147,7 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> tuple[SpanOfRows
     each = places - (layer.centring is Centring.EXAMPLE)
     lost = (passes.batches or -rank % places) if layer.centring is Centring.BATCH else 0
     maps, rest = divmod(rank + lost, max(each, 1))
-    said = f"{places} places × {passes.maps or 'any number of'} examples"
+    said = f"{places} places × {passes.words}"
     if rank >= filters and maps != passes.maps:
         return f"{filters} filters are fewer than {said}"
     if rest or not 0 < maps <= (passes.maps or maps):
@@ -213,7 +223,7 @@ def read_hidden(
     if sparse:
         maps = maps * (maps > floor)
     mean: MapFactors | None = None
-    if first.centring is Centring.BATCH and not passes.several:
+    if first.centring is Centring.BATCH and passes.scaled(first.centring):
         mean = by_mean_row(spaces, maps)
         maps = maps * mean.factors.view(-1, 1, 1)
         if mean.residual > max(1e-3, 100 * null.error):
@@ -222,9 +232,7 @@ def read_hidden(
     raw = raw * (maps.sum((1, 2)) / (raw * (raw > floor) if sparse else raw).sum((1, 2))).view(-1, 1, 1)
     signals: dict[str, Tensor] = {}
     scale: MapFactors | None = None
-    if passes.several:
-        maps = maps / maps.flatten(1).norm(dim=1).view(-1, 1, 1)
-    else:
+    if all(passes.scaled(layer.centring) for layer in read):
         for layer, space in zip(read, spaces, strict=True):
             signals[layer.weight] = _signals(space, maps, gradients[layer.weight].matrix, layer.centring)
         scale = _scaled(read, maps, signals, inside, shifts, together=mean is not None)
@@ -240,7 +248,7 @@ def read_hidden(
         None if scale is None else scale.residual,
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
-        passes.several and count == passes.maps and all(space.maps == count for space in spaces),
+        count == passes.maps and all(space.maps == count for space in spaces),
     )
 
 

@@ -14,7 +14,7 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
-from leakgauge.attacks.features.read import HiddenRead
+from leakgauge.attacks.features.read import HiddenRead, Passes
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
@@ -81,10 +81,11 @@ class Features(SearchingAttack):
         if not any(one.certified for one in features):
             bare = Reconstruction.not_applicable(_nothing(hidden))
             return replace(bare, features=features, cost=Cost(0, meter.seconds))
-        words = described(features, hidden.passes.maps or count, "passes" if hidden.passes.several else "examples")
+        words = described(features, hidden.passes)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
-        starts = [read for read in hidden.reads if read.certified and len(read.maps) == count]
-        if not hidden.single or not starts:
+        scaled = [read for read in hidden.reads if read.certified and read.residual is not None]
+        starts = [read for read in scaled if len(read.maps) == count]
+        if hidden.passes.factor is None or not starts:
             return bare
         if (over := meter.over(1)) is not None:
             return replace(bare, status=over)
@@ -172,14 +173,14 @@ def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[T
     return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
 
 
-def described(features: tuple[KnownFeatures, ...], count: int, of: str = "examples") -> str:
-    """One clause: whose inputs are known, of how many examples (or passes of one at a step), how exactly."""
+def described(features: tuple[KnownFeatures, ...], passes: Passes) -> str:
+    """One clause: whose inputs are known, of how many examples, how exactly."""
     sure = [one for one in features if one.certified] or list(features)
     deepest = sure[0]
     how = "certified" if deepest.certified else "read"
     others = f" and of {len(sure) - 1} other layers" if len(sure) > 1 else ""
     return (
-        f"the inputs of {deepest.layer}{others} are {how} for {len(deepest.maps)} of {count} {of}, "
+        f"the inputs of {deepest.layer}{others} are {how} for {len(deepest.maps)} of {passes.words}, "
         f"to {deepest.error:.0e}"
     )
 

@@ -110,8 +110,7 @@ class KnownFeatures:
 
     Attributes:
         layer: name of the weight that reads them.
-        maps: one an example, pixels or places last; up to a common factor where not certified. Of a round of several
-            steps, or a sum of several clients', one an example and step, in no order, up to a factor each.
+        maps: one an example, and of several steps one a step, then up to a factor each; pixels or places last.
         error: estimated relative error.
         certified: whether an equation that the read has not used agrees.
     """

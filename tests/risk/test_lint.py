@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from leakgauge.study.pipeline import lint
 from torch import nn
 
 from leakgauge.cli import main
@@ -17,6 +16,7 @@ from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import resolve_defense
 from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.risk.spectrum import spectrum
+from leakgauge.study import lint
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.update import Update, UpdateHeader, UpdateKind

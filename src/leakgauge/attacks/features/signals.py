@@ -60,8 +60,10 @@ def activation(inside: Inside, node: Node) -> Kink | Rising | None:
     """What a node does to the one tensor that it is made of, where that can be undone: a ReLU, leaky or not (its zeros
     apart), or a function that rises."""
     operands = inside.operands(node)
-    shapes = [getattr(n.meta["val"], "shape", None) for n in (node, *operands)]  # a pool's values and places have none
-    if len(shapes) != 2 or shapes[0] != shapes[1]:
+    values = [n.meta["val"] for n in (node, *operands)]
+    if not all(isinstance(value, Tensor) for value in values):  # a pool's values and their places
+        return None
+    if len(values) != 2 or values[0].shape != values[1].shape:
         return None
 
     def of(points: Tensor) -> Tensor:

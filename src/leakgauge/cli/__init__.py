@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -16,20 +17,6 @@ os.environ["PYTHONSAFEPATH"] = "1"
 import click
 
 from leakgauge import __version__
-from leakgauge.cli import (
-    audit,
-    between,
-    captured,
-    cohort,
-    count,
-    frontier,
-    gate,
-    inspect,
-    lint,
-    listing,
-    privacy,
-    reproduce,
-)
 from leakgauge.errors import LONGEST, InputError, printable
 
 
@@ -86,7 +73,23 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 
+ELSEWHERE = {"report": ("audit", "report"), "list": ("listing", "list_")}
+"""Module and name of commands that do not lie in a module of their name."""
+
+
 class _Commands(OneLine, click.Group):
+    """A command is imported when it is called: what all of them need takes seconds to load."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for commands in GROUPS.values() for name in commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, name = ELSEWHERE.get(cmd_name, (cmd_name, cmd_name))
+        found: click.Command = getattr(importlib.import_module(f"leakgauge.cli.{module}"), name)
+        return found
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
             with formatter.section(title):
@@ -98,13 +101,6 @@ class _Commands(OneLine, click.Group):
 def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
 
-
-for command in (
-    *(audit.audit, audit.report, lint.lint, gate.gate, captured.captured, between.between),
-    *(inspect.inspect, count.count, frontier.frontier, privacy.privacy, cohort.cohort),
-    *(listing.list_, reproduce.reproduce),
-):
-    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -12,6 +12,12 @@ import click
 from leakgauge.cli.gate import require_gate, write_decision
 from leakgauge.cli.options import PATH, into, with_workers
 from leakgauge.errors import require
+from leakgauge.report.sheet import browser, print_pdf
+from leakgauge.study.document import REPORT
+from leakgauge.study.document import schema as schema_of
+from leakgauge.study.grammar import example_text
+from leakgauge.study.session import PAGE, SHEET, run_audit, write_reports
+from leakgauge.study.store import Store
 
 
 @click.command()
@@ -42,12 +48,9 @@ def audit(
     Without PLAN it runs the embedded example on the photos that ship with scikit-image. Killed and run
     again, it goes on where it was; a finished audit does no work.
     """
-    from leakgauge.study.grammar import example_text
-
     if example:
         click.echo(example_text(), nl=False)
         return
-    from leakgauge.study.session import run_audit
 
     asked = fail_on_gate or junit is not None or sarif is not None
     if asked:
@@ -70,16 +73,10 @@ def report(folder: Path | None, schema: bool, pdf: bool, by: str, to: str) -> No
     sheet.html is one page in plain words, for a signature.
     """
     if schema:
-        from leakgauge.study.document import schema as schema_of
-
         click.echo(json.dumps(schema_of(), indent=1, ensure_ascii=False))
         return
     require(folder is not None, "folder", "is missing", "give the folder of an audit, or --schema")
     assert folder is not None
-    from leakgauge.report.sheet import browser, print_pdf
-    from leakgauge.study.document import REPORT
-    from leakgauge.study.session import PAGE, SHEET, write_reports
-    from leakgauge.study.store import Store
 
     write_reports(Store.open(folder), by=by, to=to)
     for name in (PAGE, REPORT, SHEET):

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from leakgauge.cli.options import PATH, SOURCE, into, to_json, with_workers
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from leakgauge.frontiers.results import Report
-    from leakgauge.frontiers.session import OnProgress
+from leakgauge.compute import Compute
+from leakgauge.frontiers.plan import resolve_frontier
+from leakgauge.frontiers.results import Report
+from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
+from leakgauge.study.grammar import read_yaml
+from leakgauge.study.run import ProgressLines
+from leakgauge.study.session import executor_of
 
 SHORTEST = 12
 """Columns that a row's name has at least."""
@@ -57,17 +63,6 @@ def frontier(
     if example:
         click.echo(example_text(), nl=False)
         return
-    import yaml
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    from leakgauge.compute import Compute
-    from leakgauge.frontiers.plan import resolve_frontier
-    from leakgauge.frontiers.session import run_frontier
-    from leakgauge.study.grammar import read_yaml
-    from leakgauge.study.run import ProgressLines
-    from leakgauge.study.session import executor_of
 
     console, compute = Console(), Compute()
     compute.apply()
@@ -124,11 +119,6 @@ def quick(raw: Mapping[str, Any]) -> dict[str, object]:
 
 def _summary(console: Console, report: Report) -> None:
     """A line for each row, and the recommendation."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from leakgauge.frontiers.session import HEADS, line_of
-
     table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
     rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
     widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]

@@ -7,15 +7,17 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 import click
+import yaml
+from rich.console import Console
 
 from leakgauge.cli.options import PATH, to_json, write_json
 from leakgauge.errors import InputError
-
-if TYPE_CHECKING:
-    from leakgauge.study.gate import Judged
+from leakgauge.study.document import gate_of
+from leakgauge.study.gate import Judged, write_junit, write_sarif
+from leakgauge.study.grammar import example_text, read_yaml
+from leakgauge.study.store import Store
 
 NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")
 
@@ -28,8 +30,6 @@ NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: 
 @click.option("-v", "--verbose", is_flag=True, help="Every reason, not the gravest of each setting alone.")
 def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path | None, verbose: bool) -> None:
     """Exit 0 if the audit in FOLDER passes its plan's gate, 1 with the reasons if not."""
-    from rich.console import Console
-
     judged, width = write_decision(folder, junit=junit, sarif=sarif), Console().width
     write_json(json_file, asdict(judged))
     for reason in judged.reasons if verbose else judged.settings:
@@ -42,10 +42,6 @@ def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path |
 
 def require_gate(plan: Path | None) -> None:
     """Raises `InputError` before anything runs where the plan has no gate to decide by."""
-    import yaml
-
-    from leakgauge.study.grammar import example_text, read_yaml
-
     if (yaml.safe_load(example_text()) if plan is None else read_yaml(plan)).get("gate") is None:
         raise NO_GATE
 
@@ -58,10 +54,6 @@ def write_decision(
     Raises:
         InputError: no audit there, or one without a gate.
     """
-    from leakgauge.study.document import gate_of
-    from leakgauge.study.gate import Judged, write_junit, write_sarif
-    from leakgauge.study.store import Store
-
     store = Store.open(folder)
     if gate_of(json.loads(store.audit.config)) is None:
         raise NO_GATE

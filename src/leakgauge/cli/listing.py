@@ -8,14 +8,15 @@ import re
 import textwrap
 from difflib import get_close_matches
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from leakgauge.attacks.adaptive import Counter, counter_to_kind
+from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError, did_you_mean, require
-
-if TYPE_CHECKING:
-    from leakgauge.registry import Entry, Registry
+from leakgauge.privacy.guarantee import NoGuarantee, mechanism
+from leakgauge.registry import Entry, Registry, hints
 
 KINDS = {
     "attacks": "registry:ATTACKS",
@@ -103,8 +104,6 @@ def lines(kind: str, *, everything: bool = True) -> list[str]:
 
 def promise(entry: Entry) -> str:
     """Whom a defence's differential privacy is for, by itself: a client or an example; empty where it has none."""
-    from leakgauge.privacy.guarantee import NoGuarantee, mechanism
-
     open_ = [p.name for p in entry.parameters.values() if p.default in (p.empty, None)]
     try:
         found = mechanism(entry.build(**{n: FILLED[n] for n in open_ if n in FILLED}), examples=32, layers=4)
@@ -155,10 +154,6 @@ def details(kind: str, name: str) -> list[str]:
 
 def _countered(entry: Entry) -> list[str]:
     """What an attacker who knows this defence does; nothing where it is none."""
-    from leakgauge.attacks.adaptive import Counter, counter_to_kind
-    from leakgauge.defenses import NoDefense
-    from leakgauge.registry import hints
-
     made: Any = entry.build if inspect.isclass(entry.build) else hints(entry.build)["return"]
     if made is NoDefense:
         return []

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from leakgauge.errors import require
+from leakgauge.files import write_whole
+from leakgauge.resolve import read_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,8 +26,6 @@ class AsInPlan(click.ParamType):  # type: ignore[type-arg]  # generic from click
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises `InputError` that names the option."""
-        from leakgauge.resolve import read_option
-
         return read_option(value, _field(param)) if isinstance(value, str) else value
 
 
@@ -85,7 +85,5 @@ def into(folder: str) -> Callable[[F], F]:
 
 def write_json(file: Path | None, record: object) -> None:
     """Writes a result whole, where it was asked for."""
-    from leakgauge.files import write_whole
-
     if file is not None:
         write_whole(file, json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

@@ -20,9 +20,8 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.effective import Effective, effective_layer
 from leakgauge.view.graph import Graph, traced
-from leakgauge.view.plain import PlainNetwork, plain_network
+from leakgauge.view.plain import PlainNetwork
 from leakgauge.view.trace import operation, probe, trace
-from leakgauge.watching import watched
 
 __all__ = ["Look", "NormalForm", "Obstacle", "look_at", "looked", "normal_form"]
 
@@ -50,9 +49,7 @@ class NormalForm:
 
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""
-        found = {k: t for k, t in sent.items() if k not in self.network.gone}
-        for move in self.network.moves:
-            found |= move(sent)
+        found = self.network.tensors(sent)
         return {k: found[k] for k in self.task.parameters}
 
 
@@ -149,13 +146,13 @@ def _made(task: Task, graph: Graph) -> NormalForm | Obstacle | None:
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
     layers = _layers(graph)
-    if all(_is_plain(graph, layer) for layer in layers) and _is_spelt_plainly(graph):
+    if all(_is_plain(graph, layer) for layer in layers):
         return None
     if task.stochastic and not _steady(graph):
         return Obstacle("the network could not be rebuilt in plain layers: it calls others each time that it draws")
     data, layers = _formatted(graph, layers)
-    network = plain_network(graph, layers, data)
-    form = Task.of(network.module, data, mode=task.mode, loss=task.loss, name=task.name)
+    network = PlainNetwork(graph, layers, data)
+    form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
     found = NormalForm(form, network, all(_is_exact(layer) for layer in layers))
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
@@ -268,33 +265,6 @@ def _is_plain(graph: Graph, layer: Effective) -> bool:
     output = graph.trace.outputs
     ends = output is not None and graph.same[output] is graph.same[layer.output]
     return in_order and own and (ends or layer.given == (graph.inputs,))
-
-
-def _is_spelt_plainly(graph: Graph) -> bool:
-    """Whether every weight that something is multiplied with is that of one of torch's own layers, which is called."""
-    module, called = graph.task.module, _called(graph.task)
-    for p in graph.products:
-        if p.activation is None or p.activation.hot or p.weight is None:
-            continue
-        owner = p.weight.rpartition(".")[0]
-        part = module.get_submodule(owner)
-        attention = isinstance(part, _WHOLE) or isinstance(module.get_submodule(owner.rpartition(".")[0]), _WHOLE)
-        if not attention and (owner not in called or not type(part).__module__.startswith("torch.")):
-            return False
-    return True
-
-
-_WHOLE = (nn.MultiheadAttention, nn.RNNBase)
-"""Modules of torch's own with several weights."""
-
-
-def _called(task: Task) -> set[str]:
-    """Modules without others inside that are called."""
-    found: set[str] = set()
-    leaves = [n for n, m in task.module.named_modules() if not list(m.children())]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), watched(task.module, leaves, lambda n, *_: found.add(n)):
-        task.logits(task.parameters, task.buffers, probe(task, 2).inputs)
-    return found
 
 
 def _same(task: Task, form: NormalForm) -> bool:

@@ -20,7 +20,7 @@ from leakgauge.batch import Batch
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 
-__all__ = ["TracedGradient", "operation", "probe", "trace"]
+__all__ = ["Instead", "TracedGradient", "operation", "probe", "trace"]
 
 PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
@@ -62,20 +62,48 @@ class TracedGradient:
     ) -> list[Tensor]:
         """Values of nodes at a batch of any number of examples, the nodes `given` held at theirs."""
         held = _arguments(task, batch)
-        environment: dict[fx.Node, Any] = {n: held[name] for name, n in self.nodes.items()} | dict(given or {})
+        environment = {n: held[name] for name, n in self.nodes.items()} | dict(given or {})
+        return self.run(wanted, environment, len(batch), next(iter(task.parameters.values())).dtype)
+
+    def run(
+        self,
+        wanted: list[fx.Node],
+        given: Mapping[fx.Node, Any],
+        examples: int,
+        kind: torch.dtype,
+        instead: Mapping[fx.Node, Instead] | None = None,
+    ) -> list[Tensor]:
+        """Values of nodes where others are given.
+
+        Args:
+            kind: the float type of what is given.
+            instead: what stands for some nodes. Only what `wanted` are computed from forward is run then, and it
+                holds up derivatives where the network does.
+        """
+        environment, others = dict(given), instead or {}
         needed, pending = set(environment), list(wanted)
         while pending:
             node = pending.pop()
             if node not in needed:
                 needed.add(node)
-                pending += node.all_input_nodes
-        kinds = [next(iter(p.values())).dtype for p in (self.parameters, task.parameters)]
-        running = _Resized(self.code, self.examples, len(batch), (kinds[0], kinds[1]))
-        running.env = environment
+                pending += others[node].given if node in others else node.all_input_nodes
+        running = _Resized(self.code, self.examples, examples, (next(iter(self.parameters.values())).dtype, kind))
+        running.env, running.held_up = environment, instead is not None
         for node in self.code.graph.nodes:
-            if node in needed and node not in environment:
+            if node in others and node in needed:
+                environment[node] = others[node].value(*(environment[n] for n in others[node].given))
+                running.examples = len(environment[node])
+            elif node in needed and node not in environment:
                 environment[node] = running.run_node(node)
         return [environment[n] for n in wanted]
+
+
+@dataclass(frozen=True, eq=False)
+class Instead:
+    """What stands for a node: a function of nodes. As many examples as it returns are taken to go on behind it."""
+
+    given: tuple[fx.Node, ...]
+    value: Callable[..., Tensor]
 
 
 class _Resized(fx.Interpreter):
@@ -87,10 +115,13 @@ class _Resized(fx.Interpreter):
     ) -> None:
         super().__init__(code)
         self.traced, self.examples, self.kinds = traced, examples, kinds
+        self.held_up = False
 
     def run_node(self, n: fx.Node) -> Any:
         if operation(n) == "detach":  # how tensors are held for the way back; it must not hold up a derivative
-            return self.env[cast(fx.Node, n.args[0])]
+            below = cast(fx.Node, n.args[0])
+            if not self.held_up or below.op == "placeholder":
+                return self.env[below]
         return super().run_node(n)
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:

@@ -156,7 +156,7 @@ def _ordered(seen: Observation, batch: Batch) -> tuple[int, int]:
     if not 1 < len(orders) < MOST_ORDERS:
         return 0, 0
     naive = Observation(seen.task, seen.update, Knowledge(batch.labels, len(batch), client))
-    steps = read_head_steps(naive, orders, g).steps
+    steps = read_head_steps(naive, orders, g)
     visited = [batch.labels[i].tolist() for i in client.loop.order(len(batch), Draws(0))]
     drawn = tuple(label for part in visited for label in sorted(part))
     right = isinstance(steps, HeadSteps) and drawn in steps.orders and len(steps.orders) < len(orders)

@@ -28,7 +28,7 @@ def seen(client: Protocol, n: int, draws: int, model: str = "smooth") -> tuple[O
 
 def read(observation: Observation, labels: list[int], size: int = 1) -> HeadSteps | Unknown:
     generator = torch.Generator().manual_seed(0)
-    return read_head_steps(observation, list(orders_of(labels, size, 120, generator)), generator).steps
+    return read_head_steps(observation, list(orders_of(labels, size, 120, generator)), generator)
 
 
 @pytest.mark.parametrize("model", ["smooth", "relu"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from leakgauge.attacks.labels.head import made_up, stand_ins
+from leakgauge.attacks.labels.head import stand_ins
 from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
-from leakgauge.clients.protocol import mean_gradient
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, Task, cross_entropy
-from leakgauge.tensors import Wire, map_tensors
+from leakgauge.task import cross_entropy
+from leakgauge.view.entries import rounding_norms
 
 Order = tuple[int, ...]
 
@@ -31,14 +30,6 @@ FITS, ALIKE = 50.0, 4.0
 
 SPARE = 1.76
 """Equations for each unknown, at least: five examples of ten classes were read, of six the fit did not find its way."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadRead:
-    """What the last layer's steps are, or why that cannot be said; and the gradient evaluations that it took."""
-
-    steps: HeadSteps | Unknown
-    evaluations: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,72 +52,55 @@ class HeadSteps:
     slopes: Float[Tensor, "orders n outputs"]
 
 
-def read_head_steps(
-    observation: Observation, orders: list[Order], generator: torch.Generator, *, room: int | None = None
-) -> HeadRead:
+def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> HeadSteps | Unknown:
     """The orders under which the last layer's steps are what the update says, without the model below it.
 
     With a bias, soft-max cross-entropy and plain SGD for one epoch, the layer's update is Σ_t −lr·(p_t − y_t)·h_tᵀ,
     where p_t = softmax(W_{t−1}·h_t + b_{t−1}): it depends on nothing but the n features h_t, whatever the layers below
     do. The h_t lie in the row space of the update, so n² numbers stand against (n + 1)·(outputs − 1); for every order
-    they are fitted by Levenberg–Marquardt, and only the true order fits. It starts from features of stand-ins; where
-    no order fits, from those that a client has who trains on the stand-ins in that order, since a saturated soft-max
-    has no slope that would lead from one predicted class to another. Examples whose gradient is below the rounding
-    have no place; orders that differ by them fit alike and are all returned.
+    they are fitted by Levenberg–Marquardt from features of stand-ins, and only the true order fits. It costs no
+    gradient evaluation. Examples whose gradient is below the rounding have no place; orders that differ by them fit
+    alike and are all returned. Known failure: a saturated soft-max has no slope that would lead from one predicted
+    class to another, and then no order fits.
 
     Source: ours.
 
     Args:
         orders: of all labels, as they would come at the steps; at least one.
-        room: gradient evaluations that it may make; without limit unless given. Mostly it makes none.
     """
     observation = observation.view
     client, told, layer = observation.knowledge.local_training, observation.linear, find_classifier(observation)
     if isinstance(layer, Unknown):
-        return HeadRead(layer)
+        return layer
     count = len(orders[0])
     refused = _refused(observation, layer, count)
     if refused or client is None or told is None:
-        return HeadRead(Unknown(refused))
+        return Unknown(refused)
     delta, bias = layer.of(observation.update.tensors)
     weight, offset = layer.of(observation.task.parameters)
     assert bias is not None
     assert offset is not None
     if not bool(torch.isfinite(delta).all()):
-        return HeadRead(Unknown("the update is not finite"))
+        return Unknown("the update is not finite")
     basis = torch.linalg.svd(delta, full_matrices=False)[2][:count].T
     head = _ReducedLayer(weight @ basis, offset, delta @ basis, bias, -told.weights[0], told.sizes)
     coded = F.one_hot(torch.tensor(orders), len(offset)).double()
-    # The client rounds its parameters at every step.
-    unit = Wire.of(*observation.update.tensors.values()).arithmetic
-    rounding = unit * float(weight.norm() / delta.norm()) * client.steps(count) ** 0.5
-    price, spent = len(orders) * client.steps(count), 0
-    best = coded.new_zeros(len(orders), count, basis.shape[1]), coded.new_full((len(orders),), torch.inf)
-    for trained in (False, True, True):
-        if trained and room is not None and spent + price > room:
-            break
-        if trained:
-            spent += price
-            made = torch.stack([_trained(observation.task, head, layer, order, generator) for order in orders])[:, None]
-        else:
-            made = _untrained(observation, layer, count, max(STARTS, FEW // len(orders)), generator)
-            made = made.expand(len(orders), *made.shape)
-        if not bool(torch.isfinite(made).all()):
-            return HeadRead(Unknown("the model's features are not finite"), spent)
-        best = _better(best, head.best_of(made @ basis, coded))
-        if float(best[1].min()) <= FITS * rounding:
-            break
-    found, misfit = best
+    made = _features(observation, layer, count, max(STARTS, FEW // len(orders)), generator)
+    if not bool(torch.isfinite(made).all()):
+        return Unknown("the model's features are not finite")
+    found, misfit = head.best_of((made @ basis).expand(len(orders), *made.shape[:2], -1), coded)
     ranked = misfit.argsort()
     least = float(misfit[ranked[0]])
+    norms = rounding_norms(observation.update, observation.task.parameters, client.steps(count))
+    rounding = norms[layer.weight] / float(delta.norm())
     if not least <= FITS * rounding:
-        return HeadRead(Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})"), spent)
+        return Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})")
     near = [int(i) for i in ranked if float(misfit[i]) <= max(ALIKE * least, rounding)]
     slopes = torch.stack([head.slopes(found[i], coded[i]) for i in near])
-    return HeadRead(HeadSteps(tuple(orders[i] for i in near), least, layer, found[near] @ basis.T, slopes), spent)
+    return HeadSteps(tuple(orders[i] for i in near), least, layer, found[near] @ basis.T, slopes)
 
 
-def _untrained(
+def _features(
     observation: Observation, layer: Classifier, count: int, starts: int, generator: torch.Generator
 ) -> Float[Tensor, "starts n features"]:
     """Features of stand-ins under the broadcast weights."""
@@ -135,29 +109,8 @@ def _untrained(
         return torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
 
 
-def _trained(
-    task: Task, head: _ReducedLayer, layer: Classifier, order: Order, generator: torch.Generator
-) -> Float[Tensor, "n features"]:
-    """Features of made-up examples, each under the weights of its own step."""
-    inputs = made_up(task.data, len(order), generator).to(next(iter(task.parameters.values())))
-    batch, found = Batch(inputs, torch.tensor(order, device=inputs.device)), []
-    for index in torch.arange(len(order)).split(head.sizes):
-        step = batch.take(index.to(inputs.device))
-        with torch.no_grad():
-            found.append(layer.features(task, step.inputs)[0].detach().cpu().double())
-        slope, _ = mean_gradient(task, task.parameters, task.buffers, step, None, torch.Generator())
-        task = replace(task, parameters=map_tensors(lambda p, g: p - head.lr * g, task.parameters, slope))
-    return torch.cat(found)
-
-
 Fit = tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]
 """Features in the coordinates of the row space, and the misfit that they leave."""
-
-
-def _better(one: Fit, other: Fit) -> Fit:
-    """The better of two for each order."""
-    wins = other[1] < one[1]
-    return torch.where(wins[:, None, None], other[0], one[0]), torch.where(wins, other[1], one[1])
 
 
 def _refused(observation: Observation, layer: Classifier, count: int) -> str:

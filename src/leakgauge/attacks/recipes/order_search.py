@@ -95,12 +95,9 @@ class OrderSearch(SearchingAttack):
             return effort.of(self.attack, observation)
         orders = list(orders_of(labels.tolist(), size, self.most, generator))
         every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
-        limit = effort.budget.gradient_evaluations
-        own = generator.clone_state()
-        head = read_head_steps(observation, orders, own, room=None if limit is None else limit // 8) if every else None
-        read = Unknown("too many orders") if head is None else head.steps
+        limit, own, spent = effort.budget.gradient_evaluations, generator.clone_state(), 0
+        read = read_head_steps(observation, orders, own) if every else Unknown("too many orders")
         seed = int(torch.randint(2**31, (), generator=generator))
-        spent = 0 if head is None else head.evaluations
 
         def seen(order: tuple[int, ...]) -> Observation:
             return replace(observation, knowledge=replace(known, labels=torch.tensor(order, dtype=labels.dtype)))

@@ -11,9 +11,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from leakgauge.batch import Batch
-from leakgauge.clients import FedSGD
-from leakgauge.clients.client import raw_update
-from leakgauge.defenses import Defense, NoDefense, parts_of
+from leakgauge.defenses import Defense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
@@ -24,8 +22,8 @@ from leakgauge.view.entries import SentTensor, noise_of
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.trace import probe
 
-PROBES = 4
-"""Random batches that show which rows their tokens move."""
+PROBES, TEXTS = 4, 3
+"""Random batches that show which rows their tokens move, and texts that show which rows a product looks up."""
 CHANCE = 1e-6
 """That noise alone moves some row of an embedding as far as a token is taken to."""
 SURE = 4
@@ -76,33 +74,27 @@ def token_table(task: Task) -> TokenTable | None:
 
 def _offset(graph: Graph, product: OuterSum) -> int | None:
     """What is added to the tokens of texts that a product looks up; `None` where it looks up no texts."""
-    data, activation = graph.task.data, product.activation
-    if activation is None or product.shape[0] != 1 or product.shape[2] < data.vocabulary:
+    data, task = graph.task.data, graph.task
+    if product.shape[0] != 1 or product.shape[2] < data.vocabulary:
         return None
-    count = graph.trace.examples
-    batch = probe(graph.task, count)
-    texts = batch.inputs.long()
-    nodes = [t.activation.node for t in product.terms if t.activation is not None]
-    with torch.no_grad():
-        parts = graph.trace.evaluate(nodes, graph.task, batch)
-        if not activation.hot:
-            every = [graph.rows(t, t.activation, {}, graph.task, count)[0] for t in product.terms if t.activation]
-            if not all(bool(((r != 0).sum(1) == 1).all() and (r.amax(1) == 1).all()) for r in every):
-                return None
-            parts = [r.argmax(1) for r in every]
-    if any(part.numel() % count and len(parts) != count for part in parts):
+    batch = probe(task, TEXTS)
+    texts, looked = batch.inputs.long(), []
+    for term in product.terms:
+        if term.activation is None:
+            return None
+        with torch.no_grad():
+            rows = graph.rows(term, term.activation, {}, task, TEXTS, batch)[0]
+        if not bool(((rows != 0).sum(1) == 1).all() and (rows.amax(1) == 1).all()):
+            return None
+        looked.append(rows.argmax(1))
+    ids = torch.cat(looked)
+    if len(ids) % TEXTS:
         return None
-    ids = torch.stack(parts) if len(parts) == count else torch.cat([p.reshape(-1) for p in parts])
-    ids = ids.reshape(count, -1) if ids.numel() % count == 0 else ids[None]
-    for rows in (ids, ids.reshape(-1, count).t()):
-        for given in (rows[:, : texts.shape[1]], rows[:, -texts.shape[1] :]):
-            if given.shape == texts.shape:
-                offset = given - texts
-                if (
-                    bool((offset == offset[0, 0]).all())
-                    and 0 <= int(offset[0, 0]) <= product.shape[2] - data.vocabulary
-                ):
-                    return int(offset[0, 0])
+    for places in (ids.reshape(TEXTS, -1), ids.reshape(-1, TEXTS).t()):
+        for given in (places[:, : texts.shape[1]], places[:, -texts.shape[1] :]):
+            offset = (given - texts).unique() if given.shape == texts.shape else texts
+            if len(offset) == 1 and 0 <= int(offset[0]) <= product.shape[2] - data.vocabulary:
+                return int(offset[0])
     return None
 
 
@@ -121,8 +113,8 @@ class Moved:
     always: Bool[Tensor, " v"]
 
 
-def moved_rows(observation: Observation, table: TokenTable, always: Bool[Tensor, " v"]) -> Moved | str:
-    """The rows that moved, but for those that `always` do, or why they cannot be told.
+def moved_rows(observation: Observation, table: TokenTable, probed: ProbedRows) -> Moved | str:
+    """The rows that moved, but for those that always do, or why they cannot be told.
 
     Behind Gaussian noise of known σ, rows whose squared length Σ(row/σ)² a χ² variable of as many degrees of freedom as
     the row has entries exceeds by `CHANCE`, shared among all rows.
@@ -134,7 +126,7 @@ def moved_rows(observation: Observation, table: TokenTable, always: Bool[Tensor,
     sigma = _noise(observation, table)
     if sigma is None:
         return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
-    if shares_rows(observation.task, table, always):
+    if not probed.alone:
         return SHARED
     idle = _idle(observation, table)
     sent = SentTensor.of(observation, table.weight, decay=0.0)
@@ -146,23 +138,8 @@ def moved_rows(observation: Observation, table: TokenTable, always: Bool[Tensor,
     moved = (values != 0).any(1)
     if sigma > 0:
         moved = (values / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
-    moved = moved & ~always
-    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0, always)
-
-
-def shares_rows(task: Task, table: TokenTable, always: Bool[Tensor, " v"]) -> bool:
-    """Whether a text of one token depends on the rows of others than `always`: the output layer is the embedding.
-
-    Of the outputs, not of the loss: where the network is sure its soft-max leaves most rows without a gradient.
-    """
-    own = task.parameters[table.weight].detach().clone().requires_grad_()
-    token = 0 if task.data.padding is None else (task.data.padding + 1) % task.data.vocabulary
-    text = torch.full((1, *task.data.shape), float(token)).to(own)
-    logits, _ = task.logits({**task.parameters, table.weight: own}, task.buffers, text)
-    (slope,) = torch.autograd.grad(logits.sum(), own)
-    moved = (table.rows(slope.to_dense()) != 0).any(1) & ~always
-    moved[token] = False
-    return bool(moved.any())
+    moved = moved & ~probed.always
+    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0, probed.always)
 
 
 def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> bool:
@@ -239,13 +216,18 @@ class ProbedRows:
 
 
 def rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> ProbedRows:
-    """Sends random texts."""
+    """Sends random texts, and asks the outputs, not the loss: where the network is sure, its soft-max leaves most rows
+    without a gradient."""
     data = task.data
 
     def rows_of(inputs: Tensor) -> set[int]:
-        labels = torch.randint(data.classes, (len(inputs),), generator=generator)
-        raw, _ = raw_update(task, FedSGD(), Batch(inputs.float(), labels), Draws(0), NoDefense())
-        return set((table.rows(raw[table.weight]) != 0).any(1).nonzero().flatten().tolist())
+        own = task.parameters[table.weight].detach().clone().requires_grad_()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            logits, _ = task.logits({**task.parameters, table.weight: own}, task.buffers, inputs.to(own))
+        towards = torch.randn(logits.shape, generator=generator).to(logits)
+        (slope,) = torch.autograd.grad((logits * towards).sum(), own)
+        return set((table.rows(slope.to_dense()) != 0).any(1).nonzero().flatten().tolist())
 
     texts = [torch.randint(data.vocabulary, (2, *data.shape), generator=generator) for _ in range(PROBES)]
     moved, held = [rows_of(text) for text in texts], [set(text.flatten().tolist()) for text in texts]

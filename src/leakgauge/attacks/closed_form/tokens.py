@@ -76,13 +76,12 @@ class TokenRead(ReadingAttack):
         every = False
         if table is not None:
             probed = rows_of_texts(task, table, generator)
-            moved = moved_rows(observation, table, probed.always)
+            moved = moved_rows(observation, table, probed)
         if table is not None and isinstance(moved, Moved):
             if not bool(moved.rows.any()):
                 beyond = " by more than the noise" if moved.noisy else ""
                 return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
             every = probed.every
-            moved = moved if probed.alone else SHARED
         noisy = isinstance(moved, Moved) and moved.noisy
         if table is None or isinstance(moved, str):
             found, spent, message = (None, 0, "")

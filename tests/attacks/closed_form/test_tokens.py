@@ -255,6 +255,26 @@ def test_factors_that_share_an_input_show_a_text_together(rank: int, client: Pro
     assert torch.equal(own(found).order, ids % VOCABULARY)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("rank", "length", "shown"), [(8, 7, True), (16, 15, True), (16, 20, False)])
+def test_the_first_step_of_factors_shows_fewer_tokens_than_each_has_rows(rank: int, length: int, shown: bool) -> None:
+    """The second factor is zero there: only its own gradient tells, and of what the first one makes of the tokens."""
+
+    def begun() -> nn.Module:
+        model = adapted(rank)
+        for part in (model.query, model.key, model.value):
+            nn.init.zeros_(part.up)  # type: ignore[union-attr, arg-type]
+        return model
+
+    ids = 1 + torch.randperm(VOCABULARY - 1, generator=torch.Generator().manual_seed(3))[None, :length]
+    whole = DataSpec((length,), CLASSES, low=0, high=VOCABULARY - 1, vocabulary=VOCABULARY)
+    _, found = read(begun, ids=ids, data=whole)
+    if shown:
+        assert found.status is Status.EXACT
+        assert torch.equal(own(found).order, ids)  # type: ignore[arg-type]
+    else:
+        assert f"as many tokens reach query as it shows ({rank} of {rank})" in found.message
+
+
 def test_more_tokens_than_factors_show_are_counted_in_the_reason() -> None:
     _, found = read(lambda: adapted(8), 1)
     assert found.status is Status.NOT_APPLICABLE

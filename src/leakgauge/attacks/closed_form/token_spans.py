@@ -67,7 +67,7 @@ class Span:
     @property
     def full(self) -> bool:
         """Whether the gradients could have no more directions, so that everything may lie in the span."""
-        return len(self.rows) >= self.most - 1
+        return len(self.rows) >= self.most
 
     def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
         """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is

@@ -27,8 +27,9 @@ OUTSIDE = 0.05
 SPREAD = 0.6
 """Twice the deviation of roundings that are uniform up to half of their bound. What independent ones of that size make
 of a matrix is no direction of its inputs."""
-PROBES = 4
-"""Random texts that show what a layer sees."""
+PROBES, TWICE, FAINT = 4, 2, 1e-5
+"""Random texts that show what a layer sees; inputs of random texts that show in how many directions they lie, for each
+number of an input; and the share of the largest below which they lie in no further one."""
 BRANCHES = 4
 """Beginnings kept at a time, for each text: more, and the layer does not tell them apart."""
 SAFE = 1e-2
@@ -44,7 +45,7 @@ class Span:
     Attributes:
         rows: orthonormal.
         values: singular values, falling, in units of what rounding makes.
-        most: directions that the gradients could have.
+        most: directions that the gradients could have, as inputs of random texts have them.
     """
 
     rows: Float[Tensor, "r width"]
@@ -52,8 +53,8 @@ class Span:
     most: int
 
     @staticmethod
-    def of(observation: Observation, products: list[OuterSum]) -> Span:
-        """Of weights that multiply the same input."""
+    def of(observation: Observation, products: list[OuterSum], inputs: Float[Tensor, "n width"]) -> Span:
+        """Of weights that multiply the same input, of which some are given."""
         parts, tokens = [], (observation.examples or 1) * observation.task.data.shape[0]
         for product in products:
             entries = SentTensor.of(observation, product.weight or "", operations=tokens)[...]
@@ -62,7 +63,8 @@ class Span:
             parts.append(sent / max(SPREAD * noise, torch.finfo(torch.float64).tiny))
         every = torch.cat(parts)
         values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
-        return Span(rows[values > 1], values[values > 1], min(every.shape))
+        most = int(torch.linalg.matrix_rank(inputs, rtol=FAINT))
+        return Span(rows[values > 1], values[values > 1], min(most, len(every)))
 
     @property
     def full(self) -> bool:
@@ -102,7 +104,10 @@ class TextLayer:
 
     @property
     def span(self) -> Span:
-        return Span.of(self.observation, self.products)
+        data, width = self.observation.task.data, self.products[0].shape[2]
+        count, generator = TWICE * width // data.shape[0] + 1, torch.Generator().manual_seed(0)
+        texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator)
+        return Span.of(self.observation, self.products, self.given(texts).flatten(0, 1))
 
     def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
         """What the layer is given at the places of texts."""

@@ -182,7 +182,7 @@ def test_texts_that_are_alike_are_counted_too(kind: str, net: Net) -> None:
         (
             partial(Encoder, 96, causal=True),
             "eval",
-            "as many tokens reach body.layers.0.self_attn.out_proj as it shows (95 of 95)",
+            "as many tokens reach body.layers.0.self_attn.out_proj as it shows (95 of 96)",
         ),
         (partial(Encoder, 144, causal=True), "train", "the network drops at random what its layers are given"),
         (partial(Decoder, placed=False), "eval", "the inputs of wide do not tell texts apart"),

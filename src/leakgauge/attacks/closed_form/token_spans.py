@@ -46,11 +46,13 @@ class Span:
         rows: orthonormal.
         values: singular values, falling, in units of what rounding makes.
         most: directions that the gradients could have, as inputs of random texts have them.
+        full: they have no fewer, so that everything may lie in the span.
     """
 
     rows: Float[Tensor, "r width"]
     values: Float[Tensor, " r"]
     most: int
+    full: bool
 
     @staticmethod
     def of(observation: Observation, products: list[OuterSum], inputs: Float[Tensor, "n width"]) -> Span:
@@ -64,12 +66,9 @@ class Span:
         every = torch.cat(parts)
         values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
         most = int(torch.linalg.matrix_rank(inputs, rtol=FAINT))
-        return Span(rows[values > 1], values[values > 1], min(most, len(every)))
-
-    @property
-    def full(self) -> bool:
-        """Whether the gradients could have no more directions, so that everything may lie in the span."""
-        return len(self.rows) >= self.most
+        rows, values = rows[values > 1], values[values > 1]
+        full = len(rows) >= min(most, len(every) - 1)  # error signals may sum to zero
+        return Span(rows, values, min(most, len(every)), full)
 
     def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
         """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from leakgauge.observation import Status, Tried
 from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
 from leakgauge.study.judging.gate import GateResult, Reason, Why
-from leakgauge.study.judging.records import Attempted, Scenario
+from leakgauge.study.judging.records import Scenario
 from leakgauge.study.judging.results import Level, Power
 from leakgauge.study.judging.verdict import Verdict
 from report.fixture import Case, Fixture, fixture, photo, png
@@ -56,8 +57,8 @@ def test_verdict_comes_first_and_the_worst_case_next(html: str) -> None:
 
 def test_the_page_says_which_methods_were_tried_and_which_raised(full: Fixture) -> None:
     methods = (
-        Attempted("patches", "failed", "KeyError: '<logits>'", raised=True),
-        Attempted("peeling", "not_applicable", "a delta", raised=False),
+        Tried("patches", Status.FAILED, "KeyError: '<logits>'", raised=True),
+        Tried("peeling", Status.NOT_APPLICABLE, "a delta", raised=False),
     )
     shown = replace(full, trials=tuple(replace(t, tried=methods) for t in full.trials)).html
     text = _text(shown[shown.index("Methods that attacks of several tried") :])

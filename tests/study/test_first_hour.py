@@ -20,7 +20,7 @@ from leakgauge.errors import InputError
 from leakgauge.privacy.one_update import in_words
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
-from leakgauge.study.gate import Judged, write_junit, write_sarif
+from leakgauge.study.document import Judged, write_junit, write_sarif
 from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.lint import of_data, of_gate

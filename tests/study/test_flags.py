@@ -11,10 +11,10 @@ import torch
 
 from leakgauge.compute import Compute
 from leakgauge.defenses import Defense
-from leakgauge.observation import Cost
+from leakgauge.observation import Cost, Status, Tried
 from leakgauge.study.deal import first_holders
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.records import Attempted, LayerRead, Role, Trial, read_trial, record_of
+from leakgauge.study.judging.records import LayerRead, Role, Trial, read_trial, record_of
 from leakgauge.study.judging.verdict import VERDICT, verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
@@ -106,7 +106,7 @@ def lucky_restart(rng: np.random.Generator) -> list[Trial]:
 
 def raising(rng: np.random.Generator) -> list[Trial]:
     """One method of the attack ended by an error on some of the clients."""
-    ends = (Attempted("patches", "failed", "KeyError: 'logits'", True), Attempted("matching", "converged", "", False))
+    ends = (Tried("patches", Status.FAILED, "KeyError: 'logits'", True), Tried("matching", Status.CONVERGED, "", False))
     broken = {int(rng.integers(8)), int(rng.integers(8))}
     made = [trial(i, 10.0, defense="d") for i in range(8)]
     return [*POWER, *(replace(t, tried=ends[i not in broken :]) for i, t in enumerate(made))]
@@ -122,7 +122,7 @@ def features_alone(rng: np.random.Generator) -> list[Trial]:
 def opaque(rng: np.random.Generator) -> list[Trial]:
     """What a parameter is used for is not understood."""
     why = f"parameter `w{int(rng.integers(9))}` is used in a way that is not understood"
-    tried = (Attempted("the view in plain layers", "failed", why, raised=False, opaque=True),)
+    tried = (Tried("the view in plain layers", Status.FAILED, why, raised=False, opaque=True),)
     return [*POWER, *(replace(trial(i, 10.0, defense="d"), tried=tried) for i in range(8))]
 
 

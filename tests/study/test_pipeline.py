@@ -14,8 +14,7 @@ from rich.console import Console
 
 from leakgauge.cli import main
 from leakgauge.risk.lint import LintFinding, LintSeverity
-from leakgauge.study.document import schema
-from leakgauge.study.gate import Judged, write_junit
+from leakgauge.study.document import Judged, schema, write_junit
 from leakgauge.study.identity import withheld_name
 from leakgauge.study.lint import print_rules
 from study.plans import tiny

@@ -17,10 +17,10 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, Prune
 from leakgauge.draws import Draws
-from leakgauge.observation import VIEW, Knowledge, Observation, Tried
+from leakgauge.observation import VIEW, Knowledge, Observation, Status, Tried
 from leakgauge.study.attempt import attempt
 from leakgauge.study.judging.flags import Doubt
-from leakgauge.study.judging.records import Attempted, Trial, read_trial, record_of
+from leakgauge.study.judging.records import Trial, read_trial, record_of
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
@@ -89,7 +89,7 @@ def test_attacks_the_lint_and_a_flag_say_what_is_not_understood(name: str) -> No
     (finding,) = [f for f in lint_plan(plan) if f.rule == "network-not-understood"]
     assert finding.evidence.startswith(why)
 
-    tried = tuple(Attempted(t.name, t.status.value, t.why, t.raised, t.opaque) for t in of_all.tried)
+    tried = of_all.tried
     calm = [*POWER, *(replace(t, tried=tried) for t in quiet(20))]
     assert flags(calm) == {Doubt.NotUnderstood.flag(why=of_view(of_all.tried)[0].why, trials=20, of=20)}
     assert not judged(calm).passed
@@ -102,7 +102,7 @@ def flags(trials: Sequence[Trial]) -> set[object]:
 
 
 def test_what_is_exposed_needs_no_flag_and_records_keep_it() -> None:
-    told = (Attempted(VIEW, "failed", USED, False, True),)
+    told = (Tried(VIEW, Status.FAILED, USED, False, True),)
     exposed = [replace(trial(i, 30.0, identified=True, defense="d"), tried=told) for i in range(8)]
     assert flags([*POWER, *exposed]) == set()
     assert read_trial(record_of(exposed[0])).tried == told

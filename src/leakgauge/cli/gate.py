@@ -14,8 +14,7 @@ from rich.console import Console
 
 from leakgauge.cli.options import PATH, to_json, write_json
 from leakgauge.errors import InputError
-from leakgauge.study.document import gate_of
-from leakgauge.study.gate import Judged, write_junit, write_sarif
+from leakgauge.study.document import Judged, gate_of, write_junit, write_sarif
 from leakgauge.study.grammar import example_text, read_yaml
 from leakgauge.study.store import Store
 

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from leakgauge.study.grammar import BudgetConfig, Strict, validated
+from leakgauge.study.grammar import BudgetConfig, SourceConfig, Strict, validated
 
 EXAMPLE = "see `leakgauge frontier --example`"
 
 
-class AttackedConfig(BaseModel):
-    """The examples that are attacked. Other keys go to the source, e.g. ``split``.
+class AttackedConfig(SourceConfig):
+    """The examples that are attacked: by default of the test data of `utility` where these are given, in their own
+    size, else of ``samples``. A row may change `batch`.
 
     Attributes:
-        source: as in an audit plan; the test data of `utility` where these are given, else ``samples``.
-        size: side of the pictures; where the source is that of `utility`, its own size.
-        batch: examples of the attacked client; a row may change it.
         images: how many examples are attacked in each row, in batches as the row has them.
-        start: the first of them.
     """
 
-    model_config = ConfigDict(extra="allow")
-
-    source: Any = None  # or from Python a `Source`
-    size: int | None = Field(default=None, ge=1)
-    batch: int = Field(default=1, ge=1)
     images: int = Field(default=8, ge=1)
-    start: int = Field(default=0, ge=0)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keywords of the source."""
-        return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
 
 
 class Utility(Strict):

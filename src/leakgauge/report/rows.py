@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from leakgauge.observation import Tried
 from leakgauge.report import plots
-from leakgauge.study.judging.records import Attempted, Scenario, Trial, Values
+from leakgauge.study.judging.records import Scenario, Trial, Values
 from leakgauge.study.judging.results import Finding, Level
 
 PER_FINDING, FAILURES = 8, 100
@@ -180,7 +181,7 @@ class Seen:
     endings: Counter[str] = field(default_factory=Counter)
     seeds: set[int] = field(default_factory=set)
     failures: dict[tuple[str, ...], tuple[Trial | None, int]] = field(default_factory=dict)
-    tried: dict[tuple[str, str, str], tuple[Attempted, int]] = field(default_factory=dict)
+    tried: dict[tuple[str, str, str], tuple[Tried, int]] = field(default_factory=dict)
 
     @staticmethod
     def of(findings: Sequence[Finding], trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]) -> Seen:
@@ -206,7 +207,7 @@ class Seen:
         self.endings[trial.status] += 1
         self.seeds.add(trial.seed)
         for one in trial.tried:
-            way = trial.attack, one.name, one.status
+            way = trial.attack, one.name, one.status.value
             example, count = self.tried.get(way, (one, 0))
             self.tried[way] = example, count + 1
         if trial.scores is None:  # equal ones together: an example and how many

@@ -18,21 +18,34 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class DataConfig(BaseModel):
-    """Where the clients' data come from, and how it is dealt out. Other keys go to the source, e.g. ``split``."""
+class SourceConfig(BaseModel):
+    """Where examples come from. Other keys go to the source, e.g. ``split``.
+
+    Attributes:
+        source: its name; from Python also a `Source`.
+        size: side of the pictures.
+        batch: examples of a client.
+        start: the first example used.
+    """
 
     model_config = ConfigDict(extra="allow")
 
-    source: Any = "samples"  # or from Python a `Source`
+    source: Any = None
     size: int | None = Field(default=None, ge=1)
     batch: int = Field(default=1, ge=1)
-    batches: int = Field(default=8, ge=1)
     start: int = Field(default=0, ge=0)
 
     @property
     def options(self) -> dict[str, Any]:
         """Keywords of the source."""
         return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
+
+
+class DataConfig(SourceConfig):
+    """The clients' data, and how many of them there are."""
+
+    source: Any = "samples"
+    batches: int = Field(default=8, ge=1)
 
 
 class IdentifiedGate(Strict):

@@ -33,7 +33,7 @@ from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_part
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
 from leakgauge.study.judging.part_scores import PartScores
-from leakgauge.study.judging.records import Attempted, Data, LayerRead, Role, Scenario, Trial, readable, record_of
+from leakgauge.study.judging.records import Data, LayerRead, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
@@ -157,9 +157,7 @@ def run_trial(
         trace=tuple((evaluations, _finite(objective)) for evaluations, objective in reconstruction.trace),
         cost=Cost(reconstruction.cost.gradient_evaluations, round(reconstruction.cost.seconds, 3)),
         tokens=found.tokens,
-        tried=tuple(
-            Attempted(one.name, one.status.value, one.why, one.raised, one.opaque) for one in reconstruction.tried
-        ),
+        tried=reconstruction.tried,
         layers=tuple(
             LayerRead(one.layer, min(len(one.maps), len(batch)), float(one.error))  # of several steps, several maps
             for one in reconstruction.features

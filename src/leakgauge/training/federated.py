@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import require
+from leakgauge.files import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.task import Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.training.partition import Hands, StoredExamples

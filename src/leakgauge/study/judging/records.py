@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from leakgauge.errors import InputError
-from leakgauge.observation import Cost
+from leakgauge.observation import Cost, Tried
 from leakgauge.study.judging.part_scores import UNLESS_EMPTY, PartScores, TokenScores, Words
 
 Values = tuple[float | None, ...]
@@ -216,17 +216,6 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Attempted:
-    """One method of an attack of several: how it ended, if by an error, if the network was opaque to it."""
-
-    name: str
-    status: str
-    why: str
-    raised: bool
-    opaque: bool = False
-
-
-@dataclass(frozen=True)
 class LayerRead:
     """A layer whose input the attack read from the update and proved, for how many examples.
 
@@ -272,7 +261,7 @@ class Trial:
     restarts: Values
     trace: tuple[tuple[int, float | None], ...]
     tokens: Annotated[TokenScores | None, UNLESS_EMPTY] = None
-    tried: tuple[Attempted, ...] = ()
+    tried: tuple[Tried, ...] = ()
     layers: tuple[LayerRead, ...] = ()
     parts: Annotated[tuple[PartScores, ...], UNLESS_EMPTY] = ()
     _: KW_ONLY

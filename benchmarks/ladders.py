@@ -19,7 +19,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN
 from leakgauge.frontiers.plan import FrontierPlan
 from leakgauge.metrics.assignment import pairwise_mse
-from leakgauge.metrics.tokens import counts_of, uncovered
+from leakgauge.metrics.labels import counts_of, uncovered
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 import leakgauge as lg
 from leakgauge.cli import main
-from leakgauge.inspection.result import CheckLevel
+from leakgauge.inspection.verdict import CheckLevel
 
 DATA = lg.DataSpec((3, 8, 8), 4)
 

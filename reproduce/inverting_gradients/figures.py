@@ -15,7 +15,7 @@ from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR, assign
 from leakgauge.models import lenet
 from leakgauge.servers import Server
-from leakgauge.servers.label_flip import LabelFlip
+from leakgauge.servers.last_layer import LabelFlip
 from leakgauge.task import Task
 from leakgauge.tensors import squared_norm
 from reproduce.inverting_gradients.identity_convolutions import IdentityConvolutions

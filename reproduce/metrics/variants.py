@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.metrics.metric import LESS, MORE, PSNR, PSNR_CAP, Pixelwise, decibels, prepare
-from leakgauge.metrics.ssim import K1, K2, ImagePairs
+from leakgauge.metrics.metric import K1, K2, LESS, MORE, PSNR, PSNR_CAP, ImagePairs, Pixelwise, decibels, prepare
 from leakgauge.task import DataSpec
 
 

@@ -19,7 +19,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import lenet5
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
-from leakgauge.servers.fishing import ClassFishing
+from leakgauge.servers.last_layer import ClassFishing
 from leakgauge.servers.mkor.classes import Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.servers.mkor.parts import LossTreatment

@@ -25,8 +25,20 @@ if TYPE_CHECKING:
     from leakgauge.errors import InputError
     from leakgauge.face import attack, audit, frontier, inspect
     from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
-    from leakgauge.step.parts import Categories, Image, Numbers, Series, Text, Volume
-    from leakgauge.step.targets import Classes, Labels, Mask, NextToken, TimeToEvent, Values
+    from leakgauge.step.parts import (
+        Categories,
+        Classes,
+        Image,
+        Labels,
+        Mask,
+        NextToken,
+        Numbers,
+        Series,
+        Text,
+        TimeToEvent,
+        Values,
+        Volume,
+    )
     from leakgauge.task import Batch, DataSpec, Mode, Task
     from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -75,8 +87,20 @@ _HOMES = {
     "errors": ("InputError",),
     "face": ("attack", "audit", "frontier", "inspect"),
     "observation": ("Attack", "Knowledge", "Observation", "Reconstruction", "Status"),
-    "step.parts": ("Categories", "Image", "Numbers", "Series", "Text", "Volume"),
-    "step.targets": ("Classes", "Labels", "Mask", "NextToken", "TimeToEvent", "Values"),
+    "step.parts": (
+        "Categories",
+        "Image",
+        "Numbers",
+        "Series",
+        "Text",
+        "Volume",
+        "Classes",
+        "Labels",
+        "Mask",
+        "NextToken",
+        "TimeToEvent",
+        "Values",
+    ),
     "task": ("Batch", "DataSpec", "Mode", "Task"),
     "update": ("Update", "UpdateHeader", "UpdateKind"),
 }

@@ -22,7 +22,7 @@ from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.inspection import Limits, Received
 from leakgauge.inspection.received import agrees
-from leakgauge.inspection.result import Inspection
+from leakgauge.inspection.verdict import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status

@@ -18,9 +18,8 @@ from torch.func import functional_call
 
 from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
-from leakgauge.step.answers import in_one_type, logits_of, tensors_of
 from leakgauge.step.layout import Layout
-from leakgauge.step.networks import computing_type, own_copy
+from leakgauge.step.networks import computing_type, in_one_type, logits_of, own_copy, tensors_of
 from leakgauge.step.training import (
     PROBES,
     Loss,

@@ -23,7 +23,7 @@ from leakgauge.data import Folder
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.observation import Status
-from leakgauge.step import losses, parts, targets
+from leakgauge.step import losses, parts
 from leakgauge.study.grammar import PlanConfig
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
@@ -131,7 +131,7 @@ def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.Capt
 
 def test_the_page_on_steps_names_every_part_and_loss() -> None:
     named = set(re.findall(r"`(\w+)", (ROOT / "docs/how-to/steps.md").read_text(encoding="utf-8")))
-    kinds = {name for room in (parts, targets) for name in vars(room) if name in leakgauge.__all__} - {"DataSpec"}
+    kinds = {name for name in vars(parts) if name in leakgauge.__all__} - {"DataSpec"}
     own = {name for name, f in vars(losses).items() if getattr(f, "__module__", "") == losses.__name__}
     assert kinds | {name for name in own if name[0] != "_"} <= named
 

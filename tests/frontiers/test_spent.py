@@ -13,7 +13,7 @@ from leakgauge.frontiers.columns import Participation, exposures, privacy_of
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Privacy
 from leakgauge.privacy import Release, guarantee, success_bound
-from leakgauge.privacy.one_update import LocalUse
+from leakgauge.privacy.guarantee import LocalUse
 
 SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
 ONE = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 0.5}}]

@@ -20,9 +20,8 @@ from inspection import honest
 from leakgauge.cli import main
 from leakgauge.errors import InputError
 from leakgauge.inspection.page import render
-from leakgauge.inspection.result import CheckLevel, Inspection
 from leakgauge.inspection.rule import Limits, Received, rules
-from leakgauge.inspection.verdict import inspect
+from leakgauge.inspection.verdict import CheckLevel, Inspection, inspect
 from leakgauge.models import mlp
 from leakgauge.models.weights import fingerprint
 

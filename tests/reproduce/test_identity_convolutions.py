@@ -16,7 +16,7 @@ from leakgauge.errors import InputError
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models import convnet, lenet, resnet20
 from leakgauge.observation import Knowledge, Observation, Status
-from leakgauge.servers.fishing import ClassFishing
+from leakgauge.servers.last_layer import ClassFishing
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 

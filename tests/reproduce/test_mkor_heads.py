@@ -18,8 +18,7 @@ from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.models import lenet5  # noqa: E402
 from leakgauge.observation import Knowledge, Observation  # noqa: E402
 from leakgauge.servers.mkor.classes import NLLRaw  # noqa: E402
-from leakgauge.servers.mkor.heads import Constant  # noqa: E402
-from leakgauge.servers.mkor.mkor import MKOR  # noqa: E402
+from leakgauge.servers.mkor.mkor import MKOR, Constant  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
 
 

@@ -17,7 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.label_flip import LabelFlip
+from leakgauge.servers.last_layer import LabelFlip
 from leakgauge.task import Task
 from leakgauge.tensors import map_tensors, squared_norm
 

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from leakgauge import workers
-from leakgauge.data.folder import Folder
 from leakgauge.data.parquet import Parquet
+from leakgauge.data.pictures import Folder
 from leakgauge.errors import InputError
-from leakgauge.privacy.one_update import in_words
+from leakgauge.privacy.guarantee import in_words
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
 from leakgauge.study.document import Judged, write_junit, write_sarif

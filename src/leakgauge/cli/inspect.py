@@ -11,8 +11,8 @@ from leakgauge.cli.options import NEW_FILE, PATH, to_json, write_json
 from leakgauge.files import write_whole
 from leakgauge.inspection.page import lines, render
 from leakgauge.inspection.received import read_hashes, received
-from leakgauge.inspection.result import CheckLevel
 from leakgauge.inspection.rule import Limits
+from leakgauge.inspection.verdict import CheckLevel
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint
 

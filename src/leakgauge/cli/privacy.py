@@ -18,9 +18,8 @@ from leakgauge.cli.options import NEW_FILE, SPEC, to_json, write_json
 from leakgauge.errors import InputError, require
 from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_exchanged, multiplier_for
 from leakgauge.privacy.canaries import NoisePath
-from leakgauge.privacy.guarantee import Unit
+from leakgauge.privacy.guarantee import Unit, in_words
 from leakgauge.privacy.ledger import Ledger, entering
-from leakgauge.privacy.one_update import in_words
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.privacy.tested import CONFIDENCE, Claim, ClaimOutcome, PrivacyTest, check_claim
 from leakgauge.registry import Registry

@@ -2,14 +2,12 @@
 
 from leakgauge.data.captured import Captured
 from leakgauge.data.dicom import Dicom
-from leakgauge.data.folder import Folder
-from leakgauge.data.memory import InMemory
-from leakgauge.data.npz import NPZ
-from leakgauge.data.opening import open_source
+from leakgauge.data.npz import NPZ, InMemory
 from leakgauge.data.parquet import Hub, Parquet
 from leakgauge.data.parts import Parts
+from leakgauge.data.pictures import Folder
 from leakgauge.data.samples import Samples
-from leakgauge.data.source import InWords, OfTokens, Source, check, client_batches, gallery, public, spec
+from leakgauge.data.source import InWords, OfTokens, Source, check, client_batches, gallery, open_source, public, spec
 from leakgauge.data.table import Table
 from leakgauge.data.text import Tokens
 

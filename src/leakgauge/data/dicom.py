@@ -13,8 +13,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from leakgauge.data.folder import Folder
-from leakgauge.data.pictures import unit_plane
+from leakgauge.data.pictures import Folder, unit_plane
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.registry import DATA
 

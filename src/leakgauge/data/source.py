@@ -1,4 +1,4 @@
-"""A source of examples, and how clients, distractors and the attacker's public data are taken from it."""
+"""A source of examples by its name, and how clients, distractors and the attacker's public data are taken from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.data.lent import AT_ONCE, Lent
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.registry import DATA, typed
 from leakgauge.task import Batch, DataSpec
 
 CIFAR_MEAN, CIFAR_STD = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
@@ -286,3 +287,34 @@ def _crops(images: Float[Tensor, "k c h w"], size: int, generator: torch.Generat
         cut = cut.flip(-1) if u[3] < 0.5 else cut
         made.append(F.interpolate(cut[None], (height, width), mode="bilinear", align_corners=False)[0])
     return torch.stack(made)
+
+
+def open_source(text: str, **options: Any) -> Source:
+    """The source that a plan names.
+
+    One of ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME``, ``parts:PATH`` and
+    ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``.
+
+    Raises:
+        InputError: no such source or option (the hint is the nearest one), or the source's own complaint.
+    """
+    require(isinstance(text, str), "data.source", f"is {text!r}", "name a source, e.g. samples or folder:PATH")
+    kind, colon, path = text.partition(":")
+    entries = {entry.name: entry for entry in DATA}
+    if kind in entries:
+        entry = entries[kind]
+        takes_path = "path" in entry.parameters
+        if takes_path and not path:
+            raise InputError("data.source", f"'{text}' names no place", f"write {kind}:PATH")
+        if colon and not takes_path:
+            raise InputError("data.source", f"'{kind}' takes no path", f"write {kind}")
+        options |= {"path": path} if takes_path else {}
+    elif colon and "." in kind:
+        entry = DATA[text]
+    else:
+        raise InputError("data.source", f"unknown source '{kind}'", did_you_mean(kind, entries))
+    for option, value in options.items():
+        if option not in entry.parameters:
+            raise InputError(f"data.{option}", f"is no option of '{kind}'", did_you_mean(option, entry.parameters))
+        options[option] = typed(entry.build, option, value, f"data.{option}")
+    return cast(Source, entry.build(**options))

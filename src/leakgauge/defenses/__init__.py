@@ -25,8 +25,7 @@ from leakgauge.defenses.noise import (
     noise,
 )
 from leakgauge.defenses.precode import Precode
-from leakgauge.defenses.quantise import QSGD, Quantise
-from leakgauge.defenses.sign import Sign
+from leakgauge.defenses.quantise import QSGD, Quantise, Sign
 from leakgauge.defenses.soteria import Soteria
 from leakgauge.defenses.sparsify import Prune, RandomK, TopK
 from leakgauge.defenses.transform import Transform

@@ -30,8 +30,16 @@ from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, 
 from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Observation, Reconstruction
 from leakgauge.privacy.accounting import check_delta
-from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, Unit, exchanged, guarantee, mechanism
-from leakgauge.privacy.one_update import LocalUse, local_batch
+from leakgauge.privacy.guarantee import (
+    Guarantee,
+    LocalUse,
+    NoGuarantee,
+    Unit,
+    exchanged,
+    guarantee,
+    local_batch,
+    mechanism,
+)
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.study.judging.groups import TrialGroup, groups_of
 from leakgauge.study.judging.records import Role
@@ -41,8 +49,7 @@ from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.training.federated import Training
-from leakgauge.training.partition import Hands, StoredExamples, dirichlet_partition
+from leakgauge.training import Hands, StoredExamples, Training, dirichlet_partition
 from leakgauge.workers import run_all
 
 EXAMPLES = 32

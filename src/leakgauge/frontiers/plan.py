@@ -23,7 +23,7 @@ from leakgauge.study.identity import Description, data_identity, digest_of, plan
 from leakgauge.study.model_spec import model_of
 from leakgauge.study.plan import Plan, known, perceptual_of, source_of
 from leakgauge.task import Mode, Task
-from leakgauge.training.federated import FederatedTraining
+from leakgauge.training import FederatedTraining
 
 UNDEFENDED = "undefended"
 """Family of the row without a defence."""

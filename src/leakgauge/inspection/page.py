@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from leakgauge.errors import printable
-from leakgauge.inspection.result import CheckLevel, Inspection, RuleFinding, Severity
+from leakgauge.inspection.verdict import CheckLevel, Inspection, RuleFinding, Severity
 from leakgauge.report.html import page
 
 TONES = {

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from leakgauge.data.opening import open_source
-from leakgauge.data.source import Source, spec
+from leakgauge.data.source import Source, open_source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.inspection.rule import Received
 from leakgauge.models.weights import read_model

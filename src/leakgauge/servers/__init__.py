@@ -1,8 +1,7 @@
 """Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
-from leakgauge.servers.fishing import ClassFishing, FeatureFishing
 from leakgauge.servers.imprint import Imprint, ImprintBlock, LinearFirst, TrapWeights
-from leakgauge.servers.label_flip import LabelFlip
+from leakgauge.servers.last_layer import ClassFishing, FeatureFishing, LabelFlip
 from leakgauge.servers.mkor import MKOR
 from leakgauge.servers.server import Broadcast, Change, Honest, Server
 

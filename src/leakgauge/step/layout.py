@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import InputError, require
-from leakgauge.step.targets import Classes
+from leakgauge.step.parts import Classes
 
 Values = dict[str, Tensor]
 """Parts of a batch by name."""

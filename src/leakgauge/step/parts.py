@@ -1,9 +1,14 @@
-"""What a network is given: pictures, volumes, series, numbers, categories, texts."""
+"""Parts of a batch: what a network is given (pictures, numbers, texts) and taught (classes, values, masks)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from leakgauge.batch import BatchPart, DataSpec, Edges, Shape
 from leakgauge.errors import require
@@ -101,3 +106,173 @@ class Categories(BatchPart):
     @property
     def edges(self) -> Edges:
         return (0.0,), tuple(float(n - 1) for n in self.counts)
+
+
+class Target(BatchPart):
+    """What all of them share.
+
+    Where nothing is known of a target, its plainest values stand for it: whole numbers [n] below `classes`, which
+    `given` turns into its form.
+    """
+
+    taught: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        fits = self.classes > 0 and all(n > 0 for n in self.shape)
+        require(fits, "batch", f"has a target {self}", "give positive numbers")
+
+    @property
+    def edges(self) -> Edges:
+        return (0.0,), (float(self.classes - 1),)
+
+    def given(self, raw: Tensor) -> Tensor:
+        if raw.ndim == 1 and not raw.is_floating_point() and (self.shape or not self.whole):
+            return self._of_plain(raw)
+        return raw.round().long() if self.whole and raw.is_floating_point() else raw
+
+    def _of_plain(self, raw: Tensor) -> Tensor:
+        return raw.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape)
+
+    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+        if not self.whole:
+            return super().made_up(count, generator)
+        return torch.randint(self.classes, (count, *self.shape), generator=generator)
+
+
+@dataclass(frozen=True)
+class Classes(Target):
+    """One of `count` classes; shares of all of them, that sum to one, are taken too."""
+
+    count: int
+    shape: ClassVar[Shape] = ()  # type: ignore[misc]
+    whole: ClassVar[bool] = True
+
+    @property
+    def classes(self) -> int:
+        return self.count
+
+    def given(self, raw: Tensor) -> Tensor:
+        return raw
+
+
+@dataclass(frozen=True)
+class Labels(Target):
+    """Several labels that hold or not: [n, count] of 0 and 1."""
+
+    count: int
+
+    @property
+    def shape(self) -> Shape:  # type: ignore[override]
+        return (self.count,)
+
+    @property
+    def classes(self) -> int:
+        return self.count
+
+    @property
+    def edges(self) -> Edges:
+        return (0.0,), (1.0,)
+
+    def _of_plain(self, raw: Tensor) -> Tensor:
+        return (raw[:, None] == torch.arange(self.count, device=raw.device)).to(torch.get_default_dtype())
+
+    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+        return super().made_up(count, generator).round()
+
+
+@dataclass(frozen=True)
+class Values(Target):
+    """Real numbers: [n] of one, [n, count] of several.
+
+    Attributes:
+        low, high: what they are usually between; errors are shown as shares of that.
+    """
+
+    count: int = 1
+    low: float = -1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.high > self.low, "batch", f"has values from {self.low:g} to {self.high:g}", "give low and high")
+
+    @property
+    def shape(self) -> Shape:  # type: ignore[override]
+        return () if self.count == 1 else (self.count,)
+
+    @property
+    def edges(self) -> Edges:
+        return (self.low,), (self.high,)
+
+    def _of_plain(self, raw: Tensor) -> Tensor:
+        return super()._of_plain(raw) + (self.low + self.high) / 2
+
+
+@dataclass(frozen=True)
+class Mask(Target):
+    """A class for every place, [n, *places]; `count` 1 is a single one that is there or not, as 0 and 1.
+
+    Attributes:
+        places: height and width, or depth too.
+    """
+
+    count: int
+    places: Shape
+    whole: ClassVar[bool] = True
+
+    @property
+    def shape(self) -> Shape:  # type: ignore[override]
+        return self.places
+
+    @property
+    def classes(self) -> int:
+        return max(self.count, 2)
+
+
+@dataclass(frozen=True)
+class NextToken(Target):
+    """The token that follows at every place, [n, length]; −100 where none is asked for."""
+
+    vocabulary: int
+    length: int
+    whole: ClassVar[bool] = True
+
+    @property
+    def shape(self) -> Shape:  # type: ignore[override]
+        return (self.length,)
+
+    @property
+    def classes(self) -> int:
+        return self.vocabulary
+
+    @property
+    def edges(self) -> Edges:
+        return (-100.0,), (float(self.vocabulary - 1),)
+
+
+@dataclass(frozen=True)
+class TimeToEvent(Target):
+    """[n, 2]: the time to an event or to the end of the observation, and whether the event came (1) or not (0)."""
+
+    longest: float = 10.0
+    shape: ClassVar[Shape] = (2,)  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        require(self.longest > 0, "batch", f"has times to {self.longest:g}", "give a positive longest time")
+
+    @property
+    def edges(self) -> Edges:
+        return (0.0, 0.0), (self.longest, 1.0)
+
+    def _of_plain(self, raw: Tensor) -> Tensor:
+        times = self.longest * torch.arange(1, len(raw) + 1, device=raw.device) / (len(raw) + 1)
+        return torch.stack([times, torch.ones_like(times)], 1)
+
+    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+        times, came = super().made_up(count, generator).unbind(1)
+        return torch.stack([times, (came < 0.7).float()], 1)
+
+
+def shares_of(mask: Float[Tensor, "n *places"], target: Mask) -> Float[Tensor, " classes"]:
+    """Share of all places of each class."""
+    return F.one_hot(mask.reshape(-1).long(), target.classes).double().mean(0)

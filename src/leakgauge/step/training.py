@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.step.answers import in_one_type, logits_of
 from leakgauge.step.layout import Layout
+from leakgauge.step.networks import in_one_type, logits_of
 
 
 @runtime_checkable

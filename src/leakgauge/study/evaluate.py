@@ -16,10 +16,9 @@ from leakgauge.metrics.assignment import Assignment, assign, assign_each
 from leakgauge.metrics.baselines import mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
-from leakgauge.metrics.metric import MSE, PSNR, Metric, is_exact
-from leakgauge.metrics.ssim import SSIM
+from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, is_exact
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.step.targets import Classes, Labels
+from leakgauge.step.parts import Classes, Labels
 from leakgauge.study.judging.part_scores import PartScores, TokenScores
 from leakgauge.study.judging.records import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores, Values
 from leakgauge.task import Batch, DataSpec, Task

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import InWords
-from leakgauge.metrics.tokens import counts_of, frequent_tokens, token_agreement, uncovered
+from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
 from leakgauge.study.judging.part_scores import TokenScores, Words

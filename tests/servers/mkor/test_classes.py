@@ -9,7 +9,7 @@ from reproduce.mkor.variants import CrossEntropy
 
 from leakgauge.errors import InputError
 from leakgauge.servers.mkor.classes import Decoy, NLLRaw
-from leakgauge.servers.mkor.heads import Constant
+from leakgauge.servers.mkor.mkor import Constant
 from leakgauge.task import nll_raw
 from mkor_cases import classifier, craft, error, means, pictures, read
 

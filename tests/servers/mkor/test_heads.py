@@ -11,7 +11,7 @@ from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.servers.mkor.classes import Decoy
-from leakgauge.servers.mkor.heads import Constant, crafted
+from leakgauge.servers.mkor.mkor import Constant, crafted
 from leakgauge.servers.mkor.network import linear_stack
 from leakgauge.servers.mkor.parts import CraftedHead
 from leakgauge.task import DataSpec, Mode, Task

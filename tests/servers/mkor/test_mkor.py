@@ -15,8 +15,7 @@ from leakgauge.defenses import Clip, ClipExamples, Compose, Soteria, TopK, noise
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.servers import Change
 from leakgauge.servers.mkor.classes import Decoy, NLLRaw
-from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.mkor import MKOR
+from leakgauge.servers.mkor.mkor import MKOR, Constant
 from leakgauge.task import Batch, DataSpec, Task
 from mkor_cases import FlatMap, FlatTaps, classifier, craft, means, observed, pictures, read
 

@@ -16,7 +16,7 @@ from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
 from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.defenses import QSGD, AttackerView, Quantise, Sign
-from leakgauge.defenses.sign import SOFTNESS, sign_misfit
+from leakgauge.defenses.quantise import SOFTNESS, sign_misfit
 from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.registry import OBJECTIVES

@@ -11,7 +11,7 @@ from leakgauge.attacks.labels.head import stand_ins
 from leakgauge.defenses import parts_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
-from leakgauge.step.targets import Labels, Mask, NextToken
+from leakgauge.step.parts import Labels, Mask, NextToken
 from leakgauge.task import Batch, Task
 
 STAND_INS = 4

@@ -9,7 +9,7 @@ from torch import Tensor
 from leakgauge.attacks.labels.signals import ErrorSignals
 from leakgauge.batch import BatchPart
 from leakgauge.errors import FOREIGN
-from leakgauge.step.targets import Classes, Labels, Mask, NextToken, Values
+from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values
 from leakgauge.task import Task
 
 STEPS = 30

@@ -2,7 +2,6 @@
 
 from leakgauge.servers.mkor.classes import Decoy, NLLRaw
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.heads import Constant
-from leakgauge.servers.mkor.mkor import MKOR
+from leakgauge.servers.mkor.mkor import MKOR, Constant
 
 __all__ = ["MKOR", "Constant", "Decoy", "NLLRaw", "PublishedTaps"]

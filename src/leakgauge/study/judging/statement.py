@@ -9,8 +9,7 @@ from typing import Any
 
 from leakgauge.errors import FOREIGN
 from leakgauge.privacy.accounting import Release
-from leakgauge.privacy.guarantee import NoGuarantee
-from leakgauge.privacy.one_update import USEFUL, Spent, in_words, spent_in_one_update
+from leakgauge.privacy.guarantee import USEFUL, NoGuarantee, Spent, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.registry import CLIENTS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakgauge.errors import InputError
-from leakgauge.training.partition import dirichlet_partition
+from leakgauge.training import dirichlet_partition
 
 
 def _seeded(seed: int) -> torch.Generator:

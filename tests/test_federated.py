@@ -14,8 +14,7 @@ from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, 
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec, Mode, Task
-from leakgauge.training.federated import FederatedTraining, RoundResult, accuracy, aggregate
-from leakgauge.training.partition import StoredExamples, dirichlet_partition
+from leakgauge.training import FederatedTraining, RoundResult, StoredExamples, accuracy, aggregate, dirichlet_partition
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 SHAPE = (1, 6, 6)

@@ -1,1 +1,0 @@
-"""Federated training in simulation."""

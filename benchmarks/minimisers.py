@@ -1,4 +1,4 @@
-"""Where each minimiser pays: `python benchmarks/minimisers.py --out rows.jsonl [--table | --page PAGE.md]`.
+"""Where each minimiser pays: `python benchmarks/minimisers.py --out rows.jsonl [--table]`.
 
 One-core seconds and gradient evaluations to 15, 20, 25, 26 and 30 dB, one photo a client, labels given. A row is
 written after each run, and a run whose row is there is not repeated. Seconds are those of the processor, so other
@@ -198,15 +198,6 @@ def table(found: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {network} | {name} | {budget} | {size} | {' | '.join(cells)} | {final:.1f} | {spent:.3g} |"
 
 
-MARKS = ("<!-- rows -->", "<!-- end of rows -->")
-
-
-def page(text: str, found: list[dict[str, Any]]) -> str:
-    """The page of the docs with the table of `found` between its marks."""
-    before, _, rest = text.partition(MARKS[0])
-    return "\n".join((before + MARKS[0], "", *table(found), "", MARKS[1] + rest.partition(MARKS[1])[2]))
-
-
 def main() -> None:
     """Runs what is not yet there, or prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -218,14 +209,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--evaluations", type=int, default=600)
     parser.add_argument("--table", action="store_true", help="print the table of what is there, run nothing")
-    parser.add_argument("--page", type=Path, help="put the table of what is there into this page, run nothing")
     arguments = parser.parse_args()
     if arguments.table:
         print("\n".join(table(rows(arguments.out))))
-        return
-    if arguments.page is not None:
-        text = arguments.page.read_text(encoding="utf-8")
-        arguments.page.write_text(page(text, rows(arguments.out)), encoding="utf-8")
         return
     Compute().apply()
     source = Samples(size=32) if arguments.data is None else Parquet(path=str(arguments.data))

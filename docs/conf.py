@@ -84,16 +84,30 @@ def make_screens(app: Any) -> None:
 
 
 def make_measured(app: Any) -> None:
-    """Every kept result beside the published number, for the page *measured*."""
-    sys.path.insert(0, str(Path(app.srcdir).parent))
-    from reproduce.table import page
+    """Tables of kept rows: results beside published numbers, defences, searches."""
+    root, build = Path(app.srcdir).parent, Path(app.srcdir) / "_build"
+    sys.path[:0] = [str(root), str(root / "benchmarks")]
+    import minimisers
+    from reproduce.defences import page as defences
 
-    (Path(app.srcdir) / "_build").mkdir(exist_ok=True)
-    (Path(app.srcdir) / "_build" / "measured.md").write_text(page(), encoding="utf-8")
+    from reproduce import table
+
+    searches = "\n".join(minimisers.table(minimisers.rows(root / "benchmarks" / "results" / "minimisers.jsonl")))
+    build.mkdir(exist_ok=True)
+    for name, text in (("measured", table.page()), ("defences", defences.page()), ("minimisers", searches + "\n")):
+        (build / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def make_reference(app: Any) -> None:
+    """Commands, keys of a plan and what it may name, from the code."""
+    import generated
+
+    generated.make(Path(app.srcdir) / "_build" / "reference")
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", make_screens)
     app.connect("builder-inited", make_measured)
+    app.connect("builder-inited", make_reference)
     app.connect("autodoc-process-signature", on_signature)

@@ -87,7 +87,7 @@ def shown(file: str, columns: list[list[Tensor]], words: list[str], sides: list[
                 axis.set_ylabel(sides[line], fontsize=8)
         axes[-1, column].set_xlabel(words[column], fontsize=7)
     figure.subplots_adjust(left=0.06, right=0.995, top=0.99, bottom=0.19, wspace=0.06, hspace=0.06)
-    figure.savefig(HERE / file)
+    figure.savefig(HERE / file, bbox_inches="tight", pad_inches=0.02)
 
 
 def main() -> None:

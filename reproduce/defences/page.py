@@ -1,10 +1,9 @@
-"""The page of the docs on defences, from the rows: `python -m reproduce.defences.page`."""
+"""The docs' table of defences, from the rows: `python -m reproduce.defences.page` prints it."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 
 from leakgauge.attacks.adaptive import Counter, NoneKnown, counter_to
 from leakgauge.defenses import parts_of
@@ -14,7 +13,6 @@ from reproduce.defences import limit as defences_limit
 from reproduce.defences.items import EVALUATIONS, SETTINGS, Setting, rows
 from reproduce.rog import adapted as rog_adapted
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "defences.md"
 MARGIN = 2.0
 """Decibels above the mean picture from which an attack counts as having recovered something, and what knowing the
 defence should be worth where not knowing it costs that much."""
@@ -81,58 +79,43 @@ def table() -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
 
 
-HEAD = """# Defences, naive and adapted
+HEAD = """Untrained LeNet, CIFAR-10 test images of 32 px, FedSGD, labels and training known, {evaluations} gradient
+evaluations, the named counter built in. Median PSNR in dB, with the 95 % bootstrap interval of the mean over clients
+(an image and a weight seed; images repeat over seeds, so intervals are somewhat too narrow). *No defence* is the same
+attack on the same clients without the defence. The rows are of 2026-11-21 (6720cef); `auto` has become stronger since,
+so the columns understate both attackers.
 
-Made by `python -m reproduce.defences.page` from `reproduce/results/defences.jsonl`, which
-`python -m reproduce.defences.items --data FOLDER` writes.
-Untrained LeNet, CIFAR-10 test images of 32 px, FedSGD, labels and training known. Both attackers
-are `auto` with the same start and {evaluations} gradient evaluations: the naive one takes the update for an undefended
-one, the adapted one knows the mechanism (not its draws) and has the named counter built in, as `auto` has by default
-where it is given the defence. Median PSNR in dB, with the 95 % bootstrap interval of the mean over clients (an image
-and a weight seed; images repeat over seeds, so intervals are somewhat too narrow). *No defence* is the same attack on
-the same clients without the defence. These runs (2026-11-21, 6720cef) are older than the variation that couples the
-colours, which `auto` has now, with and without a defence: on six other pictures (three for noise and signs) it gained
-1.1 dB at top-k 5 %, .5 at 1 %, .8 under noise of .3, .3 under signs and 1.9 without a defence. So the columns
-understate both attackers.
-
-The reading goes by medians, the gain by that of adapted − naive by client. *Not recovered*: both attackers less
-than {margin:g} dB above the mean picture. *No protection*: naive within {margin:g} dB of no defence. *Flatters*:
-knowing the defence is worth {margin:g} dB or more.
+*Not recovered*: both attackers less than {margin:g} dB above the mean picture, by medians. *No protection*: naive
+within {margin:g} dB of no defence. *Flatters*: knowing the defence is worth {margin:g} dB or more.
 
 """
 
 LIMIT = """
 ## Where knowing is worth little
 
-Where noise or rounding is small against the update, the naive attacker's cosine is nearly the likelihood already, and
-what is left to know is how heavy the prior should be. Here the prior is tried at {weights} times the counter's own
-weight, and *the truth* picks the best of them for each client, which no attacker can: medians in dB over clients, from
-`python -m reproduce.defences.limit`. In the median none of these weights makes knowing such a defence worth two
-decibels; for single clients it is (last column). These clients are ten of those above, one seed an image.
+Where noise or rounding is small against the update, what is left to know is how heavy the prior should be. Here it is
+tried at {weights} times the counter's own weight, and *the truth* picks the best of them for each client, which no
+attacker can. Ten of the clients above, one seed an image.
 
 """
 
 ROG = """
 ## With ROG as the base
 
-The same comparison with the recipe `rog` in place of `auto`: its LeNet at 32 px, batches of four CIFAR-10 test
-pictures, three weight seeds, 100 gradient evaluations, labels and training known, from `leakgauge reproduce
-rog/adapted` and `rog/precode`. Mean PSNR in dB with its 95 % interval over pictures and seeds; without a defence
-{undefended:.1f} dB, a grey picture {grey:.1f}. PRECODE's draws are read from one local step, not from several. Against
-signs the naive attacker is ROG's own recipe for them, the tanh. `rog` compares the length of updates, and its counters
-do so too: at the best length, as beside the cosine of `auto`, the likelihood of rounding ended 3 to 4 dB *below* the
-naive attack.
+The recipe `rog` in place of `auto`: its LeNet at 32 px, batches of four CIFAR-10 test pictures, three weight seeds, 100
+gradient evaluations, labels and training known (`leakgauge reproduce rog/adapted`). Mean PSNR in dB with its 95 %
+interval; without a defence {undefended:.1f} dB, a grey picture {grey:.1f}.
 
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """All tables, in Markdown."""
     absent = "".join(f"* `{name}`: {why}\n" for name, why in NOT_MEASURED.items())
     there = {row["defense"] for row in rows()}
     absent += "".join(f"* `{s.label}`: not measured yet\n" for s in SETTINGS if s.label not in there)
     absent += "* larger batches, more local steps, secure aggregation: nothing to know, "
-    absent += "see [frontier](../how-to/frontier.md)\n"
+    absent += "see [frontier](/how-to/frontier.md)\n"
     without = f"\n\nWithout a row:\n\n{absent}"
     weights = ", ".join(f"{weight:g}" for weight in defences_limit.WEIGHTS)
     limit = LIMIT.format(weights=weights) + "\n".join(defences_limit.section()) + "\n"
@@ -141,4 +124,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page())

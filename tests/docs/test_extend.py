@@ -1,4 +1,4 @@
-"""The page *extend* is true: its files import, its code runs, its plans validate and run."""
+"""The pages on parts of one's own are true: their files import, their code runs, their plans validate and run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from docs.pages import blocks
+from docs.pages import Block, blocks
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.draws import Draws
@@ -17,13 +17,18 @@ from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, METRICS, OBJECTIVES
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
 
-PAGE = "docs/tutorials/extend.md"
+PAGES = ("docs/tutorials/attack.md", "docs/tutorials/defence.md", "docs/tutorials/client.md", "docs/how-to/parts.md")
+
+
+def listed(language: str) -> list[Block]:
+    """Blocks of all the pages, in order."""
+    return [block for page in PAGES for block in blocks(page, language)]
 
 
 @pytest.fixture
 def written(workplace: Path) -> Path:
     """The page's files, in place."""
-    for block in blocks(PAGE, "python"):
+    for block in listed("python"):
         if block.mark.startswith("file: "):
             path = workplace / block.mark.removeprefix("file: ")
             path.parent.mkdir(exist_ok=True)
@@ -32,7 +37,7 @@ def written(workplace: Path) -> Path:
 
 
 def test_every_block_is_run_or_written() -> None:
-    marks = [block.mark for block in blocks(PAGE, "python")]
+    marks = [block.mark for block in listed("python")]
     assert marks
     assert all(mark == "run" or mark.startswith("file: my_package/") for mark in marks)
 
@@ -44,7 +49,7 @@ def test_an_objective_is_a_file_of_about_twenty_lines(written: Path) -> None:
 
 def test_the_blocks_run_in_order_and_the_objective_falls(written: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks(PAGE, "python"):
+    for block in listed("python"):
         if block.mark == "run":
             exec(compile(block.text, str(block), "exec"), names)
     found = names["found"]
@@ -59,7 +64,7 @@ def test_the_blocks_run_in_order_and_the_objective_falls(written: Path) -> None:
         torch.testing.assert_close(sent, client.linear(1).factor * gradient[name])
 
 
-@pytest.mark.parametrize("block", blocks(PAGE, "yaml"), ids=str)
+@pytest.mark.parametrize("block", listed("yaml"), ids=str)
 def test_plans_validate(block: Any, written: Path) -> None:
     assert resolve_plan(yaml.safe_load(block.text)).trials()
 
@@ -73,7 +78,7 @@ def test_a_registered_name_works_once_its_file_is_imported(written: Path) -> Non
 
 
 def test_everything_of_ours_runs(written: Path) -> None:
-    plan = resolve_plan(yaml.safe_load(blocks(PAGE, "yaml")[-1].text))
+    plan = resolve_plan(yaml.safe_load(listed("yaml")[-1].text))
     last = {(key.client, key.defense, key.attack): key for key in plan.trials() if not key.control}
     records = [run_trial(plan, key, compute=Compute()).record for key in last.values()]
     assert len(records) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 
 import leakgauge
 from docs.pages import ROOT, blocks
+from docs.test_extend import PAGES as EXTENDING
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Folder
@@ -24,12 +26,12 @@ from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.observation import Status
 from leakgauge.step import losses, parts
-from leakgauge.study.grammar import PlanConfig
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
 from leakgauge.update import Update
 
-PAGES = sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FILES = [ROOT / "README.md", *(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
+PAGES = sorted(p.relative_to(ROOT).as_posix() for p in FILES)
 CHOOSE = "docs/how-to/captured.md"
 
 NETWORKS = '''
@@ -82,9 +84,7 @@ def hospital(workplace: Path) -> Path:
     return workplace
 
 
-@pytest.mark.parametrize(
-    "block", [b for page in PAGES if page != "docs/tutorials/extend.md" for b in blocks(page, "yaml")], ids=str
-)
+@pytest.mark.parametrize("block", [b for page in PAGES if page not in EXTENDING for b in blocks(page, "yaml")], ids=str)
 def test_plans_validate(block: Any, hospital: Path) -> None:
     if block.mark == "fragment":
         pytest.skip("a fragment")
@@ -114,11 +114,17 @@ def test_the_readme_example_runs_and_recovers_the_photo(workplace: Path, capsys:
     assert float(PSNR()(names["found"].inputs, names["batch"].inputs)) > 28
 
 
-def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def run(page: str) -> dict[str, Any]:
+    """The names after all of a page's blocks that are to run, in order."""
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks("docs/how-to/steps.md", "python"):
-        assert block.mark == "run"
-        exec(compile(block.text, str(block), "exec"), names)
+    for block in blocks(page, "python"):
+        if block.mark == "run":
+            exec(compile(block.text, str(block), "exec"), names)
+    return names
+
+
+def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("docs/how-to/steps.md")
     assert capsys.readouterr().out
     assert names["found"].status is Status.EXACT
     for name, part in names["patient"].items():
@@ -126,7 +132,42 @@ def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.Capt
     true = torch.bincount(names["mask"].flatten()) / names["mask"].numel()
     torch.testing.assert_close(names["told"].shares["mask"].float(), true, rtol=0, atol=0.05)
     torch.testing.assert_close(names["read"].parts["scan"].float(), names["scan"]["scan"], rtol=0, atol=0.05)
-    assert names["from_file"].parts["kind"].tolist() == names["scan"]["kind"].tolist()
+
+
+def test_a_picture_comes_back_out_of_low_rank_factors(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("docs/tutorials/lora.md")
+    assert capsys.readouterr().out
+    for found in (names["found"], names["from_file"]):
+        assert found.status is Status.EXACT
+        torch.testing.assert_close(found.parts["scan"], names["scan"]["scan"], rtol=0, atol=1e-5)
+    assert not any(".default" in name for name in names["saved"])
+
+
+def test_the_crafted_model_is_found_and_reads_more(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("docs/tutorials/received-model.md")
+    assert capsys.readouterr().out
+    assert [names["honest"].level.value, names["found"].level.value] == ["nothing-found", "crafted"]
+    assert names["exact"] == [1, 4]
+
+
+def test_the_first_picture_is_exact_and_the_second_is_blurred(workplace: Path) -> None:
+    names = run("docs/start.md")
+    assert names["photos"] is not None
+    assert 18 < float(PSNR()(names["found"].inputs, names["batch"].inputs)) < 45
+
+
+def test_the_numbers_of_the_first_screen_are_those_of_its_pictures() -> None:
+    numbers = json.loads((ROOT / "docs/images/leak.json").read_text(encoding="utf-8"))
+    proved = [row["certified"] for row in numbers["resnet18, width 16"]]
+    assert (sum(proved), len(proved)) == (6, 8)
+    for page in ("README.md", "docs/index.md"):
+        assert "Six of eight are proved pixel by pixel" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_lines_that_a_flower_app_needs_are_those_of_the_example() -> None:
+    app = (ROOT / "examples/flower/app.py").read_text(encoding="utf-8")
+    (text,) = [block.text for block in blocks("docs/tutorials/flower.md", "text") if "CaptureMod" in block.text]
+    assert all(line in app for line in text.splitlines())
 
 
 def test_the_page_on_steps_names_every_part_and_loss() -> None:
@@ -134,12 +175,6 @@ def test_the_page_on_steps_names_every_part_and_loss() -> None:
     kinds = {name for name in vars(parts) if name in leakgauge.__all__} - {"DataSpec"}
     own = {name for name, f in vars(losses).items() if getattr(f, "__module__", "") == losses.__name__}
     assert kinds | {name for name in own if name[0] != "_"} <= named
-
-
-def test_every_key_of_a_plan_is_explained() -> None:
-    text = (ROOT / CHOOSE).read_text(encoding="utf-8")
-    table = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
-    assert set(PlanConfig.model_fields) <= table
 
 
 def test_every_quoted_measurement_exists() -> None:

@@ -23,6 +23,8 @@ class SpanOfRows:
         unfolding: of the places that the loss reaches.
         basis: orthonormal.
         maps: as many as its dimension says.
+        batches: whose statistics take one dimension off each.
+        noise: share by which the gradient's errors turn a row out of it, in the mean over its directions.
         centred: only differences of an example's rows lie in it, since the layer's signals sum to nothing over the
             places (batch statistics behind the layer).
     """
@@ -30,6 +32,8 @@ class SpanOfRows:
     unfolding: Unfolding
     basis: Float[Tensor, "rank columns"]
     maps: int
+    batches: int
+    noise: float
     centred: bool = False
 
     def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
@@ -68,7 +72,6 @@ def null_space(
     most: int,
     generator: torch.Generator,
     *,
-    noise: float,
     products: int = 1200,
     meter: Meter = UNLIMITED,
 ) -> NullSpace | None:
@@ -81,11 +84,10 @@ def null_space(
         spaces: layers that read one hidden tensor; their equations are stacked.
         most: expected dimension at most.
         generator: of the first block.
-        noise: share of a row that the gradient's errors may turn out of its space, a bound on the root of `values`.
         products: most applications of the operator.
         meter: whose `Over` ends it.
     """
-    first = spaces[0].unfolding
+    first, noise = spaces[0].unfolding, max(space.noise for space in spaces)
     cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
     weight, seen = cover.clamp_min(1).rsqrt(), cover > 0
     shape = (first.channels, first.pixels)

@@ -20,6 +20,9 @@ from leakgauge.observation import Observation
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import sent_decay
 
+TURNED = 0.3
+"""Share by which errors may turn the faintest direction of a row space."""
+
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
 
@@ -75,10 +78,9 @@ class Passes:
         """What is counted."""
         return f"{self.maps or 'any number of'} {'examples' if self.factor else 'examples and steps'}"
 
-    def scaled(self, centring: Centring) -> bool:
+    def scaled(self, spaces: Sequence[SpanOfRows]) -> bool:
         """Whether a shift's gradient, at the broadcast weights, may tell the scale of maps."""
-        one = self.factor is not None or self.maps is None
-        return one and (centring is not Centring.BATCH or self.batches in (1, None))
+        return (self.factor is not None or self.maps is None) and all(space.batches < 2 for space in spaces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +134,8 @@ CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
 
 
-def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> tuple[SpanOfRows, float] | str:
-    """The space of a layer's rows and the share by which errors may turn it, or the condition that fails."""
+def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str:
+    """The space of a layer's rows, or the condition that fails."""
     unfolding = layer.unfolding.only(layer.used)
     places, (filters, columns) = unfolding.places, gradient.matrix.shape
     values, basis = _rows_of(gradient.matrix)
@@ -152,8 +154,10 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> tuple[SpanOfRows
         return f"{filters} filters are fewer than {said}"
     if rest or not 0 < maps <= (passes.maps or maps):
         return f"rank {rank} of {said}: signals are too faint, repeated or dead"
-    turned = gradient.faintest / float(values[rank - 1])
-    return SpanOfRows(unfolding, basis[:rank], maps, layer.centring is not Centring.NONE), turned
+    if gradient.faintest > TURNED * float(values[rank - 1]):
+        return "errors of the entries hide the row space"
+    noise = gradient.error * columns**0.5 * float(values[:rank].pow(-2).mean().sqrt())
+    return SpanOfRows(unfolding, basis[:rank], maps, lost, noise, layer.centring is not Centring.NONE)
 
 
 def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
@@ -189,21 +193,18 @@ def read_hidden(
     """
     spaces: list[SpanOfRows] = []
     read: list[Layer] = []
-    turned, why = 0.0, ""
+    why = ""
     for layer in layers:
         found = row_space(layer, gradients[layer.weight], passes)
         if isinstance(found, str):
             why = why or found
             continue
-        spaces.append(found[0])
+        spaces.append(found)
         read.append(layer)
-        turned = max(turned, found[1])
     if not spaces:
         return why
-    if turned > 0.3:
-        return "errors of the entries hide the row space"
     most = passes.maps or max(space.maps for space in spaces)
-    null = null_space(spaces, most, generator, noise=turned, meter=meter)
+    null = null_space(spaces, most, generator, meter=meter)
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
     count, (first, *_) = len(null.maps), read
@@ -223,7 +224,7 @@ def read_hidden(
     if sparse:
         maps = maps * (maps > floor)
     mean: MapFactors | None = None
-    if first.centring is Centring.BATCH and passes.scaled(first.centring):
+    if first.centring is Centring.BATCH and passes.scaled(spaces):
         mean = by_mean_row(spaces, maps)
         maps = maps * mean.factors.view(-1, 1, 1)
         if mean.residual > max(1e-3, 100 * null.error):
@@ -232,7 +233,7 @@ def read_hidden(
     raw = raw * (maps.sum((1, 2)) / (raw * (raw > floor) if sparse else raw).sum((1, 2))).view(-1, 1, 1)
     signals: dict[str, Tensor] = {}
     scale: MapFactors | None = None
-    if all(passes.scaled(layer.centring) for layer in read):
+    if passes.scaled(spaces):
         for layer, space in zip(read, spaces, strict=True):
             signals[layer.weight] = _signals(space, maps, gradients[layer.weight].matrix, layer.centring)
         scale = _scaled(read, maps, signals, inside, shifts, together=mean is not None)

@@ -1,5 +1,7 @@
 """Rounds of several steps and sums of several clients: one batch of all pairs of an example and a step."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -101,6 +103,10 @@ def test_the_attack_names_the_passes():
     assert found.inputs is None
     assert "4 of 4 examples and steps" in found.message
     assert any(one.certified for one in found.features)
+    unknown = replace(observation, knowledge=Knowledge(example_count=4))
+    found = Features().reconstruct(unknown, torch.Generator().manual_seed(0))
+    assert "read for 4 of any number" in found.message
+    assert not any(one.certified for one in found.features)
 
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 400), marks=pytest.mark.slow)])

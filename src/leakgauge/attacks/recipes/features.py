@@ -79,7 +79,8 @@ class Features(SearchingAttack):
             KnownFeatures(read.layers[0].weight, read.maps, read.error, read.certified) for read in hidden.reads
         )
         if not any(one.certified for one in features):
-            bare = Reconstruction.not_applicable(_nothing(hidden))
+            why = [_nothing(hidden), *([described(features, hidden.passes)] if features else [])]
+            bare = Reconstruction.not_applicable("; ".join(why))
             return replace(bare, features=features, cost=Cost(0, meter.seconds))
         words = described(features, hidden.passes)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
@@ -190,4 +191,4 @@ def _nothing(hidden: HiddenTensors) -> str:
     if not reasons:
         return "no layer multiplies its input with a weight of its own"
     name, why = reasons[-1]
-    return f"no layer's input comes out; {name}: {why}"
+    return f"no layer's input is certain; {name}: {why}"

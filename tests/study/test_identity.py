@@ -18,6 +18,7 @@ from leakgauge.data import InMemory
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.study import identity as contents_module
+from leakgauge.study.identity import changed
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.task import Batch, DataSpec, Task
@@ -134,6 +135,15 @@ def test_what_changes_while_the_audit_runs_is_said(world: Path) -> None:
             workers=1,
             on_trial=lambda done, *_: _only(world, "u.safetensors") if done == 1 else None,
         )
+
+
+def test_a_module_in_a_folder_that_is_no_package_is_followed(world: Path) -> None:
+    (world / "room").mkdir()
+    (world / "room" / "mine.py").write_text("from other import one\n")
+    plan = resolve_plan(plan_of(world, model={"room.mine:one": {"weights": str(world / "w.safetensors")}}))
+    before = plan.contents()
+    _append(world / "other.py")
+    assert changed(before, plan.contents()) == ["module room.mine"]
 
 
 def test_the_same_contents_elsewhere_are_the_same(world: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

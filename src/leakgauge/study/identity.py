@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import json
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from modulefinder import ModuleFinder
 from pathlib import Path, PurePath
 from types import FunctionType
 from typing import Any
@@ -129,16 +128,43 @@ def _code_of(name: str) -> str:
     file = getattr(module, "__file__", None)
     if file is None or name.partition(".")[0] == "leakgauge":
         return ""
-    root = Path(file).parents[name.count(".") + (Path(file).stem == "__init__")]
-    finder = ModuleFinder(path=[str(root)])
-    with suppress(ImportError, SyntaxError):  # what cannot be followed counts alone
-        finder.import_hook(name)
-    places = (vars(found)["__file__"] for found in finder.modules.values())
-    reached = {Path(file), *(Path(place) for place in places if place)}
+    start = Path(file)
+    root = start.parents[name.count(".") + (start.stem == "__init__")]
     whole = hashlib.sha256()
-    for path in sorted(reached):
+    for path in sorted(_reached([start], root)):
         whole.update(f"{path.relative_to(root)}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
+
+
+def _reached(start: Iterable[Path], root: Path) -> set[Path]:
+    """Modules below `root` that are imported, directly or by one that is."""
+    seen: set[Path] = set()
+    left = list(start)
+    while left:
+        path = left.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for parts in _imports(path, root):
+            for end in range(1, len(parts) + 1):
+                base = root.joinpath(*parts[:end])
+                left += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()]
+    return seen
+
+
+def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # compiled, or in another encoding: it counts alone
+        return
+    package = path.relative_to(root).parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            inside = (*base, *(node.module.split(".") if node.module else ()))
+            yield from ((*inside, alias.name) for alias in node.names)
 
 
 @dataclasses.dataclass(frozen=True)

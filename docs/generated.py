@@ -113,12 +113,12 @@ MEANINGS: dict[type[BaseModel], dict[str, str]] = {
 """What each key of a plan means; its type and default are the model's own."""
 
 SECTIONS = {
-    "An audit's plan": PlanConfig,
+    "Keys of an audit": PlanConfig,
     "data": DataConfig,
     "budget": BudgetConfig,
     "only": OnlyRule,
     "gate": GateConfig,
-    "A frontier's plan": FrontierConfig,
+    "Keys of a frontier": FrontierConfig,
     "Attacked examples": AttackedConfig,
     "A strength": RowConfig,
     "utility": Utility,
@@ -202,7 +202,7 @@ def plan() -> str:
     """Keys of both kinds of plan."""
     said = []
     for title, model in SECTIONS.items():
-        level = "##" if title[0].isupper() and title.endswith("plan") else "###"
+        level = "##" if title.startswith("Keys") else "###"
         heading = f"{level} `{title}`" if title.islower() else f"{level} {title}"
         said.append("\n".join([heading, "", *keys(model)]))
     return "\n\n".join(said) + "\n"

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from leakgauge.frontiers.grammar import Tolerance
-from leakgauge.frontiers.recommend import recommendation
 from leakgauge.frontiers.results import (
     Accuracy,
     AttackEffort,
@@ -18,6 +17,7 @@ from leakgauge.frontiers.results import (
     RowCost,
     RowResult,
     Simulated,
+    recommendation,
 )
 from leakgauge.intervals import proportion_interval, proportion_upper
 from leakgauge.observation import Cost

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from frontiers.rows import LABELS, TOLERANCE, leaking, row
-from leakgauge.frontiers.recommend import recommendation
-from leakgauge.frontiers.results import RowResult
+from leakgauge.frontiers.results import RowResult, recommendation
 
 BARE = row("undefended", "none", 0.60, (20, 30.0))
 FEW = "Best of what was tried, on too few pictures to rely on it: "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leakgauge.report.sheet import browser, commit_of, print_pdf, sheet
+from leakgauge.report.html import browser, commit_of, print_pdf, sheet
 from report.fixture import CASES, fixture
 
 MADE = fixture(CASES[:2])

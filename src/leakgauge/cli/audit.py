@@ -12,7 +12,7 @@ import click
 from leakgauge.cli.gate import require_gate, write_decision
 from leakgauge.cli.options import PATH, into, with_workers
 from leakgauge.errors import require
-from leakgauge.report.sheet import browser, print_pdf
+from leakgauge.report.html import browser, print_pdf
 from leakgauge.study.document import REPORT
 from leakgauge.study.document import schema as schema_of
 from leakgauge.study.grammar import example_text

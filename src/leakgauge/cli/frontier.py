@@ -10,7 +10,6 @@ from typing import Any
 import click
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Report
 from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.run import ProgressLines
+from leakgauge.study.run import ProgressShown
 from leakgauge.study.session import executor_of
 
 SHORTEST = 12
@@ -70,23 +69,18 @@ def frontier(
     raw = quick(raw) if is_quick else raw
     data = {key: given for key, given in (("train", train), ("test", test)) if given is not None}
     resolved = resolve_frontier(overlaid(raw, {"utility": data}) if data else raw)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    progress = ProgressShown(console)
 
-        def bar(title: str) -> OnProgress:
-            task, told = progress.add_task(title, total=None), ProgressLines(title)
+    def stage(title: str) -> OnProgress:
+        if not console.is_terminal:
+            console.print(Text(f"{title} …"))
+        return progress.stage(title)
 
-            def on_progress(done: int, total: int, _: str) -> None:
-                progress.update(task, completed=done, total=total)
-                if not console.is_terminal:
-                    told(done, total)
-
-            if not console.is_terminal:
-                console.print(Text(f"{title} …"))
-            return on_progress
-
+    try:
         pool = executor_of(ray, workers, compute, output)
-        report = run_frontier(resolved, output, workers=workers, compute=compute, progress=bar, executor=pool)
+        report = run_frontier(resolved, output, workers=workers, compute=compute, progress=stage, executor=pool)
+    finally:
+        progress.stop()
     if json_file is not None:
         report.write(json_file)
     _summary(console, report)

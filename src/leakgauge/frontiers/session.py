@@ -15,8 +15,16 @@ from leakgauge.files import refuse_foreign, write_whole
 from leakgauge.frontiers.columns import cost_of, counters_of, exposures, layers, privacy_of, run_leakage, run_trainings
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan, FrontierRow, row_label
-from leakgauge.frontiers.recommend import recommendation
-from leakgauge.frontiers.results import Accuracy, AttackEffort, Leakage, Report, RowCost, RowResult, Simulated
+from leakgauge.frontiers.results import (
+    Accuracy,
+    AttackEffort,
+    Leakage,
+    Report,
+    RowCost,
+    RowResult,
+    Simulated,
+    recommendation,
+)
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.study.database import PlannedAudit

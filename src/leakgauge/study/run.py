@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from leakgauge.compute import Compute
@@ -243,3 +244,29 @@ class ProgressLines:
     @staticmethod
     def _say(words: str) -> None:
         Console(stderr=True).print(Text(words))
+
+
+class ProgressShown:
+    """The progress of stages: bars on a terminal, elsewhere `ProgressLines`; nothing before a stage is told."""
+
+    def __init__(self, console: Console) -> None:
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        left = TextColumn("left"), TimeRemainingColumn()
+        self._is_terminal = console.is_terminal
+        self._bars = Progress(*columns, *left, console=console, disable=not console.is_terminal)
+
+    def stage(self, title: str) -> OnTrial:
+        """What is told of one stage."""
+        bar, lines = self._bars.add_task(title, total=None), ProgressLines(title)
+
+        def tells(done: int, total: int, last: str) -> None:
+            if not self._is_terminal:
+                lines(done, total)
+            self._bars.start()
+            self._bars.update(bar, completed=done, total=total, description=last[-60:] or title)
+
+        return tells
+
+    def stop(self) -> None:
+        """Leaves the bars as they are."""
+        self._bars.stop()

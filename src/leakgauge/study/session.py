@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from leakgauge.compute import Compute, available
 from leakgauge.errors import InputError
-from leakgauge.executor import Executor, LocalPool
+from leakgauge.executor import Executor, LocalPool, RayCluster
 from leakgauge.files import fingerprint_of_file, private_folder, write_whole
-from leakgauge.report.html import render
-from leakgauge.report.sheet import commit_of, sheet
+from leakgauge.report.html import commit_of, render, sheet
 from leakgauge.risk.lint import LINT, LintFinding, findings_text
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.setting import Explained
@@ -31,7 +29,7 @@ from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.verdict import HEADS, Verdict, setting_rows
 from leakgauge.study.lint import lint_once, print_rules
 from leakgauge.study.plan import Plan, resolve_plan
-from leakgauge.study.run import OnExplained, OnTrial, ProgressLines, run
+from leakgauge.study.run import OnExplained, OnTrial, ProgressShown, run
 from leakgauge.study.store import RESULTS, Store
 
 if TYPE_CHECKING:
@@ -257,23 +255,7 @@ def run_audit(
     def on_lint(linted: Sequence[LintFinding]) -> None:
         print_rules(console, linted, f"{output / LINT}")
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    progress = Progress(*columns, console=console, disable=not console.is_terminal)
-    bar = progress.add_task("trials", total=None)
-    told_by_line = ProgressLines()
-
-    def on_trial(done: int, total: int, last: str) -> None:
-        if not console.is_terminal:
-            told_by_line(done, total)
-        progress.start()  # not before the output folder is known to be good
-        progress.update(bar, completed=done, total=total, description=last[-60:] or "trials")
+    progress = ProgressShown(console)
 
     def on_explained(explained: Explained) -> None:
         print_explained(console, explained)
@@ -287,7 +269,7 @@ def run_audit(
             compute=compute,
             counts_only=counts_only,
             anew=anew,
-            on_trial=on_trial,
+            on_trial=progress.stage("trials"),
             on_lint=on_lint,
             on_explained=on_explained,
             url=store,
@@ -306,8 +288,6 @@ def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -
     """This machine's processes, or a cluster's, where a trial declares its threads and a share of its device."""
     if ray is None:
         return LocalPool(workers)
-    from leakgauge.executor import RayCluster
-
     gpus = 1.0 if compute.device.startswith("cuda") else 0.0
     return RayCluster(ray, cpus=compute.threads, gpus=gpus, logs=output / "logs")
 

@@ -92,7 +92,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
     ends = bounded_interval(each)
     count, n = sum(map(sum, found.values())), sum(map(len, found.values()))
     scores = [t.scores for t in group.scored if t.scores is not None]
-    others = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
+    others = group.others
     tried = sum(len(o.identified) for o in others) * group.scenario.data.batch
     chance = sum(sum(o.identified) for o in others) / tried if tried else 0.0
     smallest = min(s.gallery for s in scores)
@@ -139,8 +139,7 @@ def beyond_chance(group: TrialGroup) -> float:
 
 def residual_of(group: TrialGroup, identified: Identified) -> Residual:
     """Residual risk, the interval by the two ends of attack and control."""
-    others = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
-    size = group.scenario.data.batch
+    others, size = group.others, group.scenario.data.batch
     hits, strangers = sum(sum(o.identified) for o in others), size * sum(len(o.identified) for o in others)
     control = hits / strangers if strangers else 0.0
     ends = proportion_interval(hits, strangers)

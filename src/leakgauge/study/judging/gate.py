@@ -256,8 +256,7 @@ def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Rea
     few = f"{words}; {seen.clients} clients are too few to say that at most {100 * limit:g} % can be"
     unsupported = plain.why is Why.UNSUPPORTED
     if seen.beyond > BY_CHANCE and risk.rate <= limit:
-        by_client = [t.controls.other_client for t in group.scored if t.controls.other_client is not None]
-        strangers = [statistics.fmean(o.identified) / group.scenario.data.batch for o in by_client if o.identified]
+        strangers = [statistics.fmean(o.identified) / group.scenario.data.batch for o in group.others if o.identified]
         chance = bounded_lower(strangers, SURE) if strangers else 0.0
         if (bounded_upper(shares(group.identified), SURE) - chance) / max(1 - chance, 1e-9) <= limit:
             return

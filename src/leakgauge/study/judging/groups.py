@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from leakgauge.study.judging.records import Scenario, Trial
+from leakgauge.study.judging.records import OtherClients, Scenario, Trial
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,14 @@ class TrialGroup:
         return [t for t in self.trials if t.scores is not None]
 
     @property
+    def others(self) -> list[OtherClients]:
+        """The reads held against other clients, as far as there were such."""
+        return [t.controls.other_client for t in self.scored if t.controls.other_client is not None]
+
+    @property
     def compared(self) -> bool:
         """Whether every read was held against other clients, which says what chance gives."""
-        return all(t.controls.other_client is not None for t in self.scored)
+        return len(self.others) == len(self.scored)
 
     @cached_property
     def highest_psnr(self) -> dict[int, list[float]]:

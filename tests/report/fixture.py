@@ -21,8 +21,9 @@ from leakgauge.observation import Cost
 from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
 from leakgauge.study.judging.gate import GateResult, Reason, Why
-from leakgauge.study.judging.records import Data, MeanImage, NearestPublic, Nulls, Role, Scenario, Scores, Trial
+from leakgauge.study.judging.records import Data, Role, Scenario, Trial
 from leakgauge.study.judging.results import Finding, Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary
+from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, Scores
 from leakgauge.study.judging.verdict import Verdict
 
 PHOTOS = (

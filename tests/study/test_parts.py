@@ -21,9 +21,8 @@ from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.attempt import checked
 from leakgauge.study.evaluate import Truth, evaluate_parts
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.judging.groups import groups_of
-from leakgauge.study.judging.part_scores import PartScores
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import Trial, groups_of
+from leakgauge.study.judging.scores import PartScores
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial

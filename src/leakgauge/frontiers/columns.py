@@ -41,8 +41,7 @@ from leakgauge.privacy.guarantee import (
     mechanism,
 )
 from leakgauge.privacy.rero import sentence, success_bound
-from leakgauge.study.judging.groups import TrialGroup, groups_of
-from leakgauge.study.judging.records import Role
+from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.run import OnTrial
 from leakgauge.study.run import run as run_audit

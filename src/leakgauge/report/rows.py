@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from leakgauge.observation import Tried
 from leakgauge.report import plots
-from leakgauge.study.judging.records import Scenario, Trial, Values
+from leakgauge.study.judging.records import Scenario, Trial
 from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.scores import Values
 
 PER_FINDING, FAILURES = 8, 100
 """Images kept of a case, and kinds of failures: the most exposed, the first."""

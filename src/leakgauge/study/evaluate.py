@@ -19,8 +19,17 @@ from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twin
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, is_exact
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels
-from leakgauge.study.judging.part_scores import PartScores, TokenScores
-from leakgauge.study.judging.records import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores, Values
+from leakgauge.study.judging.scores import (
+    LabelScores,
+    MeanImage,
+    NearestPublic,
+    Nulls,
+    OtherClients,
+    PartScores,
+    Scores,
+    TokenScores,
+    Values,
+)
 from leakgauge.task import Batch, DataSpec, Task
 
 COPY = 40.0

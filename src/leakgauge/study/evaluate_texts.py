@@ -14,8 +14,7 @@ from leakgauge.data.source import InWords
 from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
-from leakgauge.study.judging.part_scores import TokenScores, Words
-from leakgauge.study.judging.records import MeanImage, NearestPublic, Nulls, OtherClients, Scores
+from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores, Words
 from leakgauge.task import Batch, DataSpec
 
 

@@ -16,9 +16,7 @@ from leakgauge.intervals import (
 )
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
-from leakgauge.study.judging.groups import TrialGroup, control_of, shares
-from leakgauge.study.judging.part_scores import TokenScores
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import Trial, TrialGroup, control_of, shares
 from leakgauge.study.judging.results import (
     Finding,
     Identified,
@@ -31,6 +29,7 @@ from leakgauge.study.judging.results import (
     Residual,
     TokenLeak,
 )
+from leakgauge.study.judging.scores import TokenScores
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""

@@ -10,8 +10,7 @@ from enum import Enum
 
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.findings import gain_of
-from leakgauge.study.judging.groups import TrialGroup, control_of, shares
-from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.records import Role, Trial, TrialGroup, control_of, shares
 from leakgauge.study.judging.results import Finding, Flag, Level
 
 FEWEST = 4

@@ -15,8 +15,7 @@ from pydantic import PlainSerializer
 from leakgauge.intervals import bounded_lower, bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import BY_CHANCE
-from leakgauge.study.judging.groups import TrialGroup, shares
-from leakgauge.study.judging.records import Role, Scenario
+from leakgauge.study.judging.records import Role, Scenario, TrialGroup, shares
 from leakgauge.study.judging.results import Finding, LabelLeak, Level
 
 SURE = 0.98

@@ -1,23 +1,33 @@
-"""What an audit stores of its trials, typed; pydantic writes and reads it as the JSON of report.json."""
+"""Trials, typed: pydantic writes and reads them as the JSON of report.json. Those that belong together are a group; its
+unit is the client, and seeds repeat it."""
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Tried
-from leakgauge.study.judging.part_scores import UNLESS_EMPTY, PartScores, TokenScores, Words
-
-Values = tuple[float | None, ...]
-"""One number for each true example; `None` without a reconstruction."""
+from leakgauge.study.judging.scores import (
+    UNLESS_EMPTY,
+    LabelScores,
+    LayerRead,
+    Nulls,
+    OtherClients,
+    PartScores,
+    Scores,
+    TokenScores,
+    Values,
+    Words,
+)
 
 INTERNED = ("attack", "base", "status", "message", "blind")
 """Texts that many trials share."""
@@ -86,96 +96,6 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Of a trial with a result, one entry for each true example.
-
-    Attributes:
-        psnr, ssim, mse, lpips: against the original, by the assignment with the least squared error.
-        likeness: up to shift, mirror, turn and light (see `leakgauge.metrics.assignment`), to the original or to
-            what the client trained on.
-        rank: in the line-up; 1 is nearest.
-        identified: nearest of the line-up, by structure.
-        recovered: identified, and with half of the squared structure that the mean picture leaves explained; or equal
-            to the original, or to what the client trained on, to the eye.
-        exact: at the cap of PSNR.
-        trained_psnr: against what the client trained on; `None` where that is the original.
-        certified: reads that the attack proved by its own check.
-        gallery, whole: pictures in the line-up, and how many of them are whole other examples rather than crops.
-    """
-
-    psnr: Values
-    ssim: Values | None
-    mse: Values
-    lpips: Values | None
-    likeness: Values | None
-    rank: tuple[int, ...]
-    identified: tuple[bool, ...]
-    recovered: tuple[bool, ...]
-    exact: tuple[bool, ...]
-    trained_psnr: Values | None
-    certified: int
-    gallery: int
-    whole: int
-
-
-@dataclass(frozen=True)
-class OtherClients:
-    """The same reconstruction held against examples of other clients, by the same assignment and line-up.
-
-    Attributes:
-        psnr: of all their examples.
-        identified, recovered: how many of each client's examples; all clients have as many.
-    """
-
-    psnr: tuple[float, ...]
-    identified: tuple[int, ...]
-    recovered: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class MeanImage:
-    """The mean public picture: its PSNR to each truth, and how many examples it identifies."""
-
-    psnr: tuple[float, ...]
-    identified: int
-
-
-@dataclass(frozen=True)
-class NearestPublic:
-    """PSNR of the public picture nearest to each truth."""
-
-    psnr: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Nulls:
-    """What an attacker without this update could show; `other_client` is `None` without a result."""
-
-    mean_image: MeanImage
-    nearest_public: NearestPublic
-    other_client: OtherClients | None
-
-
-@dataclass(frozen=True)
-class LabelScores:
-    """Recovered labels as a multiset against the true one.
-
-    Attributes:
-        true_counts_f1: of the attack.
-        constant_f1: of the best guess that is the same for every client of the source.
-        baseline_f1: expected of labels drawn from the class shares.
-        confidence: the reader's own, 0 to 1; `None` where it gives none.
-        known: whether the attacker was given the labels.
-    """
-
-    true_counts_f1: float
-    constant_f1: float
-    baseline_f1: float
-    confidence: float | None
-    known: bool
-
-
-@dataclass(frozen=True)
 class TensorShare:
     """How well a plan explains one tensor, and the tensor's share of the update's squared norm."""
 
@@ -213,19 +133,6 @@ class Explanation:
     sentence: str
     tensors: tuple[TensorShare, ...] = ()
     causes: tuple[Cause, ...] = ()
-
-
-@dataclass(frozen=True)
-class LayerRead:
-    """A layer whose input the attack read from the update and proved, for how many examples.
-
-    Attributes:
-        error: estimated relative error of what was read.
-    """
-
-    layer: str
-    examples: int
-    error: float
 
 
 @dataclass(frozen=True)
@@ -348,3 +255,142 @@ def _ends(trace: tuple[tuple[int, float | None], ...]) -> tuple[tuple[int, float
     kept = {0, len(trace) - 1, *(i for _, i in (*finite[:1], *sorted(finite)[:1], *sorted(finite)[-1:]))}
     kept |= set([i for i, (_, value) in enumerate(trace) if value is None][:1])
     return tuple(trace[i] for i in sorted(kept)) if trace else ()
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """All trials of one scenario and attack, controls among them only in groups of their own."""
+
+    scenario: Scenario
+    attack: str
+    control: bool
+    trials: tuple[Trial, ...]
+
+    @property
+    def thing(self) -> str:
+        """What an example of the data is called: image, or example where the data are none."""
+        return self.scenario.data.kind
+
+    @property
+    def title(self) -> str:
+        """Attack and setting in words."""
+        return f"{self.attack} on {self.scenario.words}"
+
+    @cached_property
+    def failed(self) -> list[Trial]:
+        """Trials without a result. Where the attack applies to none, there are none; where it says of some clients that
+        it does not apply to them, it was not tried on those, and nothing is known of them."""
+        applies = any(t.applies for t in self.trials)
+        return [t for t in self.trials if t.scores is None and applies]
+
+    @property
+    def rounds(self) -> str:
+        """What several captured rounds are together, and which gave most; empty for one, and for simulated clients."""
+        names = sorted({t.scenario.data.round for t in self.trials} - {""})
+        if not names:
+            return ""
+        clients = len({t.client for t in self.trials})
+        said = f"{len(names)} rounds of {clients} client{'s' * (clients != 1)}, each {self.thing} counted once"
+        best = max(self.scored, key=_gave, default=None)
+        if best is not None:
+            seen, most = _gave(best)[2:]
+            said += f"; {best.scenario.data.round} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
+        return f"{said}; rounds were attacked one by one, and together they may say more"
+
+    @property
+    def doubt(self) -> str:
+        """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
+        told = (t.explained for t in self.trials if t.explained is not None)
+        return next((e.sentence for e in told if not e.holds), "")
+
+    @cached_property
+    def scored(self) -> list[Trial]:
+        """Trials that gave a result."""
+        return [t for t in self.trials if t.scores is not None]
+
+    @property
+    def others(self) -> list[OtherClients]:
+        """The reads held against other clients, as far as there were such."""
+        return [t.controls.other_client for t in self.scored if t.controls.other_client is not None]
+
+    @property
+    def compared(self) -> bool:
+        """Whether every read was held against other clients, which says what chance gives."""
+        return len(self.others) == len(self.scored)
+
+    @cached_property
+    def highest_psnr(self) -> dict[int, list[float]]:
+        """Client → the highest PSNR of each of its images over the seeds."""
+        return {client: [max(v) for v in images] for client, images in self._per_image("psnr").items()}
+
+    @cached_property
+    def mean_psnr(self) -> dict[int, list[float]]:
+        """Client → the mean PSNR of each of its images over the seeds."""
+        return {client: [statistics.fmean(v) for v in images] for client, images in self._per_image("psnr").items()}
+
+    @cached_property
+    def identified(self) -> dict[int, list[bool]]:
+        """Client → which of its images were identified in some seed."""
+        return {client: [any(v) for v in images] for client, images in self._per_image("identified").items()}
+
+    @cached_property
+    def recovered(self) -> dict[int, list[bool]]:
+        """Client → which of its images were recovered in some seed. A client whose trials all failed has none."""
+        found = {client: [any(v) for v in images] for client, images in self._per_image("recovered").items()}
+        size = self.scenario.data.batch
+        return {t.client: [False] * size for t in self.trials} | found
+
+    @property
+    def certified(self) -> int:
+        """Reads that the attack proved by its own check."""
+        return sum(t.scores.certified for t in self.scored if t.scores is not None)
+
+    def values(self, score: str) -> list[float]:
+        """One number an image: the mean over the seeds of a score."""
+        return [statistics.fmean(v) for images in self._per_image(score).values() for v in images]
+
+    def _per_image(self, score: str) -> dict[int, list[list[Any]]]:
+        """Client → for each of its images with a score, that score in every seed."""
+        found: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        for trial in self.scored:
+            same = trial.scenario.data.examples
+            for slot, value in enumerate(getattr(trial.scores, score) or ()):
+                if value is not None:
+                    found[(trial.client, same[slot] if same else slot)].append(value)
+        clients: dict[int, list[list[Any]]] = defaultdict(list)
+        for (client, _), values in found.items():
+            clients[client].append(values)
+        return dict(clients)
+
+
+def _gave(trial: Trial) -> tuple[int, int, int, float]:
+    """How much came back: certified, recovered, identified, highest PSNR."""
+    s = trial.scores
+    assert s is not None
+    return s.certified, sum(s.recovered), sum(s.identified), max((p for p in s.psnr if p is not None), default=0.0)
+
+
+def shares(flags: dict[int, list[bool]]) -> list[float]:
+    """Share of each client's images."""
+    return [statistics.fmean(client) for client in flags.values()]
+
+
+def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
+    """Trials by scenario and attack, in the order of their ids."""
+    found: dict[tuple[bool, Scenario, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        found[(trial.control, trial.scenario.of_all_clients, trial.attack)].append(trial)
+    return [TrialGroup(s, attack, control, tuple(members)) for (control, s, attack), members in found.items()]
+
+
+def control_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> TrialGroup | None:
+    """The same attack on the same kind of client without a defence: added controls, or the plan's own."""
+    s = group.scenario
+
+    def alike(g: TrialGroup) -> bool:
+        t = g.scenario
+        same = (s.model, s.server, s.client, s.data.batch) == (t.model, t.server, t.client, t.data.batch)
+        return same and g.attack == group.attack and not t.defended
+
+    # An added control first: where an update file was audited, its own trial is no control.
+    return min((g for g in groups if alike(g)), key=lambda g: not g.control, default=None)

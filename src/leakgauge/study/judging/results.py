@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import computed_field
 
 from leakgauge.observation import Cost
-from leakgauge.study.judging.part_scores import UNLESS_EMPTY
 from leakgauge.study.judging.records import Scenario
+from leakgauge.study.judging.scores import UNLESS_EMPTY
 
 
 class Level(Enum):

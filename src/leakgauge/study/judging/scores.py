@@ -1,0 +1,182 @@
+"""What a trial's result scores against the truth: pictures, labels, texts, cells of tables, parts of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+Values = tuple[float | None, ...]
+"""One number for each true example; `None` without a reconstruction."""
+
+UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
+"""Left out of the JSON where there is nothing to say."""
+
+
+@dataclass(frozen=True)
+class PartScores:
+    """One part of a training step's batch, what was read of it beside the truth.
+
+    Attributes:
+        kind: picture, volume, series, text, numbers, categories, or what is taught: labels, values, mask, …
+        measure: `equal`, the share of its entries that are; or `error`, the mean absolute one in shares of the range.
+        values: of each true example.
+        guess: the same of the best guess that is the same for all, from other clients' examples.
+    """
+
+    name: str
+    kind: str
+    measure: str
+    values: tuple[float | None, ...]
+    guess: tuple[float, ...]
+
+    @property
+    def missed(self) -> tuple[float, float]:
+        """What the read and the guess leave open, over the examples that were read."""
+        both = [(v, g) for v, g in zip(self.values, self.guess, strict=True) if v is not None]
+        left = [(1 - v, 1 - g) if self.measure == "equal" else (v, g) for v, g in both]
+        return sum(v for v, _ in left), sum(g for _, g in left)
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """The tokens of a client's texts as a multiset against the true one, padding left out.
+
+    Attributes:
+        precision, recall, f1: of the multisets.
+        constant_f1: of the most frequent tokens of other texts, as often as they occur there.
+        exact_set, exact_counts: whether the same tokens, and as often.
+        counted: whether the attack read how often tokens occur; else each counts once.
+        in_place: of texts that were read in order, the share of their tokens in their places.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    constant_f1: float
+    exact_set: bool
+    exact_counts: bool
+    counted: bool
+    in_place: float | None
+
+
+@dataclass(frozen=True)
+class Words:
+    """Examples and reads in words: cells of tables, or texts.
+
+    Attributes:
+        match: share of each example's words that was read.
+        columns: names of the cells; `None`, as are `true` and `read`, where a report shows counts alone.
+        read: of each example, `None` without a reconstruction.
+        form: of texts, what a read is: in order, or their tokens.
+    """
+
+    match: list[float]
+    columns: Annotated[tuple[str, ...] | None, UNLESS_EMPTY] = None
+    true: Annotated[list[list[str]] | None, UNLESS_EMPTY] = None
+    read: Annotated[list[list[str] | None] | None, UNLESS_EMPTY] = None
+    form: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of a trial with a result, one entry for each true example.
+
+    Attributes:
+        psnr, ssim, mse, lpips: against the original, by the assignment with the least squared error.
+        likeness: up to shift, mirror, turn and light (see `leakgauge.metrics.assignment`), to the original or to
+            what the client trained on.
+        rank: in the line-up; 1 is nearest.
+        identified: nearest of the line-up, by structure.
+        recovered: identified, and with half of the squared structure that the mean picture leaves explained; or equal
+            to the original, or to what the client trained on, to the eye.
+        exact: at the cap of PSNR.
+        trained_psnr: against what the client trained on; `None` where that is the original.
+        certified: reads that the attack proved by its own check.
+        gallery, whole: pictures in the line-up, and how many of them are whole other examples rather than crops.
+    """
+
+    psnr: Values
+    ssim: Values | None
+    mse: Values
+    lpips: Values | None
+    likeness: Values | None
+    rank: tuple[int, ...]
+    identified: tuple[bool, ...]
+    recovered: tuple[bool, ...]
+    exact: tuple[bool, ...]
+    trained_psnr: Values | None
+    certified: int
+    gallery: int
+    whole: int
+
+
+@dataclass(frozen=True)
+class OtherClients:
+    """The same reconstruction held against examples of other clients, by the same assignment and line-up.
+
+    Attributes:
+        psnr: of all their examples.
+        identified, recovered: how many of each client's examples; all clients have as many.
+    """
+
+    psnr: tuple[float, ...]
+    identified: tuple[int, ...]
+    recovered: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MeanImage:
+    """The mean public picture: its PSNR to each truth, and how many examples it identifies."""
+
+    psnr: tuple[float, ...]
+    identified: int
+
+
+@dataclass(frozen=True)
+class NearestPublic:
+    """PSNR of the public picture nearest to each truth."""
+
+    psnr: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Nulls:
+    """What an attacker without this update could show; `other_client` is `None` without a result."""
+
+    mean_image: MeanImage
+    nearest_public: NearestPublic
+    other_client: OtherClients | None
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Recovered labels as a multiset against the true one.
+
+    Attributes:
+        true_counts_f1: of the attack.
+        constant_f1: of the best guess that is the same for every client of the source.
+        baseline_f1: expected of labels drawn from the class shares.
+        confidence: the reader's own, 0 to 1; `None` where it gives none.
+        known: whether the attacker was given the labels.
+    """
+
+    true_counts_f1: float
+    constant_f1: float
+    baseline_f1: float
+    confidence: float | None
+    known: bool
+
+
+@dataclass(frozen=True)
+class LayerRead:
+    """A layer whose input the attack read from the update and proved, for how many examples.
+
+    Attributes:
+        error: estimated relative error of what was read.
+    """
+
+    layer: str
+    examples: int
+    error: float

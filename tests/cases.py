@@ -25,8 +25,8 @@ from leakgauge.defenses import (
     laplace,
     noise,
 )
-from leakgauge.defenses.clip import ClientDP
-from leakgauge.defenses.dp_sgd import DPSGD, ClipLayers, FedCDP
+from leakgauge.defenses.clip import ClientDP, ClipLayers
+from leakgauge.defenses.dp_sgd import DPSGD, FedCDP
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.precode import Precode
 from leakgauge.defenses.transform import Transform

@@ -10,25 +10,26 @@ import torch
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
+from leakgauge.data import InMemory
 from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, Precode, Soteria, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, DataSpec, Mode, Task
-from leakgauge.training import FederatedTraining, RoundResult, StoredExamples, accuracy, aggregate, dirichlet_partition
+from leakgauge.training import FederatedTraining, RoundResult, accuracy, aggregate, dirichlet_partition, stored
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 SHAPE = (1, 6, 6)
 DATA = DataSpec(shape=SHAPE, classes=3)
 
 
-def _examples(n: int, seed: int) -> StoredExamples:
+def _examples(n: int, seed: int) -> InMemory:
     """Three classes that differ in where the picture is bright."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(3, (n,), generator=g)
     x = 0.5 * torch.rand(n, *SHAPE, generator=g)
     for i, label in enumerate(y.tolist()):
         x[i, :, 2 * label : 2 * label + 2] += 0.5
-    return StoredExamples.of(Batch((x * 255).round() / 255, y), DATA)
+    return stored(Batch((x * 255).round() / 255, y), DATA)
 
 
 def _task(*, norm: bool = False, seed: int = 0) -> Task:
@@ -70,7 +71,7 @@ def test_a_client_in_simulation_sends_what_the_audited_client_sends(client, defe
     task, hand = _task(), HANDS[2]
     ours = training.update(task, TRAIN, hand, 17)
     draws = Draws.sample(Draws(5).generator("turn", 17))
-    theirs = client_update(task, client, TRAIN.take(torch.tensor(hand)), draws, defense=defense)
+    theirs = client_update(task, client, TRAIN.read(hand), draws, defense=defense)
     assert ours.header == theirs.header
     assert all(torch.equal(ours.tensors[k], theirs.tensors[k]) for k in task.parameters)
 
@@ -102,7 +103,7 @@ def test_one_round_equals_secure_aggregation_over_the_same_clients() -> None:
     task, hands = _task(), (tuple(range(10)), tuple(range(10, 16)))
     after, asked = FederatedTraining(per_round=2, client=FedSGD()).step(task, TRAIN, hands, 0)
     order = [hands[c] for c in asked]
-    everyone = TRAIN.take(torch.tensor([i for hand in order for i in hand]))
+    everyone = TRAIN.read([i for hand in order for i in hand])
     protocol = SecureAggregation(cohort=2, sizes=tuple(len(h) for h in order))
     update = client_update(task, protocol, everyone, Draws(0))
     for k, p in task.parameters.items():
@@ -166,7 +167,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     training, file = FederatedTraining(rounds=1, per_round=2, client=LOCAL), tmp_path / "run.pt"
     training.run(_task(), TRAIN, HANDS, TEST, checkpoint=file)
     others = dirichlet_partition(TRAIN.labels, 6, 0.5, torch.Generator().manual_seed(1))
-    flipped = replace(TRAIN, stored=TRAIN.stored.flip(0))
+    flipped = replace(TRAIN, inputs=TRAIN.inputs.flip(0))
     for changed, task, train, hands in (
         (replace(training, server_lr=0.5), _task(), TRAIN, HANDS),
         (training, _task(), TRAIN, others),
@@ -188,8 +189,8 @@ def test_training_that_diverges_says_so_and_has_no_accuracy() -> None:
 
 
 def test_examples_as_bytes_are_exact_and_others_stay_floats() -> None:
-    assert TRAIN.stored.dtype is torch.uint8
+    assert TRAIN.inputs.dtype is torch.uint8
     x = torch.rand(5, *SHAPE)
-    floats = StoredExamples.of(Batch(x, torch.zeros(5, dtype=torch.int64)), DATA)
-    assert torch.equal(floats.all().inputs, x)
-    assert torch.equal(floats.take(torch.tensor([3, 1])).inputs, x[[3, 1]])
+    floats = stored(Batch(x, torch.zeros(5, dtype=torch.int64)), DATA)
+    assert torch.equal(floats.read(range(5)).inputs, x)
+    assert torch.equal(floats.read([3, 1]).inputs, x[[3, 1]])

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.clients import FedAvg, Protocol, client_update
-from leakgauge.data import Source
+from leakgauge.data import InMemory, Source
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import require
@@ -64,59 +64,22 @@ def dirichlet_partition(labels: Int[Tensor, " n"], clients: int, alpha: float, g
     return tuple(tuple(sorted(hand)) for hand in hands)
 
 
-@dataclass(frozen=True, eq=False)
-class StoredExamples:
-    """All examples of a source. Bytes hold pictures exactly, in a quarter of the memory; other data stay floats.
+def stored(batch: Batch, data: DataSpec) -> InMemory:
+    """Examples as a source; pictures that bytes hold exactly in a quarter of the memory, other data as floats."""
+    raw = ((batch.inputs - data.low) / data.range * 255).round().clamp(0, 255).to(torch.uint8)
+    small = InMemory(inputs=raw, labels=batch.labels, count=data.classes, low=data.low, high=data.high, steps=255)
+    if torch.equal(small.read(range(len(small))).inputs, batch.inputs):
+        return small
+    return replace(small, inputs=batch.inputs, steps=0)
 
-    Attributes:
-        stored: ``(n, *shape)``, uint8 or float.
-        labels: ``(n,)``.
-        low, range: what bytes 0 and 255 stand for.
-    """
 
-    stored: Tensor
-    labels: Int[Tensor, " n"]
-    low: float
-    range: float
-
-    @staticmethod
-    def of(batch: Batch, data: DataSpec) -> StoredExamples:
-        """Keeps `batch` as bytes if they give it back exactly."""
-        raw = ((batch.inputs - data.low) / data.range * 255).round().clamp(0, 255).to(torch.uint8)
-        small = StoredExamples(raw, batch.labels, data.low, data.range)
-        exact = torch.equal(small.all().inputs, batch.inputs)
-        return small if exact else StoredExamples(batch.inputs, batch.labels, 0.0, 1.0)
-
-    @staticmethod
-    def read(source: Source, data: DataSpec, most: int | None = None) -> StoredExamples:
-        """The first `most` examples of a source, or all of them."""
-        n = len(source) if most is None else min(most, len(source))
-        parts = [StoredExamples.of(source.read(range(i, min(i + 5000, n))), data) for i in range(0, n, 5000)]
-        labels = torch.cat([p.labels for p in parts])
-        if all(p.stored.dtype is torch.uint8 for p in parts):
-            return StoredExamples(torch.cat([p.stored for p in parts]), labels, *parts[0].scale)
-        return StoredExamples(torch.cat([p.all().inputs for p in parts]), labels, 0.0, 1.0)
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        """`low` and `range`."""
-        return self.low, self.range
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def all(self) -> Batch:
-        """Everything as floats."""
-        return self.take(torch.arange(len(self)))
-
-    def take(self, index: Tensor) -> Batch:
-        """The examples at `index`, raw."""
-        found = self.stored[index]
-        if found.dtype is torch.uint8:
-            found = found.float() / 255
-            if self.scale != (0.0, 1.0):
-                found = found * self.range + self.low
-        return Batch(found, self.labels[index])
+def read_stored(source: Source, data: DataSpec, most: int | None = None) -> InMemory:
+    """The first `most` examples of a source, or all of them; see `stored`."""
+    n = len(source) if most is None else min(most, len(source))
+    parts = [stored(source.read(range(i, min(i + 5000, n))), data) for i in range(0, n, 5000)]
+    if not all(p.steps for p in parts):
+        parts = [replace(p, inputs=p.read(range(len(p))).inputs, steps=0) for p in parts]
+    return replace(parts[0], inputs=torch.cat([p.inputs for p in parts]), labels=torch.cat([p.labels for p in parts]))
 
 
 CHUNK = 500
@@ -199,19 +162,19 @@ class FederatedTraining:
         for name in ("rounds", "per_round", "server_lr", "evaluate_every"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
-    def identity(self, task: Task, train: StoredExamples, hands: Hands) -> str:
+    def identity(self, task: Task, train: InMemory, hands: Hands) -> str:
         """What a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""
         dealt = hashlib.sha256(repr(hands).encode()).hexdigest()[:16]
         first = sum(float(p.detach().double().abs().sum()) for p in task.parameters.values())
-        data = fingerprint(train.stored, train.labels)
+        data = fingerprint(train.inputs, train.labels)
         return f"{self!r} {task.name} {task.mode.value} {data} {len(hands)} clients {dealt} from {first:.9g}"
 
     def run(
         self,
         task: Task,
-        train: StoredExamples,
+        train: InMemory,
         hands: Hands,
-        test: StoredExamples,
+        test: InMemory,
         *,
         checkpoint: Path | None = None,
         on_round: Callable[[RoundResult], None] | None = None,
@@ -248,7 +211,7 @@ class FederatedTraining:
                 on_round(rounds[-1])
         return Training(tuple(rounds), None if _finite(task.parameters) else len(rounds))
 
-    def step(self, task: Task, train: StoredExamples, hands: Hands, number: int) -> tuple[Task, tuple[int, ...]]:
+    def step(self, task: Task, train: InMemory, hands: Hands, number: int) -> tuple[Task, tuple[int, ...]]:
         """Round `number` (from 0) of the defended task: the next task, and who was asked."""
         asked = self.asked(len(hands), number)
         updates = [self.update(task, train, hands[c], number * len(hands) + c) for c in asked]
@@ -259,10 +222,10 @@ class FederatedTraining:
         order = torch.randperm(clients, generator=Draws(self.seed).generator("clients", number))
         return tuple(order[: self.per_round].tolist())
 
-    def update(self, task: Task, train: StoredExamples, hand: tuple[int, ...], index: int) -> Update:
+    def update(self, task: Task, train: InMemory, hand: tuple[int, ...], index: int) -> Update:
         """What one client sends. `task` is the defended one, `index` numbers the client's turn in the run."""
         own = Draws.sample(Draws(self.seed).generator("turn", index))
-        batch = train.take(torch.tensor(hand))
+        batch = train.read(hand)
         buffers = bool(task.buffers)
         return client_update(
             task, self.client, batch, own, defense=self.defense, send_buffers=buffers, task_stage=False
@@ -284,7 +247,7 @@ def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: f
     return task.with_state(state)
 
 
-def accuracy(task: Task, test: StoredExamples) -> float:
+def accuracy(task: Task, test: InMemory) -> float:
     """Share of the examples that the model, in eval mode, labels right."""
     module = task.module_copy().eval()
     task = replace(task, module=module, mode=Mode.EVAL, stochastic=False)
@@ -292,7 +255,7 @@ def accuracy(task: Task, test: StoredExamples) -> float:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # for modules that draw even now
         for index in torch.arange(len(test)).split(CHUNK):
-            batch = test.take(index)
+            batch = test.read(index.tolist())
             logits = task.logits(task.parameters, task.buffers, batch.inputs)[0]
             hits += int((logits.argmax(1) == batch.labels).sum())
     return hits / len(test)

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakgauge.data import NPZ, Samples, check, client_batches, gallery, open_source, public, spec
+from leakgauge.data import Samples, check, client_batches, gallery, open_source, public, spec
+from leakgauge.data.arrays import npz
 from leakgauge.data.source import CIFAR_MEAN, Share, share
 from leakgauge.errors import InputError
 
@@ -57,7 +58,7 @@ def test_shares_are_disjoint_and_leave_out_the_excluded(n: int, exclude: frozens
 def test_whole_examples_where_there_are_enough(tmp_path: Path, generator: torch.Generator) -> None:
     x = pictures(40)
     x[5] = x[0]  # an exact copy of the truth is no distractor
-    source = NPZ(path=archive(tmp_path, x))
+    source = npz(path=archive(tmp_path, x))
     lent = torch.cat([gallery(source, [0, 1], 12, generator), public(source, [0, 1], 12, generator)])
     known = {image.tobytes(): i for i, image in enumerate(x)}
     indices = [known[image.numpy().tobytes()] for image in lent]
@@ -66,7 +67,7 @@ def test_whole_examples_where_there_are_enough(tmp_path: Path, generator: torch.
 
 
 def test_too_few_pictures_are_topped_up_with_crops(tmp_path: Path, generator: torch.Generator) -> None:
-    source = NPZ(path=archive(tmp_path, pictures(5, side=64)))
+    source = npz(path=archive(tmp_path, pictures(5, side=64)))
     lent = gallery(source, [0], 30, generator)
     assert lent.shape == (30, 3, 64, 64)
     assert len({image.numpy().tobytes() for image in lent}) == 30
@@ -74,12 +75,12 @@ def test_too_few_pictures_are_topped_up_with_crops(tmp_path: Path, generator: to
 
 
 def test_other_data_are_not_cut_up(tmp_path: Path, generator: torch.Generator) -> None:
-    source = NPZ(path=archive(tmp_path, np.random.default_rng(0).random((6, 50))))
+    source = npz(path=archive(tmp_path, np.random.default_rng(0).random((6, 50))))
     assert len(gallery(source, [0], 30, generator)) == 3
 
 
 def test_nothing_left_to_compare_with_is_refused(tmp_path: Path, generator: torch.Generator) -> None:
-    source = NPZ(path=archive(tmp_path, pictures(2)))
+    source = npz(path=archive(tmp_path, pictures(2)))
     with pytest.raises(InputError, match="leaves none"):
         gallery(source, [0, 1], 5, generator)
 
@@ -91,6 +92,6 @@ def test_check_names_the_example_of_another_shape(shared: Path) -> None:
 def test_statistics_follow_channels_and_range(tmp_path: Path) -> None:
     assert spec(Samples()).mean == CIFAR_MEAN
     assert spec(Samples(normalise=False)).std == (1.0,)
-    grey = NPZ(path=archive(tmp_path, np.zeros((3, 1, 8, 8))), low=-1.0, high=3.0)
+    grey = npz(path=archive(tmp_path, np.zeros((3, 1, 8, 8))), low=-1.0, high=3.0)
     assert (spec(grey).mean, spec(grey).std) == ((1.0,), (1.0,))
-    assert spec(NPZ(path=archive(tmp_path, np.zeros((3, 1, 50))), low=-1.0)).mean == (0.0,)
+    assert spec(npz(path=archive(tmp_path, np.zeros((3, 1, 50))), low=-1.0)).mean == (0.0,)

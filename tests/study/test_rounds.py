@@ -17,7 +17,8 @@ from torch import nn
 from leakgauge.capture import Recorder, RoundExamples
 from leakgauge.cli import main
 from leakgauge.cli.captured import plan_of
-from leakgauge.data import Captured, Samples
+from leakgauge.data import Samples
+from leakgauge.data.arrays import captured
 from leakgauge.errors import InputError
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.rounds import clients_of
@@ -168,7 +169,7 @@ def test_rounds_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
 
 def test_examples_of_rounds_stand_in_their_order_and_others_differ(tmp_path: Path) -> None:
     folders = record(tmp_path, [("7", [0]), ("7", [0]), ("8", [3])])
-    source = Captured(path=str(folders[0]), rounds=(str(folders[1]),))
+    source = captured(path=str(folders[0]), rounds=(str(folders[1]),))
     assert source.labels.tolist() == [0, 0, 3]
     assert source.names([0, 1, 2]) == [
         "example 1 of round-1-node-7",

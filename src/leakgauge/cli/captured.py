@@ -13,8 +13,7 @@ import yaml
 from rich.console import Console
 
 from leakgauge.cli.options import PATH, SOURCE, SPEC, with_workers
-from leakgauge.data.captured import HINT
-from leakgauge.data.npz import read_archive
+from leakgauge.data.arrays import CAPTURE, read_archive
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
 from leakgauge.resolve import split
@@ -157,7 +156,7 @@ def _round(folder: Path, own: bool) -> tuple[int, Path | None]:
     if count is None:
         raise InputError("folder", "the update does not say how many examples made it", "write a plan with data.batch")
     if own and kept is not None:
-        there = len(read_archive(kept / EXAMPLES, (("x",), ("y",)), HINT)[0])
+        there = len(read_archive(kept / EXAMPLES, (("x",), ("y",)), CAPTURE)[0])
         problem = f"is missing: the update is of {count} examples, and {there} of them were kept"
         hint = "give a source with all of them first, in their order: some did not train (drop_last) or were not heard"
         require(there >= count, "--data", problem, hint)

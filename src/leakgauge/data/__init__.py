@@ -1,8 +1,7 @@
 """Where examples come from: photos shipped with scikit-image, folders, archives, and Hugging Face data."""
 
-from leakgauge.data.captured import Captured
+from leakgauge.data.arrays import InMemory
 from leakgauge.data.dicom import Dicom
-from leakgauge.data.npz import NPZ, InMemory
 from leakgauge.data.parquet import Hub, Parquet
 from leakgauge.data.parts import Parts
 from leakgauge.data.pictures import Folder
@@ -12,8 +11,6 @@ from leakgauge.data.table import Table
 from leakgauge.data.text import Tokens
 
 __all__ = [
-    "NPZ",
-    "Captured",
     "Dicom",
     "Folder",
     "Hub",

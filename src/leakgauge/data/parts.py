@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from leakgauge.data.npz import read_archive
+from leakgauge.data.arrays import read_archive
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError
 from leakgauge.registry import DATA

@@ -9,44 +9,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.data.arrays import InMemory
 from leakgauge.data.table import class_numbers, read_rows
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DATA
-from leakgauge.task import Batch
 
 PIECES = r"\w+|[^\w\s]"
 """What a token is where the plan says nothing: a word, or a single mark."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tokens:
+class Tokens(InMemory):
     """A source of texts that a tokenizer of yours has cut up; models are called with whole numbers.
 
     Attributes:
         inputs: numbers of the tokens of each text, all of one length.
-        labels: classes of all texts, from 0.
         words: the token of each number.
         padding: the number that fills up short texts; `None` where there is none.
-        count: of classes; by default one more than the largest label, and at least two.
-        called: names of the texts in reports; by default their numbers.
-        files: that hold all of this; a source without any is identified by its examples.
-        name: for reports.
+        labels, count, called, files, name: as of `InMemory`; the range is that of the tokens' numbers.
     """
 
-    inputs: Int[Tensor, "n length"]
-    labels: Int[Tensor, " n"]
     words: Sequence[str]
     padding: int | None = None
-    count: int | None = None
-    called: Sequence[str] = ()
-    files: Sequence[Path] = ()
     name: str = "texts"
-    low = 0.0
-    normalise = False
     columns = ()
 
     def __post_init__(self) -> None:
@@ -54,34 +42,14 @@ class Tokens:
         whole = ids.ndim == 2 and ids.numel() > 0 and not ids.is_floating_point()
         hint = "give whole numbers, a row a text, filled up to one length"
         require(whole, "inputs", f"are {ids.dtype} of shape {tuple(ids.shape)}", hint)
-        inside = whole and int(ids.min()) >= 0 and int(ids.max()) < vocabulary
+        inside = int(ids.min()) >= 0 and int(ids.max()) < vocabulary
         require(inside, "inputs", f"are not all in [0, {vocabulary})", "give the words of all tokens, in order")
-        require(len(self.labels) == len(ids), "labels", f"are {len(self.labels)}", "give one a text")
-        known = int(self.labels.min()) >= 0 and int(self.labels.max()) < self.classes
-        require(known, "labels", f"are not all in [0, {self.classes})", "give count, and labels from 0")
+        object.__setattr__(self, "high", float(vocabulary - 1))
+        super().__post_init__()
 
     @property
     def vocabulary(self) -> int:
         return len(self.words)
-
-    @property
-    def high(self) -> float:
-        return float(len(self.words) - 1)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.inputs.shape[1:])
-
-    @property
-    def classes(self) -> int:
-        return max(FEWEST_CLASSES, int(self.labels.max()) + 1) if self.count is None else self.count
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def read(self, indices: Sequence[int]) -> Batch:
-        chosen = torch.as_tensor(list(indices), dtype=torch.long)
-        return Batch(self.inputs[chosen].float(), self.labels[chosen].clone())
 
     def names(self, indices: Sequence[int]) -> list[str]:
         return [self.called[i] if self.called else f"text {i + 1}" for i in indices]

@@ -1,7 +1,7 @@
 """What a client does to its update before sending it. One defence a file."""
 
 from leakgauge.defenses.attacker_view import AttackerView
-from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples
+from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples, ClipLayers, layers_of
 from leakgauge.defenses.compose import Compose, parts_of
 from leakgauge.defenses.defense import (
     Defense,
@@ -13,7 +13,7 @@ from leakgauge.defenses.defense import (
     steps_of,
     view_of,
 )
-from leakgauge.defenses.dp_sgd import DPSGD, ClipLayers, FedCDP, layers_of
+from leakgauge.defenses.dp_sgd import DPSGD, FedCDP
 from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.noise import (
     Absolute,

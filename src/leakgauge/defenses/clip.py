@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -89,6 +90,28 @@ class ClipExamples(Defense):
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (PerExampleScale(bound=self.norm),)
+
+
+def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Tensors by layer: the weight and the bias of one module are clipped together."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    return layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipLayers(ClipExamples):
+    """Scales every layer of every example's gradient down to norm at most `norm`."""
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        clipped: Tensors = {}
+        for names in layers_of(per_example).values():
+            clipped |= super().on_example_gradients({name: per_example[name] for name in names}, generator)
+        return {name: clipped[name] for name in per_example}
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (PerExampleScale(bound=self.norm, by_layer=True, blind=False),)
 
 
 @DEFENSES.register("client-dp")

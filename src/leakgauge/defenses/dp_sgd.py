@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.clip import ClipExamples, require_bound, require_multiplier, squared_rows
+from leakgauge.defenses.clip import ClipExamples, ClipLayers, require_bound, require_multiplier, squared_rows
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.noise import normal_like
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale
@@ -67,14 +66,6 @@ class DPSGD(Defense):
 
     def without_noise(self) -> Defense:
         return ClipExamples(norm=self.norm)
-
-
-def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Tensors by layer: the weight and the bias of one module are clipped together."""
-    layers: dict[str, list[str]] = {}
-    for name in names:
-        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
-    return layers
 
 
 @DEFENSES.register("fed-cdp", needs="a model whose examples do not mix (no BatchNorm in train mode)")
@@ -174,27 +165,3 @@ class FedCDP(Defense):
 
     def without_noise(self) -> Defense:
         return ClipLayers(norm=self.norm)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipLayers(Defense):
-    """Scales every layer of every example's gradient down to norm at most `norm`."""
-
-    norm: float
-
-    def __post_init__(self) -> None:
-        require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
-
-    @property
-    def acts_on_examples(self) -> bool:
-        return True
-
-    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        clip = ClipExamples(norm=self.norm)
-        clipped: Tensors = {}
-        for names in layers_of(per_example).values():
-            clipped |= clip.on_example_gradients({name: per_example[name] for name in names}, generator)
-        return {name: clipped[name] for name in per_example}
-
-    def steps(self) -> tuple[DefenseStep, ...]:
-        return (PerExampleScale(bound=self.norm, by_layer=True, blind=False),)

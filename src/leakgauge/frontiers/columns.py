@@ -18,6 +18,7 @@ from leakgauge.attacks.adaptive import Counter, counter_to
 from leakgauge.attacks.labels.head import made_up
 from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
+from leakgauge.data.arrays import InMemory
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import spec
 from leakgauge.defenses import Defense, NoDefense, layers_of, parts_of
@@ -48,7 +49,7 @@ from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.training import Hands, StoredExamples, Training, dirichlet_partition
+from leakgauge.training import Hands, Training, dirichlet_partition, read_stored
 from leakgauge.workers import run_all
 
 EXAMPLES = 32
@@ -181,9 +182,9 @@ class SharedTraining:
 
     plan: FrontierPlan
     task: Task
-    train: StoredExamples
+    train: InMemory
     hands: Hands
-    test: StoredExamples
+    test: InMemory
     folder: Path
 
 
@@ -204,7 +205,7 @@ def stage_of(plan: FrontierPlan, folder: Path) -> SharedTraining:
     u, data = plan.config.utility, plan.utility
     assert data is not None
     train, test = (
-        StoredExamples.read(source, spec(source), most)
+        read_stored(source, spec(source), most)
         for source, most in ((data.train, u.examples), (data.test, u.test_examples))
     )
     return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)

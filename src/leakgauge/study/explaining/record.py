@@ -17,8 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.clients import LocalTraining, Protocol
-from leakgauge.data.captured import HINT
-from leakgauge.data.npz import read_archive
+from leakgauge.data.arrays import CAPTURE, read_archive
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.task import Batch, DataSpec
@@ -71,11 +70,11 @@ class Recorded:
         if not file.is_file():
             return None
         try:
-            order, sizes = read_archive(file, (("order",), ("sizes",)), HINT)
+            order, sizes = read_archive(file, (("order",), ("sizes",)), CAPTURE)
         except InputError:
-            read_archive(file, (("x",),), HINT)
+            read_archive(file, (("x",),), CAPTURE)
             return None
-        x, y, later, labels = read_archive(file, (("x",), ("y",), ("later_x",), ("later_y",)), HINT)
+        x, y, later, labels = read_archive(file, (("x",), ("y",), ("later_x",), ("later_y",)), CAPTURE)
         whole = order.dtype.kind in "iu" and sizes.dtype.kind in "iu" and int(sizes.sum()) == order.size > 0
         alike = later.shape[1:] == x.shape[1:] and len(later) == len(labels) and len(x) == len(y)
         inside = (

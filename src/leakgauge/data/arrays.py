@@ -1,0 +1,261 @@
+"""Arrays: in memory, in NumPy archives, and those that a capture kept."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.data.source import FEWEST_CLASSES
+from leakgauge.errors import InputError, require
+from leakgauge.registry import DATA
+from leakgauge.task import Batch
+from leakgauge.update import EXAMPLES
+
+MOST = 16 << 30
+"""Bytes that an archive may unpack to."""
+SAVE = "write it with numpy.savez(x=…, y=…), plain arrays only"
+CAPTURE = "hand minibatches to leakgauge.flower.seen as you train"
+UNREADABLE = (
+    OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, MemoryError, NotImplementedError
+)  # fmt: skip
+"""What NumPy raises for files that are no archives, or not whole ones."""
+
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InMemory:
+    """A source of a user's own tensors.
+
+    Attributes:
+        inputs: raw values in [low, high]; with `steps`, whole numbers from 0 to `steps` that stand for low to high.
+        labels: classes of all examples, of any whole type.
+        count: of classes; by default one more than the largest label, and at least two.
+        low, high: the raw data's range.
+        normalise: whether pictures are normalised before the model sees them (see `leakgauge.data.spec`).
+        name: for reports.
+        called: names of the examples in reports; by default their numbers.
+        files: that hold all of this; a source without any is identified by its examples.
+        steps: 255 for pictures kept as bytes; 0 for values as they are.
+        size: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
+    """
+
+    inputs: Float[Tensor, "n *shape"] | Int[Tensor, "n *shape"]
+    labels: Int[Tensor, " n"]
+    count: int | None = None
+    low: float = 0.0
+    high: float = 1.0
+    normalise: bool = False
+    name: str = "memory"
+    called: Sequence[str] = ()
+    files: Sequence[Path] = ()
+    steps: int = 0
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.inputs) == len(self.labels) > 0, "labels", f"are {len(self.labels)}", "give one an example")
+        require(self.inputs.numel() > 0, "inputs", "are empty", "give [n, …] with n > 0")
+        whole = self.labels.ndim == 1 and not (self.labels.is_floating_point() or self.labels.is_complex())
+        odd = f"are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
+        require(whole, "labels", odd, "give one whole number an example: its class, from 0")
+        object.__setattr__(self, "labels", self.labels.long())
+        require(self.high > self.low, "high", f"is {self.high}, low is {self.low}", "give the data's range")
+        finite = bool(torch.isfinite(self.inputs).all())
+        require(finite, "inputs", "hold NaN or infinity", "leave such examples out")
+        least, most = self.inputs.min(), self.inputs.max()
+        ends = (0, self.steps) if self.steps else (self.low, self.high)
+        problem = f"span [{float(least):g}, {float(most):g}], outside [{ends[0]:g}, {ends[1]:g}]"
+        require(
+            bool(least >= ends[0]) and bool(most <= ends[1]), "inputs", problem, "give low and high of the raw data"
+        )
+        known = bool((self.labels >= 0).all()) and bool((self.labels < self.classes).all())
+        require(known, "labels", f"are not all in [0, {self.classes})", "give count (classes), and labels from 0")
+        pictures = self.inputs.ndim == 4 and self.inputs.shape[1] in (1, 3)
+        problem = f"is given, but examples of shape {tuple(self.inputs.shape[1:])} are no pictures"
+        require(self.size is None or pictures, "size", problem, "leave it out")
+        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side in pixels")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        kept = tuple(self.inputs.shape[1:])
+        return kept if self.size is None else (kept[0], self.size, self.size)
+
+    @property
+    def classes(self) -> int:
+        return max(FEWEST_CLASSES, int(self.labels.max()) + 1) if self.count is None else self.count
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        chosen = torch.as_tensor(list(indices), dtype=torch.long)
+        inputs = self.inputs[chosen].float()
+        if self.steps:
+            inputs = self.low + (self.high - self.low) * (inputs / self.steps)
+        if self.size is not None and len(inputs):
+            inputs = F.interpolate(inputs, (self.size, self.size), mode="bicubic", antialias=True, align_corners=False)
+        # Rounding to float32 and the bicubic filter both step over the edges of the range.
+        return Batch(inputs.clamp(self.low, self.high), self.labels[chosen])
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        return [self.called[i] if self.called else f"example {i}" for i in indices]
+
+
+@DATA.register("npz")
+def npz(
+    *,
+    path: str,
+    size: int | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+    classes: int = 0,
+    normalise: bool = True,
+) -> InMemory:
+    """Arrays `x` (or `images`) and `y` (or `labels`) of a NumPy archive; pictures or not.
+
+    Bytes are pictures, [n, h, w, c] or [n, h, w]; 0 to 255 becomes low to high. Floats are [n, c, h, w] (or
+    [n, h, w, c] with one or three channels) or [n, features…], e.g. an ECG, and must lie in [low, high] as they
+    are. All is checked when the archive is opened. Object arrays are refused: reading them would run code from
+    the file.
+
+    Args:
+        path: the archive.
+        size: side that pictures are resized to (antialiased, not cropped); `None` keeps them.
+        low, high: the range of float data.
+        classes: number of labels; 0 counts them as the largest + 1 (at least two).
+    """
+    x, y = read_archive(path, (("x", "images"), ("y", "labels")))
+    y = classes_of(x, y)
+    require(x.ndim >= 2 and x.size > 0, "x", f"has shape {x.shape}", "give [n, …] with n > 0")
+    if x.dtype == np.uint8:
+        x = x[:, None] if x.ndim == 3 else x
+        require(x.ndim == 4, "x", f"holds bytes of shape {x.shape}", "bytes are pictures: give [n, h, w, c]")
+        x = x.transpose(0, 3, 1, 2) if x.shape[-1] in (1, 3) else x
+        require(x.shape[1] in (1, 3), "x", f"has {x.shape[1]} channels", "give one or three")
+    else:
+        require(x.dtype.kind == "f", "x", f"holds {x.dtype}", "store uint8 pictures, or floats")
+        last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3)
+        x = x.transpose(0, 3, 1, 2) if last else x
+    inputs = torch.from_numpy(np.ascontiguousarray(x))
+    return InMemory(
+        inputs=inputs,
+        labels=torch.from_numpy(y),
+        count=classes or None,
+        low=low,
+        high=high,
+        normalise=normalise,
+        name=f"npz:{path}",
+        called=[f"npz:{path}[{i}]" for i in range(len(x))],
+        files=[Path(path)],
+        steps=255 if x.dtype == np.uint8 else 0,
+        size=size,
+    )
+
+
+@DATA.register("capture")
+def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> InMemory:
+    """A captured round's examples as its network saw them, those of more `rounds`, then of others in the same folder.
+
+    The range is that of all values together: attacks stay in it. Nothing is normalised again. Examples that occur in
+    the rounds are left out of the others, which serve as line-up and public data; they are other clients' data.
+
+    Args:
+        path: the round's folder.
+        rounds: folders of further rounds, whose examples follow in order, also where they are the same again.
+        classes: number of labels; 0 counts them as the largest + 1 (at least two).
+    """
+    own = [Path(one).absolute() for one in (path, *rounds)]
+    near = sorted({f for folder in own for f in folder.parent.glob(f"*/{EXAMPLES}") if f.parent not in own})
+    files = [*(folder / EXAMPLES for folder in own), *near]
+    first = [_kept(file) for file in files[: len(own)]]
+    shape, held = first[0][0].shape[1:], {row.numpy().tobytes() for x, _ in first for row in x}
+    alike = all(x.shape[1:] == shape for x, _ in first)
+    require(alike, "data.source", "has rounds of examples of different shapes", "audit them apart")
+    called = [
+        f"example {i + 1} of {folder.name if rounds else 'the round'}"
+        for folder, (x, _) in zip(own, first, strict=True)
+        for i in range(len(x))
+    ]
+    inputs, labels = [x for x, _ in first], [y for _, y in first]
+    for file in near:
+        others, theirs = _kept(file)
+        new = [i for i, row in enumerate(others) if row.numpy().tobytes() not in held]
+        if others.shape[1:] == shape:
+            held |= {others[i].numpy().tobytes() for i in new}
+            inputs.append(others[new])
+            labels.append(theirs[new])
+    x = torch.cat(inputs)
+    return InMemory(
+        inputs=x,
+        labels=torch.cat(labels),
+        count=classes or None,
+        low=float(x.min()),
+        high=float(x.max()),
+        name=f"capture:{path}",
+        called=called + [f"another round's {i}" for i in range(len(called), len(x))],
+        files=files,
+    )
+
+
+def _kept(file: Path) -> tuple[Tensor, Tensor]:
+    """Examples and labels of one captured round."""
+    x, y = read_archive(file, (("x",), ("y",)), CAPTURE)
+    numbers = x.ndim >= 2 and x.size > 0 and x.dtype.kind in "fiu"
+    inputs = torch.from_numpy(x.astype(np.float32)) if numbers else torch.tensor(torch.nan)
+    problem = f"{file} has examples of shape {x.shape} that are no finite numbers"
+    require(bool(inputs.isfinite().all()), "data.source", problem, CAPTURE)
+    whole = y.dtype.kind in "iu" and y.ndim == 1
+    require(whole, "data.source", f"{file} has labels of shape {y.shape}", "one class an example is supported")
+    return inputs, torch.from_numpy(classes_of(x, y))
+
+
+def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
+    """The arrays of these names in an archive, the first of each that is there.
+
+    Raises:
+        InputError: it is none, is damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.
+    """
+    try:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            whole = isinstance(archive, np.lib.npyio.NpzFile)
+            require(whole, "data.source", f"'{path}' is one array, not an archive", hint)
+            size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
+            problem = f"'{path}' unpacks to {size / 2**30:.0f} GiB"
+            require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
+            with archive:
+                return [_one_of(archive, names) for names in arrays]
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError("data.source", f"cannot read '{path}' ({error})", hint) from error
+
+
+def _one_of(archive: Any, names: tuple[str, ...]) -> Array:
+    name = next((name for name in names if name in archive.files), None)
+    problem = f"the archive has no array '{names[0]}', only {sorted(archive.files)}"
+    require(name is not None, "data.source", problem, f"name one '{names[0]}'")
+    return np.asarray(archive[name])
+
+
+def classes_of(x: Array, y: Array) -> Array:
+    """The labels as whole numbers. Raises `InputError` where they are none, or not one an example."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    require(y.ndim == 1, "y", f"has shape {y.shape}", "give one label an example")
+    require(len(y) == len(x), "y", f"has {len(y)} labels for {len(x)} examples", "give one label an example")
+    whole = y.dtype.kind in "iu" or (y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all()))
+    whole = whole and int(y.min(initial=0)) >= 0 and int(y.max(initial=0)) < 2**31
+    require(whole, "y", "holds labels that are not 0, 1, 2, …", "number the classes from zero")
+    return y.astype(np.int64)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakgauge.clients import SGD, FedSGD, LocalTraining, Protocol, client_update
+from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -34,11 +35,11 @@ class Block(nn.Module):
         return self.head(x.flatten(2).mean(2))
 
 
-def observed(module, inputs, labels, mode="eval"):
+def observed(module, inputs, labels, mode="eval", defense=None):
     shape = tuple(inputs.shape[1:])
     task = Task.of(module, DataSpec(shape, 4), mode=mode)
-    update = client_update(task, FedSGD(), Batch(inputs, labels), Draws(0))
-    return Observation(task, update, Knowledge(example_count=len(inputs)))
+    update = client_update(task, FedSGD(), Batch(inputs, labels), Draws(0), defense=defense or NoDefense())
+    return Observation(task, update, Knowledge(example_count=len(inputs), defense=defense))
 
 
 def made(count, size=8, dims=2, seed=0):

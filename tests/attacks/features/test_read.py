@@ -6,6 +6,7 @@ from torch import nn
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features.hidden import read_all
+from leakgauge.defenses import noise
 
 
 def reads_of(observation, weight):
@@ -106,3 +107,16 @@ def test_nearly_equal_examples_are_not_certified():
     inputs[1] = inputs[0] + 1e-3 * torch.randn(inputs[0].shape, generator=draw)
     for read in read_all(observed(module, inputs, labels), 2, torch.Generator().manual_seed(0)).reads:
         assert not read.certified or len(read.maps) < 2
+
+
+@pytest.mark.parametrize("relative", [1e-6, 1e-5, 1e-4])
+def test_small_entries_of_a_noisy_read_are_no_zeros(relative):
+    """A bound on a map's error is no threshold below which its entries are zeros."""
+    torch.manual_seed(1)
+    module, (inputs, labels) = Block(72), made(3)
+    observation = observed(module, inputs, labels, defense=noise(tensor_std=relative))
+    read = reads_of(observation, "second.weight")
+    assert not isinstance(read, str), read
+    unit = lambda t: t / t.flatten(1).norm(dim=1).view(-1, 1, 1)  # noqa: E731
+    gaps = distances(unit(read.maps), unit(inside(module, inputs, "eval", "second")))
+    assert float(gaps.max()) < 10 * relative

@@ -51,16 +51,24 @@ class NullSpace:
         maps: a basis, one map a row.
         values: squared share of each that lies outside, in [0, 1]; the rounding of the gradient makes it no zero.
         following: the same of the best map beside them, below 1.
+        reaching: squared share of what lies outside that errors of no preferred direction leave in the maps: unknowns
+            over equations.
     """
 
     maps: Float[Tensor, "k c pixels"]
     values: Float[Tensor, " k"]
     following: float
+    reaching: float
 
     @property
     def error(self) -> float:
-        """Expected relative error of the maps: the root of what lies outside, over that of the gap."""
+        """Relative error of the maps at most: the root of what lies outside, over that of the gap."""
         return float((self.values.abs().max() / max(self.following, 1e-300)).sqrt()) if len(self.values) else 1.0
+
+    @property
+    def typical(self) -> float:
+        """The same of errors that prefer no direction."""
+        return min(float((self.reaching * self.values.abs().max()).sqrt()), self.error) if len(self.values) else 1.0
 
 
 GAP = 30.0
@@ -94,7 +102,7 @@ def null_space(
     if first.places == 1 and bool(seen.all()):  # one row an example: the row space itself
         basis = spaces[0].basis
         return (
-            NullSpace(first.maps(basis[:, None]), basis.new_full((len(basis),), noise**2), 1.0)
+            NullSpace(first.maps(basis[:, None]), basis.new_full((len(basis),), noise**2), 1.0, 1.0)
             if len(basis) <= most
             else None
         )
@@ -119,7 +127,9 @@ def null_space(
     count = int(gaps.argmax()) + 1
     if float(gaps[count - 1]) < GAP or count > most:
         return None
-    return NullSpace((vectors[:count].view(-1, *shape) * weight), values[:count], float(values[count]))
+    equations = sum(space.unfolding.places * (space.unfolding.columns - len(space.basis)) for space in spaces)
+    maps = vectors[:count].view(-1, *shape) * weight
+    return NullSpace(maps, values[:count], float(values[count]), min(shape[0] * shape[1] / max(equations, 1), 1.0))
 
 
 def smallest(
@@ -169,7 +179,8 @@ def smallest(
                 return None
             left = (r @ y[low:high, :count]).norm(dim=0)
             still = before is not None and bool((values[count - 1] - before).abs() < 2e-2 * values[count - 1])
-            if (bool(left[0] < tolerance) and still) or last or high + count > size:
-                return (values[:count], y[:, :count].T @ basis[:high]) if bool(left[0] < 1e-6) else None
+            wanted = left[values[:count] < values[count - 1] / GAP]  # all that stand out, not the first alone
+            if (bool((wanted < tolerance).all()) and still) or last or high + count > size:
+                return (values[:count], y[:, :count].T @ basis[:high]) if bool((wanted < 1e-6).all()) else None
             before = values[count - 1]
     return None

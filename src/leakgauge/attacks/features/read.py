@@ -208,7 +208,7 @@ def read_hidden(
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
     count, (first, *_) = len(null.maps), read
-    made = unmixed(null.maps.flatten(1), generator, noise=null.error)
+    made = unmixed(null.maps.flatten(1), generator, noise=null.typical)
     if len(made.maps) < count:
         return f"of {count} maps that it holds only {len(made.maps)} come apart by their zeros"
     maps = made.maps.view(count, *null.maps.shape[1:])

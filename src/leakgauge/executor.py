@@ -1,10 +1,7 @@
-"""Where jobs run: one contract, kept by the processes of this machine and by a Ray cluster that runs already.
+"""A Ray cluster that runs already, as a place for jobs. Ray is imported by the first call.
 
-Ray is imported by the first call.
-
-Workers may come and go: a job whose worker ends is tried again elsewhere. What a job needs is the same everywhere: each
-worker process compares the code of leakgauge and the version of torch with the driver's before it takes a job, and
-`begin` what the results rest on.
+What a job needs is the same everywhere: each worker process compares the code of leakgauge and the version of torch
+with the driver's before it takes a job, and `begin` what the results rest on.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar
 
 import cloudpickle
 import torch
@@ -26,54 +23,13 @@ import torch
 from leakgauge import __version__
 from leakgauge.errors import InputError, said
 from leakgauge.files import private_folder
-from leakgauge.workers import LostJob, run_all
-
-Job = TypeVar("Job")
-Answer = TypeVar("Answer")
-Ground = TypeVar("Ground")
+from leakgauge.workers import Answer, Ground, Job, LostJob
 
 TRIES = 4
 """Times a job is tried if its worker dies. A job that raises is not retried."""
 AHEAD = 2
 """Jobs in flight for each that the cluster can run at a time."""
 HINT = "see `ray status`, and docs/how-to/sweeps"
-
-
-@runtime_checkable
-class Executor(Protocol):
-    """Where jobs run: `LocalPool` here, `RayCluster` on many machines.
-
-    Attributes:
-        elsewhere: whether on machines that may hold other data.
-    """
-
-    elsewhere: ClassVar[bool]
-
-    def run_all(
-        self,
-        run: Callable[[Job], Answer],
-        jobs: Iterable[Job],
-        on_answer: Callable[[Answer], None],
-        *,
-        begin: Callable[[Ground], None],
-        ground: Ground,
-        kept: str,
-        limit: float | None = None,
-        on_lost: Callable[[Job, LostJob, str], None] | None = None,
-    ) -> None:
-        """As `leakgauge.workers.run_all` has it."""
-
-
-@dataclass(frozen=True)
-class LocalPool:
-    """Processes of this machine, so many at a time."""
-
-    workers: int = 1
-    elsewhere: ClassVar[bool] = False
-
-    def run_all(self, run: Any, jobs: Any, on_answer: Any, **options: Any) -> None:
-        """See `Executor`."""
-        run_all(run, jobs, on_answer, workers=self.workers, **options)
 
 
 @dataclass(frozen=True)
@@ -104,7 +60,7 @@ class RayCluster:
         limit: float | None = None,
         on_lost: Callable[[Job, LostJob, str], None] | None = None,
     ) -> None:
-        """See `Executor`.
+        """See `leakgauge.workers.Executor`.
 
         Raises:
             InputError: also where the cluster does not answer, or a worker has other code.

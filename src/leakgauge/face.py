@@ -17,7 +17,6 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Parts, Source
-from leakgauge.executor import LocalPool
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.inspection import Limits, Received
@@ -32,6 +31,7 @@ from leakgauge.study.session import Audit, audited, lent, owning
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
+from leakgauge.workers import LocalPool
 
 State = Mapping[str, Tensor]
 Data = Source | str | tuple[Tensor, Tensor] | Mapping[str, Tensor]

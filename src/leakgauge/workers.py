@@ -1,4 +1,7 @@
-"""Worker processes: independent jobs, each answer handed over as soon as it is there."""
+"""Where jobs run, and the processes of this machine: independent jobs, each answer handed over as soon as it is there.
+
+Workers may come and go: a job whose worker ends is tried again elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from enum import Enum
 from multiprocessing import connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from leakgauge.errors import InputError, require, said
 
@@ -127,96 +130,126 @@ class _Pool(Generic[Job, Answer, Ground]):
             self.stop(worker)
 
 
-def run_all(
-    run: Callable[[Job], Answer],
-    jobs: Iterable[Job],
-    on_answer: Callable[[Answer], None],
-    *,
-    workers: int,
-    begin: Callable[[Ground], None],
-    ground: Ground,
-    kept: str,
-    limit: float | None = None,
-    on_lost: Callable[[Job, LostJob, str], None] | None = None,
-) -> None:
-    """Runs the jobs; answers go to `on_answer`, in the order in which they come.
+@runtime_checkable
+class Executor(Protocol):
+    """Where jobs run: `LocalPool` here, `leakgauge.executor.RayCluster` on many machines.
 
-    A job whose process dies, or that takes longer than `limit`, gets another process and is tried once more.
-
-    Args:
-        run: of a module that can be imported, as all that crosses over to a process.
-        jobs: each is asked for when a process is free for it.
-        begin: called with `ground` once in each process, before its first job.
-        kept: what the caller keeps of the answers, for the message when a process dies.
-        limit: seconds that a job may take; `None` for any time.
-        on_lost: gets a job that has no answer, and why; without it that is an error.
-
-    Raises:
-        InputError: a process died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised it.
-            Jobs that have not begun are dropped.
+    Attributes:
+        elsewhere: whether on machines that may hold other data.
     """
-    # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which takes a
-    # second, but started no thread: they share its memory.
-    problem = "is called again by a module that a worker imports"
-    require(
-        not _serves, "audit", problem, "put the call under `if __name__ == '__main__':`, or into a module of its own"
-    )
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([run.__module__, "torch._dynamo"])
-    pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
-    fresh, again = iter(jobs), deque[tuple[Job, int]]()
 
-    def following() -> tuple[Job, int] | None:
-        return again.popleft() if again else next(((job, 1) for job in fresh), None)
+    elsewhere: ClassVar[bool]
 
-    def lost(turn: _Turn[Job], loss: LostJob, reason: str) -> None:
-        if turn.attempt < ATTEMPTS:
-            again.append((turn.job, turn.attempt + 1))
-        elif on_lost is not None:
-            on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
-        else:
-            hint = f"run again with fewer --workers; finished {kept} are kept"
-            raise InputError("workers", f"{reason}, in {ATTEMPTS} tries", hint)
+    def run_all(
+        self,
+        run: Callable[[Job], Answer],
+        jobs: Iterable[Job],
+        on_answer: Callable[[Answer], None],
+        *,
+        begin: Callable[[Ground], None],
+        ground: Ground,
+        kept: str,
+        limit: float | None = None,
+        on_lost: Callable[[Job, LostJob, str], None] | None = None,
+    ) -> None:
+        """Runs the jobs; answers go to `on_answer`, in the order in which they come.
 
-    try:
-        while True:
-            while len(pool.busy) < workers and (turn := following()) is not None:
-                pool.give(*turn, limit)
-            if not pool.busy:
-                return
-            ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
-            there = pool.heard(min(LOOKS, max(0.0, min(ends) - time.monotonic())) if ends else LOOKS)
-            pool.wake()
-            for worker in there:
-                try:
-                    answer = worker.pipe.recv() if worker.pipe.poll() else None
-                except (EOFError, OSError, pickle.UnpicklingError):
-                    answer = None
-                if isinstance(answer, _Begun):
-                    pool.busy[worker].deadline = None if limit is None else time.monotonic() + limit
-                    continue
-                ended = pool.busy.pop(worker)
-                if answer is None:
-                    worker.process.join(1)
-                    code = worker.process.exitcode
+        A job whose worker dies, or that takes longer than `limit`, gets another worker and is tried again.
+
+        Args:
+            run: of a module that can be imported, as all that crosses over to a process.
+            jobs: each is asked for when a process is free for it.
+            begin: called with `ground` once in each process, before its first job.
+            kept: what the caller keeps of the answers, for the message when a process dies.
+            limit: seconds that a job may take; `None` for any time.
+            on_lost: gets a job that has no answer, and why; without it that is an error.
+
+        Raises:
+            InputError: a worker died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised
+                it. Jobs that have not begun are dropped.
+        """
+
+
+@dataclass(frozen=True)
+class LocalPool:
+    """Processes of this machine, so many at a time. A job is tried twice."""
+
+    workers: int = 1
+    elsewhere: ClassVar[bool] = False
+
+    def run_all(
+        self,
+        run: Callable[[Job], Answer],
+        jobs: Iterable[Job],
+        on_answer: Callable[[Answer], None],
+        *,
+        begin: Callable[[Ground], None],
+        ground: Ground,
+        kept: str,
+        limit: float | None = None,
+        on_lost: Callable[[Job, LostJob, str], None] | None = None,
+    ) -> None:
+        """See `Executor`."""
+        # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which
+        # takes a second, but started no thread: they share its memory.
+        hint = "put the call under `if __name__ == '__main__':`, or into a module of its own"
+        require(not _serves, "audit", "is called again by a module that a worker imports", hint)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([run.__module__, "torch._dynamo"])
+        pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
+        fresh, again = iter(jobs), deque[tuple[Job, int]]()
+
+        def following() -> tuple[Job, int] | None:
+            return again.popleft() if again else next(((job, 1) for job in fresh), None)
+
+        def lost(turn: _Turn[Job], loss: LostJob, reason: str) -> None:
+            if turn.attempt < ATTEMPTS:
+                again.append((turn.job, turn.attempt + 1))
+            elif on_lost is not None:
+                on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
+            else:
+                hint = f"run again with fewer --workers; finished {kept} are kept"
+                raise InputError("workers", f"{reason}, in {ATTEMPTS} tries", hint)
+
+        try:
+            while True:
+                while len(pool.busy) < self.workers and (turn := following()) is not None:
+                    pool.give(*turn, limit)
+                if not pool.busy:
+                    return
+                ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
+                there = pool.heard(min(LOOKS, max(0.0, min(ends) - time.monotonic())) if ends else LOOKS)
+                pool.wake()
+                for worker in there:
+                    try:
+                        answer = worker.pipe.recv() if worker.pipe.poll() else None
+                    except (EOFError, OSError, pickle.UnpicklingError):
+                        answer = None
+                    if isinstance(answer, _Begun):
+                        pool.busy[worker].deadline = None if limit is None else time.monotonic() + limit
+                        continue
+                    ended = pool.busy.pop(worker)
+                    if answer is None:
+                        worker.process.join(1)
+                        code = worker.process.exitcode
+                        pool.stop(worker)
+                        lost(ended, LostJob.DIED, f"a worker process died ({_ending(code)})")
+                        continue
+                    pool.idle.append(worker)
+                    (found,) = answer
+                    if not isinstance(found, _Raised):
+                        on_answer(found)
+                    elif on_lost is None or isinstance(found.error, InputError):
+                        raise found.error
+                    else:
+                        on_lost(ended.job, LostJob.RAISED, found.reason)
+                late = [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= time.monotonic()]
+                for worker in late:
+                    ended = pool.busy.pop(worker)
                     pool.stop(worker)
-                    lost(ended, LostJob.DIED, f"a worker process died ({_ending(code)})")
-                    continue
-                pool.idle.append(worker)
-                (found,) = answer
-                if not isinstance(found, _Raised):
-                    on_answer(found)
-                elif on_lost is None or isinstance(found.error, InputError):
-                    raise found.error
-                else:
-                    on_lost(ended.job, LostJob.RAISED, found.reason)
-            late = [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= time.monotonic()]
-            for worker in late:
-                ended = pool.busy.pop(worker)
-                pool.stop(worker)
-                lost(ended, LostJob.LATE, f"no answer within {limit:g} s")
-    finally:
-        pool.close()
+                    lost(ended, LostJob.LATE, f"no answer within {limit:g} s")
+        finally:
+            pool.close()
 
 
 @contextmanager

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import NullPool, create_engine, text
 
 from leakgauge.errors import InputError
-from leakgauge.executor import LocalPool
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import PAGE, write_reports
 from leakgauge.study.store import OWN, Store
+from leakgauge.workers import LocalPool
 from study.plans import document, tiny
 from study.postgres import cluster
 

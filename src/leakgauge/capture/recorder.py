@@ -135,7 +135,7 @@ def seen(inputs: Tensor, labels: Tensor) -> None:
 
 @contextmanager
 def watching(*, listen: bool = False) -> Iterator[RoundExamples]:
-    """Collects what `seen` is given inside the block, and with `listen` what `leakgauge.capture.recorder` hears."""
+    """Collects what `seen` is given inside the block, and with `listen` what `listening` hears."""
     examples = RoundExamples()
     token = _current.set(examples)
     try:

@@ -25,7 +25,6 @@ from leakgauge.defenses import Defense, NoDefense, layers_of, parts_of
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.executor import Executor
 from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, CounterUsed, Leakage, Privacy, RowCost
 from leakgauge.intervals import proportion_interval
@@ -50,7 +49,7 @@ from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.training import Hands, Training, dirichlet_partition, read_stored
-from leakgauge.workers import run_all
+from leakgauge.workers import Executor, LocalPool
 
 EXAMPLES = 32
 """Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
@@ -285,7 +284,7 @@ def run_trainings(
             keep(run_training(stage, name))
         return
     ground = (cloudpickle.dumps(plan), compute, folder)
-    run_all(_run, left, keep, workers=workers, begin=_begin, ground=ground, kept="trainings")
+    LocalPool(workers).run_all(_run, left, keep, begin=_begin, ground=ground, kept="trainings")
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:

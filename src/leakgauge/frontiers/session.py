@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from leakgauge.compute import Compute
-from leakgauge.executor import Executor, LocalPool
 from leakgauge.files import refuse_foreign, write_whole
 from leakgauge.frontiers.columns import cost_of, counters_of, exposures, layers, privacy_of, run_leakage, run_trainings
 from leakgauge.frontiers.page import render
@@ -33,6 +32,7 @@ from leakgauge.study.run import environment
 from leakgauge.study.session import copied, frame, table
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
+from leakgauge.workers import Executor, LocalPool
 
 if TYPE_CHECKING:
     import pandas

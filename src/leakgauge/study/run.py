@@ -18,7 +18,6 @@ from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.errors import require
-from leakgauge.executor import Executor, LocalPool
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.database import PlannedAudit
 from leakgauge.study.deal import Key
@@ -27,7 +26,7 @@ from leakgauge.study.identity import ANEW, changed
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
-from leakgauge.workers import LostJob
+from leakgauge.workers import Executor, LocalPool, LostJob
 
 OTHERS = 5.0
 """Seconds between two looks at what other drivers of the same audit have finished."""

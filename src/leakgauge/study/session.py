@@ -6,6 +6,7 @@ import html
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,7 +19,7 @@ from rich.text import Text
 
 from leakgauge.compute import Compute, available
 from leakgauge.errors import InputError
-from leakgauge.executor import Executor, LocalPool, RayCluster
+from leakgauge.executor import RayCluster
 from leakgauge.files import fingerprint_of_file, private_folder, write_whole
 from leakgauge.report.html import commit_of, render, sheet
 from leakgauge.risk.lint import LINT, LintFinding, findings_text
@@ -31,6 +32,7 @@ from leakgauge.study.lint import lint_once, print_rules
 from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.study.run import OnExplained, OnTrial, ProgressShown, run
 from leakgauge.study.store import RESULTS, Store
+from leakgauge.workers import Executor, LocalPool
 
 if TYPE_CHECKING:
     import pandas
@@ -211,8 +213,8 @@ def audited(
         url=url,
         executor=executor,
     )
-    verdict, decision = write_reports(store)
-    store.close()
+    with closing(store):
+        verdict, decision = write_reports(store)
     return Audit(plan.name, verdict, decision, folder, tuple(linted))
 
 

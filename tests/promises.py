@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import sys
 from dataclasses import asdict, dataclass
@@ -14,8 +15,8 @@ FOLDER = "LEAKGAUGE_PROMISES"
 
 HEAD = """# Promises, and what was tried against them
 
-Made by `make slow` from counts of its tests: what was tried, how often it failed, and what that cost. What is
-promised is in [What is trusted](../explanation/trust.md), and how each attempt is made in the test that is named.
+Made by `make promises` from counts of its tests. What is promised is on the page
+[what is trusted](../explanation/trust.md).
 
 """
 
@@ -45,6 +46,22 @@ def keep(group: str, test: str, rows: list[Row]) -> None:
         (Path(folder) / f"{group}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
+def merged(rows: list[Row]) -> list[Row]:
+    """Rows of one promise about many files as one: the files are counted, and what was tried of each is added up."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(re.sub(r"a damaged `[^`]+`", "a damaged file", row.promise), []).append(row)
+    return [own[0] if len(own) == 1 else _sum(promise, own) for promise, own in groups.items()]
+
+
+def _sum(promise: str, rows: list[Row]) -> Row:
+    counts = [[int(number) for number in re.findall(r"\d+", row.tried)] for row in rows]
+    tried, refused = (sum(numbers[i] for numbers in counts) for i in (0, 1))
+    slowest = max(float(re.findall(r"[\d.]+", row.cost)[0]) for row in rows)
+    said = f"{tried} of {len(rows)} kinds, of which {refused} were refused"
+    return Row(promise, said, sum(row.failed for row in rows), f"slowest {slowest:.2f} s")
+
+
 def page(folder: Path) -> str:
     """All groups that were kept, as Markdown."""
     text = HEAD
@@ -52,8 +69,8 @@ def page(folder: Path) -> str:
         content = json.loads(file.read_text())
         text += f"## {file.stem.replace('-', ' ').capitalize()}\n\n`{content['test']}`\n\n"
         text += "| promise | tried | failed | cost |\n|---|---|---|---|\n"
-        for row in content["rows"]:
-            text += f"| {row['promise']} | {row['tried']} | {row['failed']} | {row['cost']} |\n"
+        for row in merged([Row(**row) for row in content["rows"]]):
+            text += f"| {row.promise} | {row.tried} | {row.failed} | {row.cost} |\n"
         text += "\n"
     return text.rstrip() + "\n"
 

@@ -90,6 +90,7 @@ bench-gpu: install
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 format: install-dev

@@ -25,11 +25,11 @@ RESNET_PHOTOS = range(8)
 DEFENDED_PHOTO = 2
 DEFENSES: dict[str, Defense] = {
     "no defence": NoDefense(),
-    "clip, norm 1": Clip(norm=1.0),
-    "noise, a tenth": noise(relative=0.1),
-    "top-k, 5 %": TopK(keep=0.05),
-    "noise, as large": noise(relative=1.0),
-    "DP-SGD, z = .1": DPSGD(norm=1.0, noise_multiplier=0.1),
+    "clip": Clip(norm=1.0),
+    "noise, 1/10": noise(relative=0.1),
+    "top-k 5 %": TopK(keep=0.05),
+    "noise, 1/1": noise(relative=1.0),
+    "DP-SGD": DPSGD(norm=1.0, noise_multiplier=0.1),
 }
 """Caption → defence; noise in shares of the update's norm."""
 
@@ -84,8 +84,8 @@ def shown(file: str, columns: list[list[Tensor]], words: list[str], sides: list[
             axis.set_xticks([])
             axis.set_yticks([])
             if column == 0:
-                axis.set_ylabel(sides[line], fontsize=8)
-        axes[-1, column].set_xlabel(words[column], fontsize=7)
+                axis.set_ylabel(sides[line], fontsize=9)
+        axes[-1, column].set_xlabel(words[column], fontsize=8)
     figure.subplots_adjust(left=0.06, right=0.995, top=0.99, bottom=0.19, wspace=0.06, hspace=0.06)
     figure.savefig(HERE / file, bbox_inches="tight", pad_inches=0.02)
 

@@ -20,10 +20,12 @@ from skimage.metrics import structural_similarity
 from leakgauge.observation import Cost
 from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
+from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.judging.gate import GateResult, Reason, Why
 from leakgauge.study.judging.records import Data, Role, Scenario, Trial
 from leakgauge.study.judging.results import Finding, Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary
 from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, Scores
+from leakgauge.study.judging.statement import signed
 from leakgauge.study.judging.verdict import Verdict
 
 PHOTOS = (
@@ -108,55 +110,7 @@ class Case:
         )
 
 
-DECISION: dict[str, Any] = {
-    "answer": "no",
-    "title": "No",
-    "reason": "Client pictures came back out of the updates in 3 of 7 settings; the worst is mlp under fedsgd with "
-    "no defence, where closed-form recovered 8 of 8 pictures, the clearest at 100.0 dB.",
-    "rests_on": "8 simulated clients, 7 settings, 78 trials of auto, closed-form, dlg: 51,020 gradient evaluations.",
-    "rows": ["closed-form on mlp, fedsgd, none"],
-    "next": {"step": "Of the settings tested, none stands: a stronger defence first", "clients": None},
-    "origin": {"kind": "simulated", "words": "Simulated: clients were trained here on data of samples"},
-    "came_back": "8 of 8 images came back, 8 singled out in a line-up of 101 (closed-form, no defence)",
-    "sure": "Certain for what an attack certified by its own check",
-    "labels": "Read better than by guessing (F1 1.00, best constant guess 0.10, 8 clients); a diagnosis is a label.",
-    "actors": [{"who": "the server", "role": "passive", "access": "single updates", "skill": "published code"}],
-    "means": [{"attack": "auto", "gradient_evaluations": 2000, "seconds": 15.4}],
-    "means_left_out": ["closed-form on convnet: not applicable."],
-    "singling_out": [
-        {
-            "setting": "mlp, fedsgd, none",
-            "attack": "closed-form",
-            "rate": 1.0,
-            "low": 0.63,
-            "high": 1.0,
-            "control": 0.01,
-            "naive": 0.0,
-            "residual_risk": {"rate": 1.0, "low": 0.6, "high": 1.0},
-            "clients": 8,
-            "examples": 8,
-            "worst_client": 1,
-            "line_up": 101,
-        }
-    ],
-    "privacy_budget": [{"defense": "none", "epsilon": None, "reason": "neither clip nor noise"}],
-    "withheld": ["labels", "public_data"],
-    "hashes": {"data": "42b8c983c23b6678"},
-    "lint": [
-        {
-            "rule": "exact-read",
-            "severity": "high",
-            "where": "mlp, fedsgd, none",
-            "evidence": "reads 1 of 1",
-            "hint": "noise",
-            "residual": 1e-13,
-        }
-    ],
-    "out_of_scope": [{"what": "Membership inference", "where": "not tested"}],
-    "reasonably_likely_means": "Published attacks, run with the time stated.",
-    "residual": "This page says what was tried.",
-    "again_when": "the model changes",
-}
+EXACT = LintFinding("exact-read", LintSeverity.HIGH, "mlp, fedsgd, none", "reads 1 of 1", "noise", residual=1e-13)
 
 FEDAVG = "fedavg(epochs=1, batch_size=1, lr=0.01)"
 CASES = (
@@ -365,7 +319,6 @@ def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
             "gate": {"identified": {"max": 0.05}, "psnr": {"worst": 18}},
         },
         "environment": {"python": "3.11.2", "torch": "2.13.0", "platform": "Linux x86_64", "threads": 1, "workers": 2},
-        "decision": DECISION,
     }
     headline = (
         "Client pictures came back out of the updates in 3 of 7 settings; the worst is mlp under fedsgd with "
@@ -384,4 +337,5 @@ def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
         )
     )
     verdict = Verdict(Level.EXPOSED, headline, tuple(findings), GateResult(False, reasons))
+    told["decision"] = signed(verdict, gate=None, config=told["config"], contents={"data": "42b8c983"}, lint=[EXACT])
     return Fixture(told, verdict, tuple(sorted(trials, key=lambda t: t.id)), pictures)

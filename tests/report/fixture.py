@@ -14,19 +14,17 @@ import numpy as np
 import skimage
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
-from scipy.stats import beta
 from skimage.metrics import structural_similarity
 
 from leakgauge.observation import Cost
 from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
 from leakgauge.risk.lint import LintFinding, LintSeverity
-from leakgauge.study.judging.gate import GateResult, Reason, Why
+from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Data, Role, Scenario, Trial
-from leakgauge.study.judging.results import Finding, Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary
-from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, Scores
+from leakgauge.study.judging.scores import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores
 from leakgauge.study.judging.statement import signed
-from leakgauge.study.judging.verdict import Verdict
+from leakgauge.study.judging.verdict import Verdict, verdict
 
 PHOTOS = (
     "astronaut.png",
@@ -67,12 +65,6 @@ def psnr(a: Pixels, b: Pixels) -> float:
     return float(-10 * np.log10(max(((a / 255 - b / 255) ** 2).mean(), 1e-10)))
 
 
-def interval(count: int, n: int) -> tuple[float, float]:
-    """Clopper–Pearson, 95 %."""
-    low = 0.0 if count == 0 else float(beta.ppf(0.025, count, n - count + 1))
-    return low, 1.0 if count == n else float(beta.ppf(0.975, count + 1, n - count))
-
-
 @dataclass(frozen=True)
 class Case:
     """One finding of the fixture: what was run, and how spoiled its pictures are."""
@@ -84,8 +76,7 @@ class Case:
     blur: float = 0.5
     noise: float = 0.02
     evaluations: int = 2000
-    level: str = "exposed"
-    label_f1: float | None = 1.0
+    label_f1: float = 1.0
     status: str = "converged"
     message: str = ""
     control: bool = False
@@ -124,19 +115,17 @@ CASES = (
         blur=1.5,
         noise=0.16,
         evaluations=900,
-        level="partial",
         label_f1=0.75,
         status="out_of_steps",
     ),
-    Case("auto", defense="noise(relative=0.01)", blur=1.2, noise=0.1, evaluations=600, level="partial", label_f1=1.0),
-    Case("auto", defense="noise(relative=0.03)", blur=2.0, noise=0.22, evaluations=600, level="partial", label_f1=0.88),
+    Case("auto", defense="noise(relative=0.01)", blur=1.2, noise=0.1, evaluations=600, label_f1=1.0),
+    Case("auto", defense="noise(relative=0.03)", blur=2.0, noise=0.22, evaluations=600, label_f1=0.88),
     Case(
         "auto",
         defense="noise(relative=0.1)",
         blur=4.0,
         noise=0.6,
         evaluations=600,
-        level="not_recovered",
         label_f1=0.25,
     ),
     Case(
@@ -145,7 +134,6 @@ CASES = (
         blur=6.0,
         noise=0.8,
         evaluations=1800,
-        level="not_recovered",
         label_f1=0.12,
     ),
     Case(
@@ -154,21 +142,18 @@ CASES = (
         blur=2.2,
         noise=0.2,
         evaluations=700,
-        level="inconclusive",
         label_f1=0.62,
         names=PHOTOS[:3],
     ),
     Case(
         "closed-form",
         model="convnet",
-        level="not_applicable",
         status="not_applicable",
         message="closed-form needs a biased linear layer at the input; convnet begins with a convolution",
     ),
     Case(
         "dlg",
         defense="topk(keep=0.05)",
-        level="inconclusive",
         status="failed",
         message="line search failed: 8 of 8 restarts diverged",
     ),
@@ -182,6 +167,7 @@ def _trial(case: Case, index: int, name: str, public: list[Pixels]) -> tuple[Tri
     others = [p for p in public if not np.array_equal(p, true)]
     mean = np.mean(others, axis=0).astype(np.uint8)
     rank = 1 + sum(psnr(made, o) > psnr(made, true) for o in others)
+    nearest = NearestPublic((max(psnr(o, true) for o in others),))
     short = case.client.split("(")[0]
     scenario = case.scenario
     trial = Trial(
@@ -197,7 +183,7 @@ def _trial(case: Case, index: int, name: str, public: list[Pixels]) -> tuple[Tri
         blind="",
         scores=None,
         labels=None,
-        controls=Nulls(MeanImage((psnr(mean, true),), 0), NearestPublic((max(psnr(o, true) for o in others),)), None),
+        controls=Nulls(MeanImage((psnr(mean, true),), 0), nearest, OtherClients((8.0,) * 7, (0,) * 7, (0,) * 7)),
         restarts=(),
         trace=(),
         cost=Cost(),
@@ -222,60 +208,9 @@ def _trial(case: Case, index: int, name: str, public: list[Pixels]) -> tuple[Tri
         whole=100,
     )
     evaluations = case.evaluations + 7 * index * (case.evaluations > 0)
-    trial = replace(trial, scores=scores, cost=Cost(evaluations, case.evaluations / 130))
+    labels = LabelScores(case.label_f1, 0.1, 0.1, 0.97, known=False)
+    trial = replace(trial, scores=scores, labels=labels, cost=Cost(evaluations, case.evaluations / 130))
     return trial, [Picture(name=name, slot=0, original=png(true), reconstruction=png(made))]
-
-
-def _finding(case: Case, trials: list[Trial]) -> Finding:
-    got = [t for t in trials if t.scores]
-    power = Power(38.2, case.model != "convnet" or None, "mlp/fedsgd/none/auto/s0/b0/control", 8, 0.9)
-    base = Finding(
-        scenario=case.scenario,
-        attack=case.attack,
-        control=case.control,
-        level=Level(case.level),
-        trials=len(trials),
-        failed=len(trials) - len(got),
-        images=len(got),
-        clients=len(trials),
-        psnr=None,
-        null_psnr=None,
-        ssim_mean=None,
-        lpips_mean=None,
-        identified=None,
-        recovered=None,
-        certified=0,
-        residual_risk=None,
-        gain=None,
-        label_f1=None,
-        power=Power(),
-        cost=Cost(),
-    )
-    if not got:
-        return base
-    values = np.array([t.scores.psnr[0] for t in got if t.scores])
-    null = np.array([t.controls.nearest_public.psnr[0] for t in got])
-    half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    mean, count, n = float(values.mean()), sum(t.scores.identified[0] for t in got if t.scores), len(got)
-    low, high = interval(count, n)
-    f1 = case.label_f1
-    extremes = float(values.max()), float(np.median(values)), float(values.min())
-    leak = None
-    if f1 is not None:
-        ends = max(0.0, f1 - 0.1), min(1.0, f1 + 0.1)
-        leak = LabelLeak(f1, *ends, ends[1], 0.1, f1 - 0.1, ends[0] - 0.1, ends[1] - 0.1, 0.97, n, 0, False)
-    return replace(
-        base,
-        psnr=PSNRSummary(mean, mean - half, mean + half, *extremes),
-        null_psnr=NullPSNR(float(null.mean()), float(null.max())),
-        ssim_mean=float(np.mean([t.scores.ssim[0] for t in got if t.scores and t.scores.ssim])),
-        recovered=int((values > null + 3).sum()),
-        identified=Identified(count, n, count / n, n, low, high, high, 1 / 101, 0.0, 0.0, 100, 100, 1),
-        label_f1=leak,
-        power=power,
-        cost=Cost(case.evaluations, case.evaluations / 130),
-        sentence=f"{count} of {n} photos identified; the nearest public photo scores {null.mean():.1f} dB.",
-    )
 
 
 @dataclass(frozen=True)
@@ -295,14 +230,9 @@ class Fixture:
 def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
     """An audit as a page is given it."""
     public = [photo(name) for name in PHOTOS]
-    trials: list[Trial] = []
-    findings: list[Finding] = []
-    pictures: dict[str, list[Picture]] = {}
-    for case in cases:
-        made = [_trial(case, i, name, public) for i, name in enumerate(case.names)]
-        trials += [t for t, _ in made]
-        pictures |= {t.id: p for t, p in made if p}
-        findings.append(_finding(case, [t for t, _ in made]))
+    made = [_trial(case, i, name, public) for case in cases for i, name in enumerate(case.names)]
+    trials = tuple(sorted((trial for trial, _ in made), key=lambda t: t.id))
+    pictures = {trial.id: shown for trial, shown in made if shown}
     told: dict[str, Any] = {
         "schema_version": 1,
         "leakgauge_version": "0.1.0",
@@ -320,22 +250,7 @@ def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
         },
         "environment": {"python": "3.11.2", "torch": "2.13.0", "platform": "Linux x86_64", "threads": 1, "workers": 2},
     }
-    headline = (
-        "Client pictures came back out of the updates in 3 of 7 settings; the worst is mlp under fedsgd with "
-        "no defence, where closed-form recovered 8 of 8 pictures, the clearest at 100.0 dB.",
-        "In 1 of 7 settings these attacks recovered nothing (8 pictures each, so up to 31 % could still be "
-        "recoverable); that says what was tried, not that it is safe.",
-    )
-    reasons = tuple(
-        Reason(Why.BROKEN, *text.split(": ", 1)[:1], "", text.split(": ", 1)[1])
-        for text in (
-            "identified: closed-form on mlp, fedsgd, none: 8 of 8 images, the gate allows 0.05",
-            "psnr: closed-form on mlp, fedsgd, none: worst image 100.0 dB, the gate allows 18 dB",
-            "identified: auto on lenet, fedsgd, noise(relative=0.1): too few trials: 0 of 8 images still "
-            "allows 0.31, the gate allows 0.05; with none found it takes 59 images",
-            "label_f1: auto on lenet, fedsgd, none: mean 1.00, the gate allows 0.5",
-        )
-    )
-    verdict = Verdict(Level.EXPOSED, headline, tuple(findings), GateResult(False, reasons))
-    told["decision"] = signed(verdict, gate=None, config=told["config"], contents={"data": "42b8c983"}, lint=[EXACT])
-    return Fixture(told, verdict, tuple(sorted(trials, key=lambda t: t.id)), pictures)
+    gate = GateConfig.model_validate(told["config"]["gate"])
+    judged = verdict(trials, gate)
+    told["decision"] = signed(judged, gate=gate, config=told["config"], contents={"data": "42b8c983"}, lint=[EXACT])
+    return Fixture(told, judged, trials, pictures)

@@ -89,7 +89,7 @@ def test_every_plain_word_reaches_the_page(html: str) -> None:
     assert "The attack does not fit this scenario." in text
     assert "Which mechanism the client applies" in text
     assert "known" in text[text.index("The defence") :][:60]
-    assert "All 4 reasons" in text
+    assert re.search(r"All \d+ reasons", text)
     assert "closed-form needs a biased linear layer" in text
 
 
@@ -134,7 +134,7 @@ def test_same_input_gives_same_bytes_even_in_another_process(html: str) -> None:
 def test_hostile_text_stays_text() -> None:
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
     case = Case(f"auto{evil}", defense=f"noise(relative=0.1){evil}", model=f"m{evil}", client=f"c{evil}")
-    lost = Case("dlg", status="failed", message=f"cannot read {evil}", level="inconclusive")
+    lost = Case("dlg", status="failed", message=f"cannot read {evil}")
     made = fixture((case, lost))
     pictures = {k: [replace(p, name=evil) for p in v] for k, v in made.pictures.items()}
     told = made.told | {"config": {"name": evil, evil: "</script></style></pre>"}, "environment": {evil: evil}}

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.attacks.recipes import rog
-from leakgauge.attacks.recipes.rog import ROGS, Distance
 from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, PSNR
@@ -19,6 +18,7 @@ from leakgauge.task import Batch
 from reproduce.item import Inputs
 from reproduce.metrics import Jaccard
 from reproduce.rog.ablations import SMALL
+from reproduce.rog.rogs import ROGS, Distance
 from reproduce.rog.runs import Client, Sheet
 from reproduce.rows import Row
 

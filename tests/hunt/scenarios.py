@@ -75,7 +75,6 @@ def names(registry: Any) -> list[str]:
 NEED_MORE = {
     "server-read": "a dishonest server",
     "gias": "a generator that was trained",
-    "rogs": "a generator that was trained",
 }
 """Attacks that no scenario can run."""
 

@@ -8,11 +8,10 @@ from leakgauge.attacks.recipes.features import Features
 from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
 from leakgauge.attacks.recipes.order_search import OrderSearch
 from leakgauge.attacks.recipes.qian_hansen import qian_hansen
-from leakgauge.attacks.recipes.rog import ROGS, rog
+from leakgauge.attacks.recipes.rog import rog
 from leakgauge.attacks.recipes.row_space import RowSpace, SpanRead
 
 __all__ = [
-    "ROGS",
     "AnyLossRead",
     "Auto",
     "Features",

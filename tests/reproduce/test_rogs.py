@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 import torch
+from reproduce.rog.rogs import ROGS
 from torch import Tensor, nn
 
 from cases import SPEC, batch, task
-from leakgauge.attacks.recipes import ROGS
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.draws import Draws

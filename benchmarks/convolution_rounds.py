@@ -47,8 +47,8 @@ ROUNDS: dict[str, Protocol] = {
 of the examples at each step, to 1e-4 up to a factor, of a loop that is known and of one that is not."""
 
 NEAR, RUNS = 1e-4, range(3, 6)
-"""Photos 9044 to 9067. On those of runs 0 to 2 (results/convolution-rounds-9020.jsonl) entries below a bound on the maps'
-error were still taken for zeros."""
+"""Photos 9044 to 9067. On those of runs 0 to 2 (results/convolution-rounds-9020.jsonl) entries below a bound on the
+maps' error were still taken for zeros."""
 
 
 def given(network: nn.Module, batch: Batch, layer: str, client: Protocol, spec: DataSpec) -> Tensor:

@@ -30,7 +30,7 @@ from leakgauge.study import session
 from leakgauge.study.judging.records import read_trial
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import ProgressLines, run
 from leakgauge.study.session import run_audit
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
@@ -159,7 +159,7 @@ def test_the_findings_are_in_their_file_when_they_are_printed(tmp_path: Path, mo
 
 def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     clock = 0.0
-    told = session.ProgressLines(now=lambda: clock)
+    told = ProgressLines(now=lambda: clock)
     for done in range(4, 41):  # four were done before
         told(done, 40)
         clock += 10.0
@@ -168,7 +168,7 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys: pytes
     lines = printed.err.splitlines()
     assert lines[:3] == ["4 of 40 trials", "7 of 40 trials, 6 min left", "10 of 40 trials, 5 min left"]
     assert len(lines) == 12
-    slow = session.ProgressLines("attacks", now=lambda: clock)
+    slow = ProgressLines("attacks", now=lambda: clock)
     for done in range(3):  # too few to tell from
         slow(done, 9)
         clock += 60.0

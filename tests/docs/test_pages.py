@@ -161,7 +161,7 @@ def test_the_numbers_of_the_first_screen_are_those_of_its_pictures() -> None:
     proved = [row["certified"] for row in numbers["resnet18, width 16"]]
     assert (sum(proved), len(proved)) == (6, 8)
     for page in ("README.md", "docs/index.md"):
-        assert "Six of eight are proved pixel by pixel" in (ROOT / page).read_text(encoding="utf-8")
+        assert "Six of eight are certified" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_lines_that_a_flower_app_needs_are_those_of_the_example() -> None:

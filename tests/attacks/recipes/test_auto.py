@@ -24,7 +24,7 @@ from leakgauge.attacks.matching import (
     Scheduled,
 )
 from leakgauge.attacks.matching.schedules import Falling
-from leakgauge.attacks.recipes import Auto, inverting_gradients
+from leakgauge.attacks.recipes import Auto, Features, inverting_gradients
 from leakgauge.attacks.recipes.auto import LEAST, affordable, falling_variation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
@@ -33,7 +33,7 @@ from leakgauge.defenses import Defense, Quantise, RandomK, TopK, noise
 from leakgauge.defenses.noise import laplace
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
-from leakgauge.models import mlp
+from leakgauge.models import lenet, mlp
 from leakgauge.observation import Attack, Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 
@@ -220,6 +220,19 @@ def test_where_the_read_explains_more_than_the_search_found_it_is_the_answer(def
     read = RankOneRead().reconstruct(observation, torch.Generator())
     assert read.inputs is not None
     assert score(Auto(), observation, b.inputs, 0, 100) >= float(PSNR()(read.inputs, b.inputs)) - 0.01
+
+
+def test_what_budget_is_left_takes_an_inversion_of_a_smooth_network_further() -> None:
+    """It ended where it explained the network's inside, whatever was left."""
+    torch.manual_seed(0)
+    photos = Samples(size=16)
+    b, t = photos.read([2]), Task.of(lenet(size=16), spec(photos))
+    o = Observation(t, client_update(t, FedSGD(), b, Draws(1)), Knowledge(example_count=1, local_training=FedSGD()))
+    found = [a.reconstruct(o, torch.Generator().manual_seed(0), budget=Budget(300)) for a in (Features(), Auto())]
+    inside, whole = (float(PSNR()(one.inputs, b.inputs)) for one in found)
+    assert found[0].status is Status.CONVERGED
+    assert found[1].cost.gradient_evaluations > 290
+    assert whole > inside + 5
 
 
 def test_restarts_from_what_was_read_would_be_one() -> None:

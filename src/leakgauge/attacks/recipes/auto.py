@@ -111,7 +111,7 @@ class Auto(SearchingAttack):
 
         Args:
             first: a start better than a uniform one, if there is one. All restarts would be the same from there.
-            doubt: how much a prior may change it, from 0 (not at all) to 1.
+            doubt: how much a prior may change it, from 0 (there is none) to 1.
             evaluations: that the budget allows each restart.
             examples: in the batch.
         """
@@ -123,7 +123,7 @@ class Auto(SearchingAttack):
             smooth = falling_variation(max(steps // examples, 1), near=None if first is None else doubt)
             return Matching(
                 objective=objective,
-                prior=smooth if image else NoPrior(),
+                prior=smooth if image and doubt else NoPrior(),
                 canvas=Pixels(first=first or Uniform()),
                 minimiser=BoundedLBFGS(steps=most),
                 restarts=restarts,
@@ -133,7 +133,7 @@ class Auto(SearchingAttack):
         rough: Prior = Balanced(prior=LEAST) if first is None else TotalVariation(NEAR * doubt)
         return Matching(
             objective=objective,
-            prior=rough if image else NoPrior(),
+            prior=rough if image and doubt else NoPrior(),
             canvas=Pixels(first=first or Normal()),
             minimiser=Adam(steps=rough_steps, lr=0.1 if first is None else 0.03, decay=LATE),
             masks=SmearedMasks() if first is None else None,
@@ -160,11 +160,14 @@ class Auto(SearchingAttack):
         if portfolio.ended:
             return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
         known = portfolio.run("features", Features(), observation, generator.clone_state(), share=INSIDE)
-        if known.inputs is not None and known.labels is not None and _found(known):
+        explained = known.inputs is not None and known.labels is not None and _found(known)
+        if explained and (known.status is Status.EXACT or not self._goes_on(observation, effort)):
             return portfolio.answer(known)
         if portfolio.ended:
             return portfolio.answer(read.start or replace(known, status=portfolio.ended))
-        if read.start is None and known.inputs is not None and known.labels is not None and known.paired:
+        if explained:
+            read = replace(read, start=known, doubt=0.0)
+        elif read.start is None and known.inputs is not None and known.labels is not None and known.paired:
             near = portfolio.asked(
                 "nearest", lambda: nearest_read(portfolio, observation, [known], generator), ExactReads()
             )
@@ -172,6 +175,12 @@ class Auto(SearchingAttack):
         found = self._search(portfolio, observation, read, generator)
         answer = read.unlabelled if found.inputs is None and read.unlabelled else found
         return portfolio.answer(replace(answer, features=known.features))
+
+    @staticmethod
+    def _goes_on(observation: Observation, effort: Effort) -> bool:
+        """Whether a search can better what an inversion explains: with kinks it would only lose it, and where no budget
+        is named that is enough."""
+        return effort.budget != Budget() and is_smooth(observation.task, effort.generator.clone_state())
 
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator
@@ -232,7 +241,7 @@ class Auto(SearchingAttack):
 
 
 def _found(known: Reconstruction) -> bool:
-    """Whether an inversion explains all that is known of the network's inside, so that a search would only lose it."""
+    """Whether an inversion explains all that is known of the network's inside."""
     return known.status is Status.EXACT or (known.objective is not None and known.objective < EXPLAINED)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from leakgauge.attacks.matching import LBFGS, Adam, Generator, Normal, Pixels, SquaredL2, TotalVariation
-from leakgauge.models import two_convolutions
 from leakgauge.models.generators import CINetGenerator, Wide
 from reproduce.ci_net import demonstrations
+from reproduce.ci_net.networks import two_convolutions
 from reproduce.ci_net.rivals import AsItIs, DCGANGenerator, DeepImagePrior, ZeroFill
 from reproduce.ci_net.runs import SEEDS, Attempt, Sheet, Target, narrow
 from reproduce.item import Inputs, Item, Measure, State

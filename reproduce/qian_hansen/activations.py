@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from leakgauge.attacks.recipes import RowSpace, qian_hansen
-from leakgauge.models.small import Activation, one_convolution, one_hidden_layer
+from leakgauge.models.small import Activation
 from reproduce.item import Inputs
 from reproduce.qian_hansen.data import cifar, mnist
+from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer
 from reproduce.qian_hansen.runs import DIGIT, PHOTO, quasi_newton
 from reproduce.qian_hansen.trials import Comparison
 

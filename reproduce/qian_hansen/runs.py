@@ -10,11 +10,11 @@ import torch
 
 from leakgauge.attacks.matching import LBFGS, Adam, BoundedLBFGS, Matching, Minimiser, Normal, Pixels
 from leakgauge.attacks.recipes import RowSpace, dlg, qian_hansen
-from leakgauge.models.small import one_convolution, one_hidden_layer
 from leakgauge.risk.jacobian import random_batch, update_rank
 from leakgauge.task import Batch, DataSpec
 from reproduce.item import Inputs, Measure
 from reproduce.qian_hansen.data import cells, cifar, ecg, faces, head, mnist
+from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer
 from reproduce.qian_hansen.tallies import OneHidden, paper_rows, rank_of
 from reproduce.qian_hansen.trials import Comparison, network
 from reproduce.rows import Row

@@ -303,6 +303,10 @@ class Task:
         held, own = {**self.buffers, **self.parameters}, self.module.named_parameters()
         return copy.deepcopy(self.module, {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in own if k in held})
 
+    def in_eval(self) -> Task:
+        """The same task in eval mode, where examples do not mix and nothing is drawn."""
+        return replace(self, module=self.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
+
     def logits(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
     ) -> tuple[Float[Tensor, "answers outputs"], Tensors]:

@@ -19,7 +19,7 @@ from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.files import fingerprint, read_checkpoint, save_checkpoint
-from leakgauge.task import Batch, DataSpec, Mode, Task
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind
 
@@ -249,8 +249,7 @@ def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: f
 
 def accuracy(task: Task, test: InMemory) -> float:
     """Share of the examples that the model, in eval mode, labels right."""
-    module = task.module_copy().eval()
-    task = replace(task, module=module, mode=Mode.EVAL, stochastic=False)
+    task = task.in_eval()
     hits = 0
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # for modules that draw even now

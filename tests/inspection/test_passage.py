@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cases import SPEC
+from leakgauge.inspection.drives import in_eval
 from leakgauge.inspection.rule import Limits, Measurement, Received, measure
 from leakgauge.inspection.rules.passage import InputInDepth, copied, views
 from leakgauge.inspection.rules.values import SubModels, pictures
@@ -362,3 +363,9 @@ def test_copies_are_counted_exactly(generator: torch.Generator) -> None:
     others = torch.rand((2, 50), generator=generator, dtype=torch.float64)
     assert copied(probe, torch.cat([others, probe[:, 20:60]], 1)) == pytest.approx(0.4)
     assert copied(probe, others) == 0
+
+
+def test_all_rules_look_at_one_network_in_eval_mode() -> None:
+    task = Task.of(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(12, 4)), DataSpec((3, 2, 2), 4), mode="train")
+    assert in_eval(task) is in_eval(task)
+    assert (in_eval(task).mode, in_eval(task).stochastic, task.mode) == (Mode.EVAL, False, Mode.TRAIN)

@@ -10,8 +10,6 @@ from leakgauge.models import (
     convnet,
     lenet,
     mlp,
-    one_convolution,
-    one_hidden_layer,
     resnet18,
     resnet18_imagenet,
     resnet20,
@@ -19,8 +17,6 @@ from leakgauge.models import (
     resnet34,
     resnet50,
     resnet50_imagenet,
-    resnet152_imagenet,
-    two_convolutions,
 )
 from leakgauge.registry import MODELS
 from leakgauge.task import DataSpec, Mode, Task
@@ -40,8 +36,6 @@ RGB = DataSpec((3, 32, 32), 10)
         (resnet18, 11_173_962),
         (resnet34, 21_282_122),
         (resnet50, 23_520_842),
-        (one_convolution, 12 * 76 + 12 * 256 * 10 + 10),
-        (two_convolutions, 332_778),
         (mlp, 197_322),
     ],
     ids=[
@@ -53,8 +47,6 @@ RGB = DataSpec((3, 32, 32), 10)
         "resnet18",
         "resnet34",
         "resnet50",
-        "one-convolution",
-        "two-convolutions",
         "mlp",
     ],
 )
@@ -66,7 +58,7 @@ def test_parameters_and_outputs(build, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("build", "count"),
-    [(resnet18_imagenet, 11_689_512), (resnet50_imagenet, 25_557_032), (resnet152_imagenet, 60_192_808)],
+    [(resnet18_imagenet, 11_689_512), (resnet50_imagenet, 25_557_032)],
 )
 def test_imagenet_networks_have_the_published_counts_and_names(build, count: int) -> None:
     with torch.device("meta"):
@@ -74,11 +66,6 @@ def test_imagenet_networks_have_the_published_counts_and_names(build, count: int
         assert net(torch.empty(1, 3, 224, 224)).shape == (1, 1000)
     assert sum(p.numel() for p in net.parameters()) == count
     assert {"conv1.weight", "layer1.0.bn1.weight", "layer2.0.downsample.1.bias", "fc.bias"} <= set(net.state_dict())
-
-
-def test_one_hidden_layer_has_qian_and_hansens_count() -> None:
-    net = one_hidden_layer(units=8)
-    assert sum(p.numel() for p in net.parameters()) == 8 * 1024 + 8 + 10 * 8 + 10
 
 
 @pytest.mark.parametrize("entry", list(MODELS), ids=lambda e: e.name)

@@ -17,10 +17,10 @@ from reproduce.film import Film  # noqa: E402
 from reproduce.item import Inputs, Item  # noqa: E402
 from reproduce.qian_hansen import items as qian_hansen  # noqa: E402
 from reproduce.qian_hansen import trials as qian_hansen_trials  # noqa: E402
+from reproduce.qian_hansen.networks import one_hidden_layer  # noqa: E402
 
 from leakgauge.attacks.matching import Pixels  # noqa: E402
 from leakgauge.attacks.recipes import dlg  # noqa: E402
-from leakgauge.models.small import one_hidden_layer  # noqa: E402
 from leakgauge.observation import Attack  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
 

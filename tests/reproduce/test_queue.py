@@ -21,13 +21,13 @@ from reproduce.inverting_gradients.runs import LENET, trial  # noqa: E402
 from reproduce.item import Inputs, Item, State  # noqa: E402
 from reproduce.mkor.mnist import NETWORKS, observed  # noqa: E402
 from reproduce.qian_hansen import trials  # noqa: E402
+from reproduce.qian_hansen.networks import one_hidden_layer  # noqa: E402
 from reproduce.rog.ablations import SMALL  # noqa: E402
 from reproduce.runs import listed_runs  # noqa: E402
 
 from leakgauge.attacks.recipes import dlg  # noqa: E402
 from leakgauge.defenses import NoDefense  # noqa: E402
 from leakgauge.errors import InputError  # noqa: E402
-from leakgauge.models.small import one_hidden_layer  # noqa: E402
 from leakgauge.servers.server import Honest  # noqa: E402
 from leakgauge.task import Batch, DataSpec  # noqa: E402
 from reproduce import command, queue, rows  # noqa: E402

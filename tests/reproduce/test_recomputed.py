@@ -26,6 +26,7 @@ from reproduce.mkor.mnist import NETWORKS, attacked, batches_of, observed  # noq
 from reproduce.mkor.mnist import UNDEFENDED as MKOR_UNDEFENDED  # noqa: E402
 from reproduce.mkor.scoring import paper_scores  # noqa: E402
 from reproduce.qian_hansen.data import cifar, ecg  # noqa: E402
+from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer  # noqa: E402
 from reproduce.qian_hansen.runs import PHOTO, quasi_newton  # noqa: E402
 from reproduce.qian_hansen.trials import double, network, score  # noqa: E402
 from reproduce.rog.ablations import SMALL  # noqa: E402
@@ -34,7 +35,6 @@ from leakgauge.attacks.recipes import inverting_gradients, qian_hansen, rog  # n
 from leakgauge.data import Parquet  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.metrics import PSNR  # noqa: E402
-from leakgauge.models.small import one_convolution, one_hidden_layer  # noqa: E402
 from leakgauge.servers.mkor.classes import NLLRaw  # noqa: E402
 from leakgauge.servers.mkor.mkor import MKOR  # noqa: E402
 from leakgauge.task import DataSpec  # noqa: E402

@@ -18,7 +18,7 @@ def run(*words: str) -> tuple[int, str]:
 
 def test_says_the_count_and_the_rank(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    code, text = run("{one-hidden-layer: {shape: [40], units: 3}}", "--batch", "4", "--json", str(file))
+    code, text = run("{mlp: {shape: [40], hidden: [3], activation: sigmoid}}", "--batch", "4", "--json", str(file))
     assert code == 0
     found = json.loads(file.read_text())
     assert found["rank"]["low"] == found["rank"]["high"] == found["corrected"]["highest_rank"] == 123
@@ -31,12 +31,12 @@ def test_says_the_count_and_the_rank(tmp_path: Path) -> None:
 def test_full_rank_silent_units_and_open_brackets() -> None:
     assert (
         "fixes the 2 examples to first order (rank 80 of 80)"
-        in run("{one-hidden-layer: {shape: [40], units: 2}}", "--batch", "2")[1]
+        in run("{mlp: {shape: [40], hidden: [2], activation: sigmoid}}", "--batch", "2")[1]
     )
     code, text = run("{mlp: {hidden: [2], activation: relu}}", "--shape", "1,24", "--batch", "6")
     assert code == 0
     assert "cannot be had" in text
-    text = run("{one-convolution: {size: 64, filters: 2}}", "--batch", "1")[1]
+    text = run('{"reproduce.qian_hansen.networks:one_convolution": {size: 64, filters: 2}}', "--batch", "1")[1]
     assert "numerical rank: 256 to" in text
     assert "cannot be had" in text
 
@@ -45,7 +45,13 @@ def test_other_models_real_data_and_soft_labels() -> None:
     code, text = run("lenet", "--shape", "3x8x8", "--classes", "5", "--batch", "1", "--soft-labels")
     assert code == 0
     assert "rank 196 of 196" in text
-    code, text = run("{one-convolution: {filters: 8}}", "--data", "{source: samples, size: 8}", "--batch", "2")
+    code, text = run(
+        '{"reproduce.qian_hansen.networks:one_convolution": {filters: 8}}',
+        "--data",
+        "{source: samples, size: 8}",
+        "--batch",
+        "2",
+    )
     assert code == 0
     assert "rank 384 of 384" in text
 
@@ -62,8 +68,6 @@ def test_other_models_real_data_and_soft_labels() -> None:
         (("{lenet: {classes: 1}}", "--batch", "1"), "has 1 classes"),
         (("{lenet: {size: abc}}", "--batch", "1"), "MODEL.lenet.size: is 'abc'"),
         (("{lenet: {size: 0}}", "--batch", "1"), "shape (3, 0, 0)"),
-        (("{one-hidden-layer: {units: 0}}", "--batch", "1"), "units: is 0"),
-        (("{one-convolution: {filters: 0}}", "--batch", "1"), "filters: is 0"),
         (("{mlp: {hidden: [4, 0]}}", "--batch", "1"), "hidden: is [4, 0]"),
         (("resnet18", "--batch", "1", "--mode", "train", "--shape", "3,8,8"), "batch: leaves BatchNorm"),
         (("{mlp: {shape: 5}}", "--batch", "1"), "MODEL.mlp.shape: is 5"),

@@ -8,13 +8,14 @@ import sys
 
 import pytest
 import torch
+from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import mlp
-from leakgauge.models.small import ACTIVATIONS, one_convolution, one_hidden_layer
+from leakgauge.models.small import ACTIVATIONS
 from leakgauge.risk import jacobian
 from leakgauge.risk.counting import low_rank
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer
 from torch import Tensor, nn
 
 from leakgauge.models import mlp
-from leakgauge.models.small import one_convolution, one_hidden_layer
 from leakgauge.risk.jacobian import random_batch, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
 from leakgauge.task import DataSpec, Task

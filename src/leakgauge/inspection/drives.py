@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass, replace
 
 import torch
@@ -90,11 +91,16 @@ def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
     return (rows > (1 - ALONE) * total) & live
 
 
+_QUIET: weakref.WeakKeyDictionary[Task, Task] = weakref.WeakKeyDictionary()
+
+
 def in_eval(task: Task) -> Task:
-    """The same task in eval mode: there, examples do not mix and nothing is drawn."""
+    """The same task in eval mode: the same one for all rules, so that its network is traced once."""
     if task.mode is Mode.EVAL:
         return task
-    return replace(task, module=task.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
+    if task not in _QUIET:
+        _QUIET[task] = task.in_eval()
+    return _QUIET[task]
 
 
 def at_once(task: Task) -> int:

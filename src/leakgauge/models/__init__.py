@@ -9,17 +9,13 @@ from leakgauge.models.resnet import (
     resnet34,
     resnet50,
     resnet50_imagenet,
-    resnet152_imagenet,
 )
 from leakgauge.models.small import (
     convnet,
     lenet,
     lenet5,
     mlp,
-    one_convolution,
-    one_hidden_layer,
     small_convnet,
-    two_convolutions,
 )
 from leakgauge.models.vgg import vgg, vgg16
 
@@ -29,8 +25,6 @@ __all__ = [
     "lenet5",
     "mlp",
     "of_parts",
-    "one_convolution",
-    "one_hidden_layer",
     "resnet18",
     "resnet18_imagenet",
     "resnet20",
@@ -38,9 +32,7 @@ __all__ = [
     "resnet34",
     "resnet50",
     "resnet50_imagenet",
-    "resnet152_imagenet",
     "small_convnet",
-    "two_convolutions",
     "vgg",
     "vgg16",
 ]

@@ -153,9 +153,3 @@ def resnet18_imagenet(*, classes: int = 1000, channels: int = 3, activation: Act
 def resnet50_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
     """ResNet-50 for 224 px, 25.56 M parameters at 1 000 classes."""
     return ResNet(Bottleneck, (3, 4, 6, 3), classes, channels, ACTIVATIONS[activation])
-
-
-@MODELS.register("resnet152-imagenet", needs="images, made for 224 px")
-def resnet152_imagenet(*, classes: int = 1000, channels: int = 3, activation: Activation = "relu") -> nn.Module:
-    """ResNet-152 for 224 px, 60.19 M parameters at 1 000 classes."""
-    return ResNet(Bottleneck, (3, 8, 36, 3), classes, channels, ACTIVATIONS[activation])

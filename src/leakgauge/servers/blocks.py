@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
-from leakgauge.task import Batch, Mode, Task
+from leakgauge.task import Batch, Task
 from leakgauge.view.axes import cut
 from leakgauge.view.graph import Graph, traced
 from leakgauge.view.products import Term
@@ -21,7 +21,7 @@ from leakgauge.view.trace import operation
 
 def head_features(task: Task, weight: str, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n features"]:
     """What the layer of a weight is given for raw inputs, in eval mode."""
-    calm = replace(task, module=task.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
+    calm = task.in_eval()
     graph = traced(calm)
     (product,) = [p for p in graph.products if p.weight == weight]
     assert product.activation is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from reproduce.metrics import L1
+from reproduce.qian_hansen.networks import one_hidden_layer
 
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Scheduled, StepDecay
 from leakgauge.attacks.recipes import RowSpace, dlg, qian_hansen
@@ -12,7 +13,6 @@ from leakgauge.attacks.recipes.row_space import SpanCanvas
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.draws import Draws
 from leakgauge.metrics import assign
-from leakgauge.models.small import one_hidden_layer
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 

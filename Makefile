@@ -97,8 +97,9 @@ format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# All pages anew: Sphinx' search forgets what pages that have not changed are called in the index.
 docs: install-dev
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -a -b html docs docs/_build/html
 
 clean:
 	rm -rf $(VENV) audit-out docs/_build

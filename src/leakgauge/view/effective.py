@@ -117,7 +117,8 @@ class Effective:
     def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
         """The layer's gradient that explains those of the parameters, in the least squares' sense, in float64."""
         like = next(iter(sent.values()))
-        if (direct := self._direct(sent)) is not None:
+        direct = self._direct(sent) if self.rows is None else self._in_rows(sent)
+        if direct is not None:
             return direct
         start = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=like.device)
         mask = torch.ones_like(start)
@@ -163,6 +164,41 @@ class Effective:
             found[:, :-1] = torch.linalg.lstsq(every, torch.cat(values, 1).T).solution.T
         return found
 
+    @cached_property
+    def projections(self) -> list[_OneProduct]:
+        """Products that are a parameter's gradient and read all of h number by number: each is T·M, as that of the first
+        of two factors."""
+        every = torch.arange(self.weight.shape[1])
+        own = [p for p in self.parts if p.left is not None and p.index is not None and p.product.weight is not None]
+        return [p for p in own if p.index is not None and torch.equal(p.index.sort().values, every)]
+
+    @cached_property
+    def shift(self) -> _OneProduct | None:
+        """The gradient of the layer's own bias."""
+        own = (p for p in self.parts if p.product.activation is None and p.left is None and p.product.weight)
+        return next(own, None)
+
+    def _in_rows(self, sent: Tensors) -> Tensor | None:
+        """What `projections` say of M in the rows that they determine."""
+        if self.rows is None or not self.projections:
+            return None
+        like = sent[self.used[0]]
+        last = torch.zeros(len(self.weight), dtype=torch.float64, device=like.device)
+        if self.moves and self.shift is not None:
+            last = self.shift.product.matrices(sent[self.shift.product.weight or ""].detach().double())[0, :, 0]
+        sides, values = [], []
+        for p in self.projections:
+            assert p.left is not None
+            assert p.index is not None
+            assert p.right is not None
+            left, index, right = (t.to(like.device) for t in (p.left, p.index, p.right))
+            value = p.product.matrices(sent[p.product.weight or ""].detach().double())[0]
+            value = (value - (left @ last)[:, None] * p.shift.to(like.device)) / right
+            sides.append(left @ self.rows.to(like.device).T)
+            values.append(torch.empty_like(value).index_copy_(1, index, value))
+        found = self.rows.to(like.device).T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
+        return torch.cat([found, last[:, None]], 1)
+
 
 def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
     """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
@@ -176,11 +212,11 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     alone = shape[0] == graph.trace.examples and all(h.meta["val"].shape[0] == shape[0] for h in given)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
-    reads = given == (graph.inputs,) and units * width <= PART
+    reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
     reads &= all(_once(p, graph.trace.examples) for p in products)
     written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
     reads &= not any(written)  # a weight that changes by being used
-    if not alone or units * width > MOST or (FEWER * entries < units * width and not reads):
+    if not alone or units * width > MOST or not (enough or reads):
         return None
     signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
     roots = [s for s in signals if tuple(int(n) for n in s.meta["val"].shape) == shape]
@@ -196,7 +232,7 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
                 continue
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
-            if _determined(layer):
+            if enough and _determined(layer):
                 return layer
             if reads and (part := _in_part(layer)) is not None:
                 return part
@@ -319,8 +355,16 @@ def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: in
 def _in_part(layer: Effective) -> Effective | None:
     """The combinations of its rows that the gradients determine, as the factors of a low rank do; `None` for none.
 
-    What is lost of random gradients tells: combinations that no loss has a part in are determined.
+    Those of its `projections`; else what is lost of random gradients tells: combinations that no loss has a part in are
+    determined.
     """
+    if layer.projections:
+        _, sizes, sides = torch.linalg.svd(torch.cat([p.left for p in layer.projections if p.left is not None]))
+        rows = sides[: int((sizes > SEPARATE * sizes[0]).sum())] if bool(sizes[0] > 0) else sides[:0]
+        found = replace(layer, rows=rows) if 0 < len(rows) < len(layer.weight) else None
+        return found if found is None or not found.moves or found.shift is not None else None
+    if layer.weight.numel() > PART:
+        return None
     generator = torch.Generator().manual_seed(1)
     several = 2 + len(layer.weight) // layer.weight.shape[1]  # together they have a part in all that can be lost
     lost = torch.cat([_lost(layer, generator)[0] for _ in range(several)], 1)

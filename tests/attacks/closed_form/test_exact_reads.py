@@ -112,22 +112,34 @@ def test_columns_of_which_no_entry_was_sent_are_not_proved() -> None:
 class Factors(nn.Module):
     """A frozen layer with trained factors of low rank beside it, and its bias trained or not."""
 
-    def __init__(self, *, bias: bool) -> None:
+    def __init__(self, inputs: int, units: int, *, bias: bool) -> None:
         super().__init__()
-        self.base = nn.Linear(192, 64)
+        self.base = nn.Linear(inputs, units)
         self.base.weight.requires_grad_(False)
         self.base.bias.requires_grad_(bias)
-        self.down, self.up = nn.Parameter(torch.randn(8, 192) / 14), nn.Parameter(0.02 * torch.randn(64, 8))
+        self.down, self.up = (
+            nn.Parameter(torch.randn(8, inputs) / inputs**0.5),
+            nn.Parameter(0.02 * torch.randn(units, 8)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.base(x) + x @ self.down.T @ self.up.T
 
 
-@pytest.mark.parametrize(("attack", "bias"), [(LinearRead(), True), (RankOneRead(), False)])
-def test_a_picture_in_front_of_factors_of_low_rank_is_read_and_proved(attack: Attack, bias: bool) -> None:
+@pytest.mark.parametrize(
+    ("attack", "bias", "side", "units"),
+    [(LinearRead(), True, 8, 64), (RankOneRead(), False, 8, 64), (LinearRead(), True, 32, 512)],
+)
+def test_a_picture_in_front_of_factors_of_low_rank_is_read_and_proved(
+    attack: Attack, bias: bool, side: int, units: int
+) -> None:
+    """The widest has fifty times more weights than its factors have entries, and nothing of it is solved for but what
+    the first factor's gradient holds."""
     torch.manual_seed(0)
-    t = Task.of(nn.Sequential(nn.Flatten(), Factors(bias=bias), nn.ReLU(), nn.Linear(64, 10)), DataSpec((3, 8, 8), 10))
-    batch = Batch(torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([3]))
+    data = DataSpec((3, side, side), 10)
+    first = Factors(3 * side * side, units, bias=bias)
+    t = Task.of(nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(units, 10)), data)
+    batch = Batch(torch.rand(1, *data.shape, generator=torch.Generator().manual_seed(0)), torch.tensor([3]))
     for defense, status in ((None, Status.EXACT), (noise(relative=0.1), Status.CONVERGED)):
         update = client_update(t, FedSGD(), batch, Draws(0), defense=defense)
         known = Knowledge(example_count=1, local_training=FedSGD(), labels=batch.labels, defense=defense)

@@ -19,7 +19,7 @@ from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import Scale
+from leakgauge.defenses.steps import Scale, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, Wire
@@ -355,7 +355,7 @@ class Observation:
         form, update, knowledge = look_at(self.task).form, self.update, self.knowledge
         if form is None:
             return self, ()
-        if not _carries_over(self, exact=form.exact):
+        if not _carries_over(self, exact=form.exact, entrywise=form.entrywise):
             return self, (Obstacle("what client or defence did is not the same of plain layers", opaque=False),)
         tensors = form.tensors(update.tensors)
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
@@ -385,16 +385,14 @@ class Observation:
         return self.update.header.example_count if (n := self.knowledge.example_count) is None else n
 
 
-def _carries_over(observation: Observation, *, exact: bool) -> bool:
-    """Whether what client and defence did is the same of the network in other words.
-
-    Args:
-        exact: whether every entry of the update stays one.
-    """
+def _carries_over(observation: Observation, *, exact: bool, entrywise: bool) -> bool:
+    """Whether what client and defence did is the same of the network in other words, see `NormalForm`."""
     known, told = observation.knowledge, observation.linear
-    steps = () if known.defense is None else [steps_of(part) for part in parts_of(known.defense)]
-    if any(known.draws is not None or not each or not all(s.blind for s in each) for each in steps):
+    parts = () if known.defense is None else [steps_of(part) for part in parts_of(known.defense)]
+    steps = [step for each in parts for step in each]
+    if not all(parts) or (parts and known.draws is not None) or not all(step.blind for step in steps):
         return False
     if exact:
         return True
-    return told is not None and not told.decay and all(isinstance(s, Scale) for each in steps for s in each)
+    alike = all(not by_tensor(s, observation.update) if entrywise else isinstance(s, Scale) for s in steps)
+    return told is not None and not told.decay and alike

@@ -299,3 +299,12 @@ def changed_since(kind: type, base: type) -> bool:
 def in_turn(steps: tuple[DefenseStep, ...]) -> tuple[DefenseStep, ...]:
     """Steps of several defences stage by stage, in the stated order within each."""
     return tuple(sorted(steps, key=lambda step: step.stage))
+
+
+def by_tensor(step: DefenseStep, update: Update) -> bool:
+    """Whether what a step does to an entry of a sent update depends on the others of its tensor."""
+    if isinstance(step, Noise):
+        seen = step.on(update, None)
+        scales = seen.deviation if isinstance(seen, Noise) else None
+        return scales is not None and len({float(s.detach().amax()) for s in scales.values()}) > 1
+    return isinstance(step, EntryMask | EntryGrid | Nonlinear)

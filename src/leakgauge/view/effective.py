@@ -1,31 +1,19 @@
-"""The linear layer that a stretch of a network comes to, and its gradient out of the update.
-
-Between a tensor h and the next one that is no affine map of it, z = U·(h, 1), stands one linear layer U, in however
-many words. Its gradient M = Σ δ ⊗ (h, 1) is in the gradients of the parameters that U is computed from, through a
-linear map that both sides know,
-
-    g = K(T_k · M · B_kᵀ),     a_k = B_k·(h, 1),    δ_k = T_k·δ
-
-over the products k of activations a_k and error signals δ_k. Where the map is one to one, M is solved for.
-"""
+"""Which stretches of a network come to a linear layer of which the update tells the gradient."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx
 
-from leakgauge.task import Task
-from leakgauge.tensors import Tensors
-from leakgauge.view.descent import least_squares
 from leakgauge.view.graph import Graph, OuterSum
+from leakgauge.view.layer import Effective, OneProduct
 from leakgauge.view.trace import probe, writes
 
-__all__ = ["Effective", "effective_layer"]
+__all__ = ["effective_layer"]
 
 MOST = 2**26
 """Entries of a layer that is solved for."""
@@ -33,171 +21,11 @@ FEWER = 4
 """So many times fewer entries than the layer the parameters may have."""
 PART = 2**18
 """The same of a layer that is determined in part, which takes several such solutions to find."""
-DENSE = 2**22
-"""Entries of a map of activations that is solved at once."""
 RECOVERED = 1e-8
 """Relative error to which a random gradient is solved for again, where the gradients determine it."""
 SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
-
-
-@dataclass(frozen=True, eq=False)
-class _OneProduct:
-    """One product: T, and B by index, scale and shift where each activation is one number of h, else as a matrix."""
-
-    product: OuterSum
-    left: Float[Tensor, "outputs units"] | None
-    index: Tensor | None
-    right: Float[Tensor, "inputs d"] | None
-    shift: Float[Tensor, " inputs"]
-
-    def matrix(self, width: int) -> Float[Tensor, "inputs d"]:
-        """B."""
-        assert self.right is not None
-        if self.index is None:
-            return self.right
-        return torch.zeros(len(self.index), width, dtype=torch.float64).scatter_(
-            1, self.index[:, None], self.right[:, None]
-        )
-
-    def of(self, gradient: Float[Tensor, "units d1"]) -> Tensor:
-        """T · M · Bᵀ in the graph's axes."""
-        rows = gradient if self.left is None else self.left @ gradient
-        if self.product.activation is None:
-            return self.product.tensor(rows[:, -1:][None])
-        body, last = rows[:, :-1], rows[:, -1:]
-        if self.index is not None:
-            assert self.right is not None
-            found = body[:, self.index] * self.right
-        else:
-            assert self.right is not None
-            found = body @ self.right.T
-        return self.product.tensor((found + last * self.shift)[None])
-
-
-@dataclass(frozen=True, eq=False)
-class Effective:
-    """A linear layer of the network as it comes to be.
-
-    Attributes:
-        given: h, one tensor or several side by side.
-        output: z.
-        weight, bias: U. The bias is what z is at h = 0.
-        moves: whether the gradients determine that of the bias; else it stays as it is.
-        parameters: from which U is computed, and nothing else is.
-        used: those whose gradients tell it.
-        rows: which combinations of its rows the gradients determine, orthonormal; `None` for all.
-    """
-
-    graph: Graph
-    given: tuple[fx.Node, ...]
-    output: fx.Node
-    weight: Float[Tensor, "units d"]
-    bias: Float[Tensor, " units"]
-    moves: bool
-    parameters: tuple[str, ...]
-    used: tuple[str, ...]
-    parts: tuple[_OneProduct, ...]
-    rows: Float[Tensor, "r units"] | None = None
-
-    @cached_property
-    def _double(self) -> Task:
-        return self.graph.task.to(torch.empty((), dtype=torch.float64))
-
-    def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
-        """K: what the parameters' gradients are where that of the layer is given."""
-        graph = self.graph
-        held = {p.product.node: p.of(gradient) for p in self.parts}
-        wanted = [graph.trace.gradients[name] for name in self.used]
-        task = self._double if gradient.device.type == "cpu" else graph.task.to(gradient)
-        found = graph.trace.evaluate([n for n in wanted if n is not None], task, probe(task, 1), given=held)
-        return dict(zip(self.used, found, strict=True))
-
-    def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
-        """The layer's gradient that explains those of the parameters, in the least squares' sense, in float64."""
-        like = next(iter(sent.values()))
-        direct = self._direct(sent) if self.rows is None else self._in_rows(sent)
-        if direct is not None:
-            return direct
-        start = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=like.device)
-        mask = torch.ones_like(start)
-        mask[:, -1] = float(self.moves)
-        target = {k: sent[k].detach().double() for k in self.used}
-        scale = max(float(v.abs().max()) for v in target.values())
-        if not scale > 0 or not math.isfinite(scale):
-            return start
-        target = {k: v / scale for k, v in target.items()}
-        return scale * least_squares(self.gradients, target, start, mask)
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether every entry of the layer's gradient is one of the parameters'."""
-        if self.rows is not None:
-            return False
-        bodies = [p for p in self.parts if p.product.activation is not None]
-        lasts = [p for p in self.parts if p.product.activation is None]
-        if any(p.left is not None or p.product.weight is None for p in self.parts) or len(bodies) != 1:
-            return False
-        index = bodies[0].index
-        whole = index is not None and torch.equal(index.sort().values, torch.arange(self.weight.shape[1]))
-        return whole and (len(lasts) > 0 if self.moves else not bool(bodies[0].shift.any()))
-
-    def _direct(self, sent: Tensors) -> Tensor | None:
-        """By one division or one solve, where the layer's units are those of the parameters."""
-        bodies = [p for p in self.parts if p.product.activation is not None]
-        last = next((p for p in self.parts if p.product.activation is None), None)
-        if any(p.left is not None or p.product.weight is None for p in self.parts) or (self.moves and last is None):
-            return None
-        if not self.is_direct and sum(p.matrix(self.weight.shape[1]).numel() for p in bodies) > DENSE:
-            return None
-        like = sent[self.used[0]]
-        found = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64, device=like.device)
-        if self.moves and last is not None:
-            found[:, -1] = last.product.matrices(sent[last.product.weight or ""].detach().double())[0, :, 0]
-        values = [p.product.matrices(sent[p.product.weight or ""].detach().double())[0] for p in bodies]
-        values = [v - found[:, -1:] * p.shift.to(like.device) for v, p in zip(values, bodies, strict=True)]
-        if self.is_direct and bodies[0].index is not None and bodies[0].right is not None:
-            found[:, bodies[0].index.to(like.device)] = values[0] / bodies[0].right.to(like.device)
-        else:
-            every = torch.cat([p.matrix(self.weight.shape[1]) for p in bodies]).to(like.device)
-            found[:, :-1] = torch.linalg.lstsq(every, torch.cat(values, 1).T).solution.T
-        return found
-
-    @cached_property
-    def projections(self) -> list[_OneProduct]:
-        """Products that are a parameter's gradient and read all of h number by number: each is T·M, as that of the first
-        of two factors."""
-        every = torch.arange(self.weight.shape[1])
-        own = [p for p in self.parts if p.left is not None and p.index is not None and p.product.weight is not None]
-        return [p for p in own if p.index is not None and torch.equal(p.index.sort().values, every)]
-
-    @cached_property
-    def shift(self) -> _OneProduct | None:
-        """The gradient of the layer's own bias."""
-        own = (p for p in self.parts if p.product.activation is None and p.left is None and p.product.weight)
-        return next(own, None)
-
-    def _in_rows(self, sent: Tensors) -> Tensor | None:
-        """What `projections` say of M in the rows that they determine."""
-        if self.rows is None or not self.projections:
-            return None
-        like = sent[self.used[0]]
-        last = torch.zeros(len(self.weight), dtype=torch.float64, device=like.device)
-        if self.moves and self.shift is not None:
-            last = self.shift.product.matrices(sent[self.shift.product.weight or ""].detach().double())[0, :, 0]
-        sides, values = [], []
-        for p in self.projections:
-            assert p.left is not None
-            assert p.index is not None
-            assert p.right is not None
-            left, index, right = (t.to(like.device) for t in (p.left, p.index, p.right))
-            value = p.product.matrices(sent[p.product.weight or ""].detach().double())[0]
-            value = (value - (left @ last)[:, None] * p.shift.to(like.device)) / right
-            sides.append(left @ self.rows.to(like.device).T)
-            values.append(torch.empty_like(value).index_copy_(1, index, value))
-        found = self.rows.to(like.device).T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
-        return torch.cat([found, last[:, None]], 1)
 
 
 def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
@@ -277,7 +105,7 @@ def _sources(graph: Graph, name: str) -> set[fx.Node]:
 
 def _part(
     graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], widths: list[int], root: fx.Node, units: int
-) -> _OneProduct | None:
+) -> OneProduct | None:
     term = product.terms[0]
     if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
         return None
@@ -290,7 +118,7 @@ def _part(
     exact = left.shape[0] == units and torch.equal(left, torch.eye(units, dtype=torch.float64))
     none = torch.zeros(1, dtype=torch.float64)
     if term.activation is None:
-        return _OneProduct(product, None if exact else left, None, None, none)
+        return OneProduct(product, None if exact else left, None, None, none)
     if not _follows(graph, term.activation.node, given):
         return None
     blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
@@ -302,8 +130,8 @@ def _part(
     if int((right != 0).sum(1).max()) <= 1:
         index = right.abs().argmax(1)
         scale = right.gather(1, index[:, None])[:, 0]
-        return _OneProduct(product, None if exact else left, index, scale, shift)
-    return _OneProduct(product, None if exact else left, None, right, shift)
+        return OneProduct(product, None if exact else left, index, scale, shift)
+    return OneProduct(product, None if exact else left, None, right, shift)
 
 
 def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
@@ -387,7 +215,7 @@ def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
 
 def _determined(layer: Effective) -> bool:
     """Whether a random gradient of the layer is found again."""
-    if layer.is_direct:
+    if layer.is_direct or layer.places is not None:
         return True
     lost, size = _lost(layer, torch.Generator().manual_seed(1))
     return bool(lost.norm() <= RECOVERED * size)

@@ -18,8 +18,9 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.effective import Effective, effective_layer
+from leakgauge.view.effective import effective_layer
 from leakgauge.view.graph import Graph, traced
+from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork
 from leakgauge.view.trace import operation, probe, trace
 
@@ -39,13 +40,16 @@ class NormalForm:
 
     Attributes:
         task: with the same inputs, outputs and loss.
-        exact: every entry of an update of it is one of the original's, so that what is done to entries one by one,
-            and several local steps, are the same in both.
+        exact: every tensor of an update of it holds the entries of one of the original's, so that what is done to
+            entries or tensors, and several local steps, are the same in both.
+        entrywise: every entry is one of the original's, whichever tensor it stands in, so that what is done to all
+            entries alike is the same in both.
     """
 
     task: Task
     network: PlainNetwork
     exact: bool
+    entrywise: bool
 
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""
@@ -153,7 +157,10 @@ def _made(task: Task, graph: Graph) -> NormalForm | Obstacle | None:
     data, layers = _formatted(graph, layers)
     network = PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
-    found = NormalForm(form, network, all(_is_exact(layer) for layer in layers))
+    exact, entrywise = (
+        all(found) for found in ([p.whole for p in layers], [p.whole or p.places is not None for p in layers])
+    )
+    found = NormalForm(form, network, exact, entrywise)
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
 
@@ -162,7 +169,7 @@ def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, t
     then. Both sides of a scale inside the network would take other steps."""
     data, first = graph.task.data, [layer for layer in layers if layer.given == (graph.inputs,)]
     bodies = [p for layer in first for p in layer.parts if p.product.activation is not None]
-    if len(first) != 1 or _is_exact(first[0]) or not data.shape or len(bodies) != 1 or bodies[0].index is None:
+    if len(first) != 1 or first[0].whole or not data.shape or len(bodies) != 1 or bodies[0].index is None:
         return data, layers
     if not torch.equal(bodies[0].index.sort().values, torch.arange(first[0].weight.shape[1])):
         return data, layers
@@ -242,19 +249,11 @@ def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:
     return [node]
 
 
-def _is_exact(layer: Effective) -> bool:
-    return layer.is_direct and _unscaled(layer) and set(layer.parameters) == set(layer.used)
-
-
-def _unscaled(layer: Effective) -> bool:
-    return all(p.right is None or (bool((p.right.abs() == 1).all()) and not bool(p.shift.any())) for p in layer.parts)
-
-
 def _is_plain(graph: Graph, layer: Effective) -> bool:
     """Whether a layer is an `nn.Linear` that is given what the layer reads, as it is."""
     body = next(p for p in layer.parts if p.product.activation is not None)
     name = body.product.weight
-    if not layer.is_direct or not _unscaled(layer) or name is None or body.index is None:
+    if not layer.whole or name is None or body.index is None:
         return False
     in_order = torch.equal(body.index, torch.arange(len(body.index)))
     in_order &= body.right is not None and bool((body.right == 1).all())

@@ -12,8 +12,8 @@ from leakgauge.batch import DataSpec
 from leakgauge.task import cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
-from leakgauge.view.effective import Effective
 from leakgauge.view.graph import Graph
+from leakgauge.view.layer import Effective
 from leakgauge.view.trace import Instead, operation
 
 __all__ = ["PlainNetwork"]

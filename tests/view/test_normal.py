@@ -12,7 +12,19 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.clients.optimisers import Adam
 from leakgauge.compute import Budget
-from leakgauge.defenses import Clip, Compose, Defense, NoDefense, Prune, Soteria
+from leakgauge.defenses import (
+    Clip,
+    Compose,
+    Defense,
+    GaussianNoise,
+    NoDefense,
+    Prune,
+    Quantise,
+    RandomK,
+    Soteria,
+    TopK,
+)
+from leakgauge.defenses.noise import Absolute, RelativeToTensorStd
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -213,6 +225,39 @@ def test_behind_a_defence_that_goes_by_no_names_too(defense: Defense) -> None:
     known = Knowledge(example_count=1, local_training=FedSGD(), defense=defense)
     found = Auto().reconstruct(Observation(where, sent, known), torch.Generator().manual_seed(0), budget=Budget(100))
     assert found.status is Status.EXACT
+
+
+class Halves(Held):
+    """A first layer in two modules, each with half of the units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(108, WIDE // 2), nn.Linear(108, WIDE // 2)
+        del self.w, self.b
+
+    def first(self, x: Tensor) -> Tensor:
+        return torch.cat([self.one(x), self.two(x)], 1)
+
+
+@pytest.mark.parametrize(
+    ("defense", "carried"),
+    [
+        (GaussianNoise(scale=Absolute(1e-9)), True),
+        (Clip(norm=0.1), True),
+        (GaussianNoise(scale=RelativeToTensorStd(1e-6)), False),
+        (Quantise(levels=1023), False),
+        (RandomK(keep=0.3, unbiased=True), False),
+        (TopK(keep=0.5), False),
+    ],
+    ids=repr,
+)
+def test_a_layer_in_two_is_one_behind_what_no_tensor_decides(defense: Defense, carried: bool) -> None:
+    """A grid, a deviation or a share of a half is not that of the whole."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        where = Task.of(Halves(), SPEC)
+    observation = seen(where, defense=defense)
+    assert (observation.view is not observation) == carried
 
 
 def test_a_defence_that_goes_by_layers_is_attacked_as_it_is() -> None:

@@ -21,12 +21,12 @@ _PLACED = {
     *("avg_pool2d", "_adaptive_avg_pool2d", "avg_pool3d", "_adaptive_avg_pool3d", "avg_pool1d", "reflection_pad2d"),
     *("replication_pad2d", "upsample_nearest2d", "upsample_bilinear2d", "cumsum", "diagonal", "unfold", "as_strided"),
     *("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
-    *("add", "sub", "rsub", "tril", "triu", "movedim", "pixel_shuffle", "pixel_unshuffle"),
+    *("add", "sub", "rsub", "tril", "triu", "movedim", "pixel_shuffle", "pixel_unshuffle", "index_add", "scatter_add"),
 }
 """Linear in all their tensors together, but for a constant."""
 _PIECES = {"split", "split_with_sizes", "chunk", "unbind"}
 _FACTORS = {"mul", "mm", "bmm", "mv", "dot", "convolution", "addmm", "baddbmm"}
-"""Linear in each of their tensors."""
+"""Linear in each of their tensors, the last two of them in the last two, to which the first is added."""
 
 _NORMS = {"native_batch_norm": True, "cudnn_batch_norm": True, "_native_batch_norm_legit_no_training": None}
 """With fixed statistics, affine; what the fifth argument is where the statistics are those of the batch."""
@@ -54,7 +54,8 @@ def affine_bases(traced: TracedGradient, colours: Colours) -> dict[fx.Node, fx.N
         name = operation(node).rstrip("_")  # in place or not
         affine = name in _PLACED and _of_values(node, given)
         affine &= name != "getitem" or found[given[0]] is not given[0] or operation(given[0]) in _PIECES
-        affine |= name in _FACTORS and sum(a in given for a in node.args) == 1
+        factors = node.args[1:] if name in ("addmm", "baddbmm") else node.args
+        affine |= name in _FACTORS and sum(a in given for a in factors) <= 1
         affine |= name == "div" and len(given) == 1 and node.args[0] is given[0] and "rounding_mode" not in node.kwargs
         affine |= name in _NORMS and len(given) == 1 and _NORMS[name] not in node.args[5:6]
         values = node.meta.get("val")
@@ -67,6 +68,8 @@ def _of_values(node: fx.Node, given: list[fx.Node]) -> bool:
     """Whether what is given are values, not places to look at."""
     if operation(node) in ("index", "gather", "index_select"):
         return given == [node.args[0]] and all(n is node.args[0] or n not in given for n in node.all_input_nodes)
+    if operation(node) in ("index_add", "scatter_add"):
+        return node.args[2] not in given
     return True
 
 

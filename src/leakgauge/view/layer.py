@@ -29,10 +29,12 @@ __all__ = ["Effective", "OneProduct"]
 
 DENSE = 2**22
 """Entries of a map of activations that is solved at once."""
-ITERATIONS, FEW = 200, 4
-"""At most, and those after which maps that only move and scale entries have ended."""
+ITERATIONS, ENDED = 200, 1e-26
+"""At most, and the share of the squared slope with which they have ended."""
 PROBES = 8
 """Random vectors that estimate the diagonal of the normal equations."""
+FAINT = 1e-4
+"""Of that diagonal's mean, so that an estimate that chance made small or negative weighs nothing out of all measure."""
 
 
 def _pulled(forth: Callable[[Tensor], Tensors], values: Tensors, like: Tensor) -> Tensor:
@@ -49,7 +51,7 @@ def _pulled(forth: Callable[[Tensor], Tensors], values: Tensors, like: Tensor) -
 
 def _least_squares(linear: Callable[[Tensor], Tensors], target: Tensors, start: Tensor, mask: Tensor) -> Tensor:
     """What a linear map takes nearest to `target`, zero where `mask` is: conjugate gradients on the normal equations,
-    preconditioned by an estimate of their diagonal."""
+    and where these do not end, preconditioned by an estimate of their diagonal."""
     generator = torch.Generator(device=start.device).manual_seed(0)
 
     def forth(m: Tensor) -> Tensors:
@@ -59,18 +61,20 @@ def _least_squares(linear: Callable[[Tensor], Tensors], target: Tensors, start: 
     def back(v: Tensors) -> Tensor:
         return _pulled(linear, v, start) * mask
 
-    found, done = _descended(forth, back, target, start, torch.ones_like(start), FEW)
-    if done:  # most maps only move and scale entries
+    found, done = _descended(forth, back, target, start, torch.ones_like(start))
+    if done:
         return found * mask
-    diagonal = torch.zeros_like(start)
-    for _ in range(PROBES):
-        signs = torch.randint(2, start.shape, generator=generator, device=start.device).double() * 2 - 1
-        diagonal += signs * back(forth(signs)) / PROBES
+    drawn = torch.randint(2, (PROBES, *start.shape), generator=generator, device=start.device).double() * 2 - 1
+    each = torch.stack([signs * back(forth(signs)) for signs in drawn])
+    diagonal = each.mean(0)
+    if bool(((each - diagonal).abs() <= 1e-12 * diagonal).all()):  # it only scales entries, each by itself
+        return torch.where(diagonal > 0, back(target) / diagonal, 0.0) * mask
     # The estimate of single entries is coarse; those of rows and columns are not.
-    rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(1e-12) for axis in (1, 0))
+    least = FAINT * diagonal.mean().abs()
+    rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(least) for axis in (1, 0))
     weight = 1 / (rows * columns / rows.mean())
     weight = weight.clamp_max(1e6 * float(weight.median()))
-    return _descended(forth, back, target, start, weight, ITERATIONS)[0] * mask
+    return _descended(forth, back, target, start, weight)[0] * mask
 
 
 def _descended(
@@ -79,15 +83,14 @@ def _descended(
     target: Tensors,
     start: Tensor,
     weight: Tensor,
-    most: int,
 ) -> tuple[Tensor, bool]:
-    """Conjugate gradients for at most so many steps, and whether they ended before."""
+    """Conjugate gradients, and whether they ended."""
     found, left = start.clone(), dict(target)
     slope = back(left)
     step, first = weight * slope, float((slope * weight * slope).sum())
     size = first
-    for _ in range(most):
-        if size <= 1e-30 * max(first, 1e-300):
+    for _ in range(ITERATIONS):
+        if size <= ENDED * max(first, 1e-300):
             return found, True
         moved = forth(step)
         length = sum(float(v.square().sum()) for v in moved.values())
@@ -100,7 +103,7 @@ def _descended(
         towards = weight * slope
         new = float((slope * towards).sum())
         step, size = towards + new / size * step, new
-    return found, size <= 1e-30 * max(first, 1e-300)
+    return found, size <= ENDED * max(first, 1e-300)
 
 
 @dataclass(frozen=True, eq=False)

@@ -209,13 +209,15 @@ def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
 
 
 def _bags(
-    grad: Tensor, indices: Tensor, _offsets: Tensor, bags: Tensor, sizes: Tensor, _most: Tensor, *rest: Any
+    grad: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, sizes: Tensor, _most: Tensor, *rest: Any
 ) -> Any:
     """Gradient of the table behind ``F.embedding_bag`` by its mean or sum."""
     rows, _, mode = rest[:3]
     weights = rest[4] if len(rest) > 4 else None
     if mode > 1:
         return NotImplemented
+    if not len(bags):  # which sums may leave out
+        bags = torch.searchsorted(offsets, torch.arange(len(indices), device=indices.device), right=True) - 1
     each = grad.index_select(0, bags)
     if mode == 1:
         each = each / sizes.index_select(0, bags).unsqueeze(1)

@@ -217,6 +217,8 @@ class Effective:
             with torch.no_grad():
                 sent = torch.cat([g.flatten() for g in self.gradients(truth).values()])
             kept = truth[:, : self._columns].flatten()
+            if not torch.allclose(sent.norm(), kept.norm(), rtol=1e-9):
+                return None
             where = torch.empty(count, dtype=torch.long)
             where[kept.abs().argsort()] = sent.abs().argsort()
             if not torch.allclose(sent[where].abs(), kept.abs(), rtol=1e-9, atol=0):

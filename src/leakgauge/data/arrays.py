@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int, Real
 from torch import Tensor
 
 from leakgauge.data.source import FEWEST_CLASSES
@@ -52,7 +52,7 @@ class InMemory:
         size: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
     """
 
-    inputs: Float[Tensor, "n *shape"] | Int[Tensor, "n *shape"]
+    inputs: Real[Tensor, "n *shape"]
     labels: Int[Tensor, " n"]
     count: int | None = None
     low: float = 0.0

@@ -4,15 +4,18 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features.inversion import FeatureInversion
 from leakgauge.attacks.recipes import Features
 from leakgauge.batch import Batch
-from leakgauge.clients import FedAvg, client_update
+from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
+from leakgauge.defenses import Clip
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
+from leakgauge.task import DataSpec, Task
 
 
 def attacked(count, mode="eval", width=72, budget=Budget(), seed=0):
@@ -55,6 +58,22 @@ def test_the_difference_of_weights_of_one_step_is_read_with_their_rounding():
     found = Features().reconstruct(observation, torch.Generator().manual_seed(0))
     assert found.status is Status.EXACT, found.message
     assert float(torch.cdist(inputs.flatten(1), found.inputs.flatten(1)).amin(1).max()) < 1e-2
+
+
+def test_a_few_dozen_units_tell_four_examples_apart():
+    """Two clients, each clipped by itself: what enters the last layer is all that is exact."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 5))
+    task, inputs = Task.of(net, DataSpec((3, 4, 4), 5)), torch.rand(4, 3, 4, 4, generator=torch.manual_seed(5))
+    client, defense = SecureAggregation(cohort=2, client=FedSGD()), Clip(norm=0.1)
+    update = client_update(task, client, Batch(inputs, torch.arange(4)), Draws(1), defense=defense)
+    known = Knowledge(example_count=4, local_training=client, defense=defense)
+    found = Features().reconstruct(Observation(task, update, known), torch.Generator().manual_seed(0))
+    (features,) = found.features
+    assert features.certified
+    given = net[:3](inputs).detach().double()
+    units = [t / t.norm(dim=1, keepdim=True) for t in (given, features.maps.flatten(1).double())]
+    assert float(torch.cdist(*units).amin(1).max()) < 20 * features.error
 
 
 def test_a_narrow_network_says_which_condition_fails():

@@ -21,8 +21,8 @@ CONSTRAINTS = 2000
 SAME = 1 - 1e-9
 """Cosine of two vectors that are one."""
 
-FEW = 8.0
-"""Pixels that any mixture may have at zero by chance."""
+CHOSEN = 2.0
+"""More pixels than a mixture can be chosen to have at zero in one direction: one."""
 
 NEAR = 1 - 1e-4
 """Cosine at which a guess is given up as one that is known: its own would have left by then."""
@@ -99,10 +99,16 @@ def unmixed(
 
 
 def _firmness(units: Float[Tensor, "k n"], vector: Tensor, noise: float) -> Float[Tensor, ""]:
-    """How firmly the points on a hyperplane hold it, in the direction in which they hold it least, 0 to 1."""
-    on = units[:, (vector @ units).abs() < 10 * max(noise, 1e-9)]
+    """How firmly the points on a hyperplane hold it, in the direction in which they hold it least, 0 to 1.
+
+    Zero where a mixture could have as many there: those that it is chosen by, and others that come as near by chance,
+    as many as the band around it has of points in all directions.
+    """
+    near, (count, points) = 10 * max(noise, 1e-9), units.shape
+    on = units[:, (vector @ units).abs() < near]
     least = torch.linalg.eigvalsh(on @ on.T)[1]
-    return torch.where(least < FEW, 0.0, least / units.shape[1]).sqrt()
+    by_chance = 2 * near * count**0.5 * points
+    return torch.where(least < CHOSEN + by_chance, 0.0, least / points).sqrt()
 
 
 def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:

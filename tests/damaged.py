@@ -19,11 +19,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakgauge.capture import EXAMPLES, Recorder
+from leakgauge.checkpoint import read_checkpoint, save_checkpoint
 from leakgauge.cli.captured import plan_of
 from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
-from leakgauge.files import read_checkpoint, save_checkpoint, sealed
+from leakgauge.files import sealed
 from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
 from leakgauge.models.denoiser import DenoisingUNet, read_denoiser

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from leakgauge.checkpoint import read_checkpoint
 from leakgauge.cli.captured import plan_of
 from leakgauge.compute import Compute
 from leakgauge.data import open_source
-from leakgauge.files import read_checkpoint
 from leakgauge.models import mlp
 from leakgauge.models.weights import read_model
 from leakgauge.risk.lint import lint_source

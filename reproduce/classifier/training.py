@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.errors import require
-from leakgauge.files import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.task import Batch, DataSpec
 
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.errors import require
-from leakgauge.files import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.models.denoiser import DenoisingUNet
 from leakgauge.task import Batch
 from reproduce.denoiser.degradations import Degradation, Shuffled

@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.data import InMemory, Source
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import require
-from leakgauge.files import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateKind

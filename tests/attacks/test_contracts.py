@@ -99,7 +99,6 @@ CASES = (
 )
 ELSEWHERE = {
     "features": "features/test_features.py",
-    "rogs": "recipes/test_rogs.py",
     "tokens": "closed_form/test_tokens.py",
 }
 """Registered attacks of texts, or of trained networks, and the tests that hold their contracts."""

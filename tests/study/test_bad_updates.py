@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a gradient for a delta": (lambda _: {"clients": ["fedsgd"]}, "give a protocol that sends a delta, e.g. fedavg"),
     "two clients": (lambda _: {"clients": ["fedavg", "fedsgd"]}, "clients: has 2 entries"),
     "pictures of another size": (lambda r: {"data": r.plan["data"] | {"size": 16}}, "set data.size or the model"),
-    "pictures not finite": (lambda r: r.data("n.npz", r.inputs * float("nan"), r.labels), "holds NaN or infinity"),
+    "pictures not finite": (lambda r: r.data("n.npz", r.inputs * float("nan"), r.labels), "hold NaN or infinity"),
     "labels beyond the classes": (lambda r: r.data("y.npz", r.inputs, r.labels + 9), "at least as many outputs as"),
     "no others to compare with": (lambda r: r.data("o.npz", r.inputs[:2], r.labels[:2]), "none to compare with"),
     "soft labels": (lambda r: r.data("s.npz", r.inputs, np.eye(8)[r.labels]), "give one label an example"),

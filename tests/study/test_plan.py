@@ -141,7 +141,7 @@ def test_an_unreadable_npz_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_an_image_out_of_range_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", images=np.full((4, 3, 16, 16), 2.0, np.float32), labels=np.arange(4))
-    with pytest.raises(InputError, match=r"outside \[0, 1\]; set data.low"):
+    with pytest.raises(InputError, match=r"outside \[0, 1\]; set low and high"):
         resolve_plan(tiny(data={"source": f"npz:{tmp_path / 'x.npz'}", "batches": 1}))
 
 

@@ -78,7 +78,10 @@ class InMemory:
         ends = (0, self.steps) if self.steps else (self.low, self.high)
         problem = f"span [{float(least):g}, {float(most):g}], outside [{ends[0]:g}, {ends[1]:g}]"
         require(
-            bool(least >= ends[0]) and bool(most <= ends[1]), "inputs", problem, "give low and high of the raw data"
+            bool(least >= ends[0]) and bool(most <= ends[1]),
+            "inputs",
+            problem,
+            "set low and high to the range of the raw data",
         )
         known = bool((self.labels >= 0).all()) and bool((self.labels < self.classes).all())
         require(known, "labels", f"are not all in [0, {self.classes})", "give count (classes), and labels from 0")

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.checkpoint import fingerprint
 from leakgauge.data.lent import Lent
 from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
-from leakgauge.files import fingerprint
 from leakgauge.metrics.line_up import twins
 from leakgauge.task import Batch
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge import __version__
+from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
-from leakgauge.files import fingerprint, fingerprint_of_file
+from leakgauge.files import fingerprint_of_file
 from leakgauge.study.database import AuditRow, PlannedAudit
 
 LENT = 1000

@@ -82,6 +82,8 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     assert offset is not None
     if not bool(torch.isfinite(delta).all()):
         return Unknown("the update is not finite")
+    if not bool(delta.any()):
+        return Unknown("the last layer's update is zero")
     basis = torch.linalg.svd(delta, full_matrices=False)[2][:count].T
     head = _ReducedLayer(weight @ basis, offset, delta @ basis, bias, -told.weights[0], told.sizes)
     coded = F.one_hot(torch.tensor(orders), len(offset)).double()

@@ -28,7 +28,7 @@ FLOORS = (
         "workers",
         "executor",
     ),
-    ("step", "batch", "task", "update"),
+    ("step", "batch", "task", "update", "checkpoint"),
     ("clients", "defenses"),
     ("observation", "view", "data", "metrics", "models"),
     ("tracing", "attacks"),
@@ -43,9 +43,9 @@ FLOORS = (
 
 
 WRITES = {
+    "checkpoint": "a training's file",
     "cli.captured": "a plan's YAML",
     "cli.privacy": "the result's JSON",
-    "files": "a training's file",
     "frontiers.grammar": "a plan's YAML",
     "risk.cohort_log": "a log of rounds",
     "study.document": "report.json",

@@ -137,7 +137,7 @@ def test_a_wrong_argument_is_named() -> None:
     for changes, words in (
         ({"atacks": []}, "did you mean 'attacks'"),
         ({"clients": [lg.defenses.NoDefense()]}, r"clients\[0\]"),
-        ({"data": (torch.full((4, 3, 8, 8), 7.0), torch.zeros(4, dtype=torch.long))}, "give low and high"),
+        ({"data": (torch.full((4, 3, 8, 8), 7.0), torch.zeros(4, dtype=torch.long))}, "set low and high"),
     ):
         with pytest.raises(lg.InputError, match=words):
             lg.audit(**own(**changes))

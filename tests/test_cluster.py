@@ -49,8 +49,8 @@ def address() -> Iterator[str]:
     start("--head", f"--port={port}", "--node-ip-address=127.0.0.1", *options)
     yield f"127.0.0.1:{port}"
     for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if process.pid not in before and ("ray" in line or "raylet" in line) and "pytest" not in line:
+        own = any(part.startswith("ray::") or "/ray/" in part for part in process.info["cmdline"] or ())
+        if process.pid not in before and own:
             process.kill()
 
 

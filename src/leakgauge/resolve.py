@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from torch import Tensor
 
 from leakgauge.clients import Protocol
@@ -164,18 +163,6 @@ def resolve_defense(spec: Any, field: str) -> Named:
         return Named(" + ".join(p.label for p in parts), Compose(tuple(p.value for p in parts)), names, field)
     except InputError as error:
         raise InputError(field, error.problem, error.hint) from error
-
-
-def read_option(text: str, field: str) -> Any:
-    """A name, or what is written as in a plan: ``{name: {parameter: value}}``.
-
-    Raises:
-        InputError: brackets that are no YAML.
-    """
-    try:
-        return yaml.safe_load(text) if text.lstrip().startswith(("{", "[")) else text
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
 
 
 def split(spec: Any, field: str) -> tuple[str, dict[str, object]]:

@@ -94,7 +94,7 @@ def test_examples_of_other_rounds_do_not_stand_for_those_that_were_not_kept(tmp_
 
 
 def test_the_command_says_that_the_network_saw_raw_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakgauge.cli.captured.run_audit", lambda *_, **__: None)
+    monkeypatch.setattr("leakgauge.study.session.run_audit", lambda *_, **__: None)
     (folder,) = record(tmp_path, [("7", [0])])
     words = ["captured", str(folder), "--model", "study.test_rounds:net", "--no-normalise"]
     assert CliRunner().invoke(main, [*words, "--data", "samples"]).exit_code == 0

@@ -78,7 +78,7 @@ ELSEWHERE = {"report": ("audit", "report"), "list": ("listing", "list_")}
 
 
 class _Commands(OneLine, click.Group):
-    """A command is imported when it is called: what all of them need takes seconds to load."""
+    """A command's module is light, and its function imports what takes seconds to load: help waits for none of it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for commands in GROUPS.values() for name in commands]

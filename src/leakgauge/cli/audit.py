@@ -12,12 +12,7 @@ import click
 from leakgauge.cli.gate import require_gate, write_decision
 from leakgauge.cli.options import PATH, into, with_workers
 from leakgauge.errors import require
-from leakgauge.report.html import browser, print_pdf
-from leakgauge.study.document import REPORT
-from leakgauge.study.document import schema as schema_of
 from leakgauge.study.grammar import example_text
-from leakgauge.study.session import PAGE, SHEET, run_audit, write_reports
-from leakgauge.study.store import Store
 
 
 @click.command()
@@ -55,6 +50,8 @@ def audit(
     asked = fail_on_gate or junit is not None or sarif is not None
     if asked:
         require_gate(plan)
+    from leakgauge.study.session import run_audit
+
     run_audit(plan, output, **options)
     if asked:
         passed = write_decision(output, junit=junit, sarif=sarif, plan=plan).passed
@@ -72,6 +69,12 @@ def report(folder: Path | None, schema: bool, pdf: bool, by: str, to: str) -> No
 
     sheet.html is one page in plain words, for a signature.
     """
+    from leakgauge.report.html import browser, print_pdf
+    from leakgauge.study.document import REPORT
+    from leakgauge.study.document import schema as schema_of
+    from leakgauge.study.session import PAGE, SHEET, write_reports
+    from leakgauge.study.store import Store
+
     if schema:
         click.echo(json.dumps(schema_of(), indent=1, ensure_ascii=False))
         return

@@ -7,13 +7,9 @@ from typing import Any
 
 import click
 
-from leakgauge.capture import Recorder
 from leakgauge.cli.options import PATH, SPEC
 from leakgauge.errors import InputError, require
-from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS
-from leakgauge.resolve import resolve
-from leakgauge.update import UpdateKind
 
 REPLIES = ("parameters", "delta", "gradient")
 
@@ -39,6 +35,10 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
     Files are state dicts as .safetensors, checkpoints of torch.save (tensors only), or NumPy archives, named or as
     Flower saves lists of arrays. Prints the round's folder, for `leakgauge captured`.
     """
+    from leakgauge.capture import Recorder
+    from leakgauge.models.weights import read_model
+    from leakgauge.update import UpdateKind
+
     names = None if model is None else _names(model)
     sent, reply = read_model(before, "BEFORE", names), read_model(after, "AFTER", names)
     nameless = next((k for k in sent if k.isdigit() or k.startswith("arr_")), None)
@@ -48,6 +48,7 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
 
 
 def _names(model: Any) -> list[str]:
+    from leakgauge.resolve import resolve
 
     try:
         return list(resolve(MODELS, model, "--model").value.state_dict())

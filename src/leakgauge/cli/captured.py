@@ -13,14 +13,8 @@ import yaml
 from rich.console import Console
 
 from leakgauge.cli.options import PATH, SOURCE, SPEC, with_workers
-from leakgauge.data.arrays import CAPTURE, read_archive
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.resolve import split
-from leakgauge.study.explaining.rounds import CapturedRound
-from leakgauge.study.plan import resolve_plan
-from leakgauge.study.session import Unexplained, print_explained, run_audit
-from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update
 
 
 @click.command()
@@ -74,6 +68,9 @@ def captured(
     Exit code 0: the plan explains the updates, and what --gate allows holds; 1: it does not, and nothing was attacked
     (unless --anyway), or the gate failed; 2: the input cannot be used.
     """
+    from leakgauge.study.plan import resolve_plan
+    from leakgauge.study.session import Unexplained, print_explained, run_audit
+
     folder, several = folders[0], len(folders) > 1
     plan = plan_of(folders, model=model, client=client, mode=mode, data=data)
     if no_normalise:
@@ -121,6 +118,9 @@ def plan_of(
     Raises:
         InputError: a folder holds no capture, no count, or no examples; rounds are of different numbers of examples.
     """
+    from leakgauge.resolve import split
+    from leakgauge.update import UPDATE, WEIGHTS
+
     counts, kept = zip(*(_round(folder, data is None) for folder in folders), strict=True)
     problem = f"have rounds of {' and '.join(map(str, sorted(set(counts))))} examples"
     require(len(set(counts)) == 1, "folders", problem, "audit rounds of one size together, the others apart")
@@ -147,6 +147,10 @@ def plan_of(
 
 def _round(folder: Path, own: bool) -> tuple[int, Path | None]:
     """How many examples a captured update is of, and where they were kept, all of them where these are scored with."""
+    from leakgauge.data.arrays import CAPTURE, read_archive
+    from leakgauge.study.explaining.rounds import CapturedRound
+    from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update
+
     require((folder / UPDATE).is_file(), "folder", f"{folder} holds no {UPDATE}", "name one round's folder")
     count, kept = Update.load(folder / UPDATE).header.example_count, CapturedRound(folder / UPDATE).examples
     missing = "is missing, and the capture kept no examples to score with"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -13,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import PATH, to_json, write_json
-from leakgauge.risk.cohort import Cohort, read_cohort
-from leakgauge.risk.cohort_log import read_log
+
+if TYPE_CHECKING:
+    from leakgauge.risk.cohort import Cohort
 
 SHOWN = 20
 """Lines of each list that the terminal shows; the JSON file has all."""
@@ -32,6 +34,9 @@ def cohort(log: Path, json_file: Path | None) -> None:
 
     Exit code 0: no single update follows; 1: one does; 2: the log cannot be used.
     """
+    from leakgauge.risk.cohort import read_cohort
+    from leakgauge.risk.cohort_log import read_log
+
     found, console = read_cohort(read_log(log)), Console()
     write_json(json_file, record(found))
     console.print(Text(verdict(found), style="bold"))

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import SOURCE, SPEC, to_json, write_json
-from leakgauge.data import client_batches, open_source, spec
-from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import InputError, require
 from leakgauge.registry import MODELS, typed
-from leakgauge.resolve import split
-from leakgauge.risk.count import Count
-from leakgauge.risk.jacobian import random_batch
-from leakgauge.study.model_spec import ModelSpec, fitted, model_label
-from leakgauge.task import Batch, DataSpec, Mode, Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from leakgauge.task import Batch, DataSpec, Mode, Task
 
 LARGER, LARGEST = 16, 1024
 """Larger batches are tried up to so many times the one asked for, and up to so many examples."""
@@ -57,6 +54,11 @@ def count(
     MODEL is a name, package.module:function, or '{name: {parameter: value}}'. No attack is run. A full rank says
     that the update fixes the batch near the true one; that the search for it succeeds is another question.
     """
+    import torch
+
+    from leakgauge.risk.count import Count
+    from leakgauge.task import Mode
+
     generator = torch.Generator().manual_seed(seed)
     task, examples, more = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
     found = Count.of(task, examples, more, generator, soft_labels=soft_labels)
@@ -87,6 +89,13 @@ def _given(
     generator: torch.Generator,
 ) -> tuple[Task, Batch, Callable[[], Batch]]:
     """Model, batch, and what gives further examples, for larger batches."""
+    import torch
+
+    from leakgauge.data import client_batches, open_source, spec
+    from leakgauge.resolve import split
+    from leakgauge.risk.jacobian import random_batch
+    from leakgauge.study.model_spec import ModelSpec, fitted, model_label
+
     name, arguments = split(model, "MODEL")
     entry, source = MODELS[name], None
     if data is not None:
@@ -120,6 +129,9 @@ def _stated(
 
 def _format(text: str | None, classes: int | None, arguments: Mapping[str, object], field: str) -> DataSpec:
     """As the command line says, else as the model's own arguments do."""
+    from leakgauge.data.source import FEWEST_CLASSES
+    from leakgauge.task import DataSpec
+
     known = ("classes", "shape", "channels", "size")
     shape, labels = _stated(**{k: typed(_stated, k, v, f"{field}.{k}") for k, v in arguments.items() if k in known})
     if text is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -14,13 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import PATH, SOURCE, into, to_json, with_workers
-from leakgauge.compute import Compute
-from leakgauge.frontiers.plan import resolve_frontier
-from leakgauge.frontiers.results import Report
-from leakgauge.frontiers.session import HEADS, OnProgress, line_of, run_frontier
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.run import ProgressShown
-from leakgauge.study.session import executor_of
+
+if TYPE_CHECKING:
+    from leakgauge.frontiers.results import Report
+    from leakgauge.frontiers.session import OnProgress
 
 SHORTEST = 12
 """Columns that a row's name has at least."""
@@ -62,6 +60,12 @@ def frontier(
     if example:
         click.echo(example_text(), nl=False)
         return
+
+    from leakgauge.compute import Compute
+    from leakgauge.frontiers.plan import resolve_frontier
+    from leakgauge.frontiers.session import run_frontier
+    from leakgauge.study.run import ProgressShown
+    from leakgauge.study.session import executor_of
 
     console, compute = Console(), Compute()
     compute.apply()
@@ -113,6 +117,8 @@ def quick(raw: Mapping[str, Any]) -> dict[str, object]:
 
 def _summary(console: Console, report: Report) -> None:
     """A line for each row, and the recommendation."""
+    from leakgauge.frontiers.session import HEADS, line_of
+
     table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
     rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
     widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import click
 import yaml
@@ -14,9 +15,10 @@ from rich.console import Console
 
 from leakgauge.cli.options import PATH, to_json, write_json
 from leakgauge.errors import InputError
-from leakgauge.study.document import Judged, gate_of, write_junit, write_sarif
 from leakgauge.study.grammar import example_text, read_yaml
-from leakgauge.study.store import Store
+
+if TYPE_CHECKING:
+    from leakgauge.study.document import Judged
 
 NO_GATE = InputError("gate", "the plan has none", "add e.g. `gate: {identified: {max: 0.05}}` to it")
 
@@ -53,6 +55,9 @@ def write_decision(
     Raises:
         InputError: no audit there, or one without a gate.
     """
+    from leakgauge.study.document import Judged, gate_of, write_junit, write_sarif
+    from leakgauge.study.store import Store
+
     store = Store.open(folder)
     if gate_of(json.loads(store.audit.config)) is None:
         raise NO_GATE

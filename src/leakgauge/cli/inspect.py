@@ -9,12 +9,6 @@ import click
 
 from leakgauge.cli.options import NEW_FILE, PATH, to_json, write_json
 from leakgauge.files import write_whole
-from leakgauge.inspection.page import lines, render
-from leakgauge.inspection.received import read_hashes, received
-from leakgauge.inspection.rule import Limits
-from leakgauge.inspection.verdict import CheckLevel
-from leakgauge.inspection.verdict import inspect as inspected
-from leakgauge.models.weights import fingerprint
 
 
 @click.command()
@@ -47,6 +41,13 @@ def inspect(
     Exit code 0: no rule reached its limit; 1: one did; 2: the input cannot be used. Prints a fingerprint: clients
     of a round that compare theirs (--hash) notice a server that sends each of them another model.
     """
+    from leakgauge.inspection.page import lines, render
+    from leakgauge.inspection.received import read_hashes, received
+    from leakgauge.inspection.rule import Limits
+    from leakgauge.inspection.verdict import CheckLevel
+    from leakgauge.inspection.verdict import inspect as inspected
+    from leakgauge.models.weights import fingerprint
+
     others = read_hashes(hashes)
     found = received(state, model=model, reference=reference, previous=previous, data=data)
     result = inspected(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -12,11 +13,10 @@ from rich.console import Console
 from leakgauge.cli.options import PATH, to_json
 from leakgauge.errors import InputError, require
 from leakgauge.files import write_whole
-from leakgauge.risk.lint import LintFinding, LintSeverity, findings_text, lint_source, lint_update, sorted_findings
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.lint import lint_plan, print_findings
-from leakgauge.study.plan import resolve_plan
-from leakgauge.update import Update
+
+if TYPE_CHECKING:
+    from leakgauge.risk.lint import LintFinding
 
 HINT = "give a plan (.yaml), an update (.safetensors), or a folder with updates or a Flower app's source"
 
@@ -33,6 +33,9 @@ def lint(target: Path, json_file: Path | None) -> None:
 
     Exit code 0: nothing of high severity, which is no clearance; 1: something; 2: the input cannot be used.
     """
+    from leakgauge.risk.lint import LintSeverity, findings_text, sorted_findings
+    from leakgauge.study.lint import print_findings
+
     found = sorted_findings(findings(target))
     if json_file is not None:
         write_whole(json_file, findings_text(found))
@@ -47,6 +50,11 @@ def findings(target: Path) -> Iterator[LintFinding]:
     Raises:
         InputError: nothing there can be read.
     """
+    from leakgauge.risk.lint import lint_source, lint_update
+    from leakgauge.study.lint import lint_plan
+    from leakgauge.study.plan import resolve_plan
+    from leakgauge.update import Update
+
     require(target.exists(), str(target), "is not there", HINT)
     suffix = "" if target.is_dir() else target.suffix
     if suffix in (".yaml", ".yml"):

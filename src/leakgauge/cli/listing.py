@@ -12,10 +12,7 @@ from typing import Any
 
 import click
 
-from leakgauge.attacks.adaptive import Counter, counter_to_kind
-from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.privacy.guarantee import NoGuarantee, mechanism
 from leakgauge.registry import Entry, Registry, hints
 
 KINDS = {
@@ -104,6 +101,8 @@ def lines(kind: str, *, everything: bool = True) -> list[str]:
 
 def promise(entry: Entry) -> str:
     """Whom a defence's differential privacy is for, by itself: a client or an example; empty where it has none."""
+    from leakgauge.privacy.guarantee import NoGuarantee, mechanism
+
     open_ = [p.name for p in entry.parameters.values() if p.default in (p.empty, None)]
     try:
         found = mechanism(entry.build(**{n: FILLED[n] for n in open_ if n in FILLED}), examples=32, layers=4)
@@ -154,6 +153,9 @@ def details(kind: str, name: str) -> list[str]:
 
 def _countered(entry: Entry) -> list[str]:
     """What an attacker who knows this defence does; nothing where it is none."""
+    from leakgauge.attacks.adaptive import Counter, counter_to_kind
+    from leakgauge.defenses import NoDefense
+
     made: Any = entry.build if inspect.isclass(entry.build) else hints(entry.build)["return"]
     if made is NoDefense:
         return []

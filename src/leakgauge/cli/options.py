@@ -12,7 +12,7 @@ import click
 
 from leakgauge.errors import require
 from leakgauge.files import write_whole
-from leakgauge.resolve import read_option
+from leakgauge.registry import read_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,24 +6,21 @@ import math
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import NEW_FILE, SPEC, to_json, write_json
 from leakgauge.errors import InputError, require
-from leakgauge.privacy.accounting import Release, check_accountant, check_delta, epsilon_exchanged, multiplier_for
-from leakgauge.privacy.canaries import NoisePath
-from leakgauge.privacy.guarantee import Unit, in_words
-from leakgauge.privacy.ledger import Ledger, entering
-from leakgauge.privacy.rero import sentence, success_bound
-from leakgauge.privacy.tested import CONFIDENCE, Claim, ClaimOutcome, PrivacyTest, check_claim
 from leakgauge.registry import Registry
-from leakgauge.resolve import resolve_defense
+
+if TYPE_CHECKING:
+    from leakgauge.privacy.accounting import Release
+    from leakgauge.privacy.ledger import Ledger
+    from leakgauge.privacy.tested import Claim, PrivacyTest
 
 NOT_COVERED = (
     "samples drawn otherwise than one by one with the same rate: where batches are shuffled or fixed, count at rate 1 "
@@ -79,6 +76,9 @@ def privacy(
     if delta is None:
         raise InputError("--delta", "is missing", "give less than 1 / number of examples (or clients)")
 
+    from leakgauge.privacy.accounting import check_delta
+    from leakgauge.privacy.ledger import entering
+
     both = noise_multiplier is not None and target_epsilon is not None
     require(not both, "--target-epsilon", "is given beside --noise-multiplier", "give one of them")
     enters = noise_multiplier is not None or target_epsilon is not None
@@ -110,6 +110,9 @@ def privacy(
 
 
 def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger:
+    from leakgauge.privacy.accounting import check_accountant
+    from leakgauge.privacy.guarantee import Unit
+    from leakgauge.privacy.ledger import Ledger
 
     if accountant is not None:
         check_accountant(accountant)
@@ -122,6 +125,7 @@ def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger
 
 
 def _release(z: float | None, target: float | None, rate: float, steps: int, delta: float, accountant: str) -> Release:
+    from leakgauge.privacy.accounting import Release, multiplier_for
 
     if z is None:
         assert target is not None
@@ -130,6 +134,8 @@ def _release(z: float | None, target: float | None, rate: float, steps: int, del
 
 
 def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -> dict[str, Any]:
+    from leakgauge.privacy.accounting import epsilon_exchanged
+    from leakgauge.privacy.rero import sentence, success_bound
 
     epsilon = book.epsilon(delta)
     return {
@@ -150,6 +156,7 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
 
 
 def _show(result: dict[str, Any]) -> None:
+    from leakgauge.privacy.guarantee import in_words
 
     console, z = Console(), result["noise_multiplier"]
     over = f"over {result['steps']} steps, by {result['accountant']}"
@@ -209,6 +216,13 @@ def test(
     Exit code 0: the stated ε is not contradicted, which is no proof; 1: it is, or the test had no power; 2: the input
     cannot be used.
     """
+    import torch
+
+    from leakgauge.privacy.canaries import NoisePath
+    from leakgauge.privacy.guarantee import Unit
+    from leakgauge.privacy.tested import Claim, ClaimOutcome, check_claim
+    from leakgauge.resolve import resolve_defense
+
     problem = "is missing" if path is None else "is given beside --defense"
     require((path is None) != (defense is None), "path", problem, "give your_package.module:function, or --defense")
     if path is None:
@@ -231,6 +245,7 @@ def test(
 
 
 def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, any_noise: bool) -> Claim:
+    from leakgauge.privacy.tested import Claim
 
     hint = "give --noise-multiplier, or --epsilon of all rounds with every unit in each"
     problem = "--noise-multiplier or --epsilon is missing" if z is None else "is given twice"
@@ -244,6 +259,8 @@ def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, an
 
 def record(result: PrivacyTest) -> dict[str, object]:
     """The result as JSON has it."""
+    from leakgauge.privacy.tested import CONFIDENCE
+
     return {
         "outcome": result.outcome.value,
         "sentence": result.sentence,
@@ -275,6 +292,7 @@ def record(result: PrivacyTest) -> dict[str, object]:
 
 
 def _show_test(result: PrivacyTest) -> None:
+    from leakgauge.privacy.tested import CONFIDENCE
 
     claim, console = result.claim, Console()
     table = Table("canaries", "noise", "ε above", "right guesses", box=None, pad_edge=False)

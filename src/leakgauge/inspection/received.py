@@ -12,8 +12,8 @@ from leakgauge.data.source import Source, open_source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.inspection.rule import Received
 from leakgauge.models.weights import read_model
-from leakgauge.registry import MODELS
-from leakgauge.resolve import read_option, resolve, split
+from leakgauge.registry import MODELS, read_option
+from leakgauge.resolve import resolve, split
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import differences
 

@@ -9,6 +9,7 @@ import torch
 
 from leakgauge import __version__, executor
 from leakgauge.errors import InputError
+from leakgauge.workers import Jobs
 
 
 @pytest.mark.parametrize("key", ["leakgauge", "torch", "code"])
@@ -27,4 +28,4 @@ def test_where_no_cluster_listens_is_one_line_at_once(address: str) -> None:
     """Ray itself goes on asking for minutes."""
     pytest.importorskip("ray")
     with pytest.raises(InputError, match=f"no cluster answers at '{address}'"):
-        executor.RayCluster(address).run_all(str, [], print, begin=print, ground=None, kept="trials")
+        executor.RayCluster(address).run_all(Jobs(str, [], print, begin=print, ground=None, kept="trials"))

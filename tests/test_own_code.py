@@ -114,8 +114,9 @@ def test_a_named_module_is_found_behind_what_is_installed(trapped: Path, script:
 
 def test_workers_do_not_import_from_the_working_directory(trapped: Path, script: list[str]) -> None:
     Path(script[0]).write_text(
-        "import leakgauge.cli, operator\nfrom leakgauge.workers import LocalPool\n"
-        "if __name__ == '__main__':\n    LocalPool(1).run_all(operator.neg, [3], print, begin=abs, ground=1, kept='')\n"
+        "import leakgauge.cli, operator\nfrom leakgauge.workers import Jobs, LocalPool\n"
+        "negated = Jobs(operator.neg, [3], print, begin=abs, ground=1, kept='')\n"
+        "if __name__ == '__main__':\n    LocalPool(1).run_all(negated)\n"
     )
     code, out, ran = _run(trapped, script)
     assert (code, out, ran) == (0, "-3\n", "")

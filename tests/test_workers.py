@@ -15,27 +15,27 @@ import pytest
 
 from leakgauge import workers as processes
 from leakgauge.errors import InputError
-from leakgauge.workers import LocalPool, LostJob
+from leakgauge.workers import Jobs, LocalPool, LostJob
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_every_job_is_answered_once(count: int) -> None:
     found: list[float] = []
-    LocalPool(count).run_all(math.sqrt, [1.0, 4.0, 9.0], found.append, begin=repr, ground=None, kept="roots")
+    LocalPool(count).run_all(Jobs(math.sqrt, [1.0, 4.0, 9.0], found.append, begin=repr, ground=None, kept="roots"))
     assert sorted(found) == [1, 2, 3]
 
 
 def test_a_process_that_dies_is_one_line_and_what_came_before_stays() -> None:
     found: list[None] = []
     with pytest.raises(InputError, match="a worker process died") as error:
-        LocalPool(1).run_all(os._exit, [1], found.append, begin=repr, ground=None, kept="trials")
+        LocalPool(1).run_all(Jobs(os._exit, [1], found.append, begin=repr, ground=None, kept="trials"))
     assert "finished trials are kept" in str(error.value)
     assert found == []
 
 
 def test_what_a_job_raises_reaches_the_caller() -> None:
     with pytest.raises(ValueError, match=r"math domain|nonnegative"):
-        LocalPool(1).run_all(math.sqrt, [-1.0], lambda _: None, begin=repr, ground=None, kept="roots")
+        LocalPool(1).run_all(Jobs(math.sqrt, [-1.0], lambda _: None, begin=repr, ground=None, kept="roots"))
 
 
 def test_no_process_outlives_an_interruption() -> None:
@@ -45,7 +45,7 @@ def test_no_process_outlives_an_interruption() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        LocalPool(2).run_all(time.sleep, [0.0, 3600.0], interrupted, begin=repr, ground=None, kept="waits")
+        LocalPool(2).run_all(Jobs(time.sleep, [0.0, 3600.0], interrupted, begin=repr, ground=None, kept="waits"))
     for child in multiprocessing.active_children():  # killed, and about to be gone
         child.join(10)
     assert not multiprocessing.active_children()
@@ -66,7 +66,7 @@ def _is_imported(job: str) -> bool:
 
 def test_a_process_begins_with_what_its_first_gradient_imports() -> None:
     found: list[bool] = []
-    LocalPool(1).run_all(_is_imported, ["torch._dynamo"], found.append, begin=repr, ground=None, kept="names")
+    LocalPool(1).run_all(Jobs(_is_imported, ["torch._dynamo"], found.append, begin=repr, ground=None, kept="names"))
     assert found == [True]
 
 
@@ -81,7 +81,9 @@ def _lost(run: Any, jobs: list[Any], workers: int, **options: Any) -> tuple[list
     found: list[Any] = []
     lost: list[tuple[Any, LostJob, str]] = []
     tell = lambda *told: lost.append(told)  # noqa: E731
-    LocalPool(workers).run_all(run, jobs, found.append, begin=repr, ground=None, kept="jobs", on_lost=tell, **options)
+    LocalPool(workers).run_all(
+        Jobs(run, jobs, found.append, begin=repr, ground=None, kept="jobs", on_lost=tell, **options)
+    )
     return found, lost
 
 
@@ -119,4 +121,4 @@ def test_a_process_that_somebody_stopped_goes_on(monkeypatch: pytest.MonkeyPatch
 
 def test_somebodys_exit_is_no_good_end() -> None:
     with pytest.raises(RuntimeError, match="SystemExit: 0"):
-        LocalPool(1).run_all(sys.exit, [0], repr, begin=repr, ground=None, kept="jobs")
+        LocalPool(1).run_all(Jobs(sys.exit, [0], repr, begin=repr, ground=None, kept="jobs"))

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ import torch
 from leakgauge import __version__
 from leakgauge.errors import InputError, said
 from leakgauge.files import private_folder
-from leakgauge.workers import Answer, Ground, Job, LostJob
+from leakgauge.workers import Answer, Ground, Job, Jobs, LostJob
 
 TRIES = 4
 """Times a job is tried if its worker dies. A job that raises is not retried."""
@@ -48,18 +48,7 @@ class RayCluster:
     logs: Path | None = None
     elsewhere: ClassVar[bool] = True
 
-    def run_all(
-        self,
-        run: Callable[[Job], Answer],
-        jobs: Iterable[Job],
-        on_answer: Callable[[Answer], None],
-        *,
-        begin: Callable[[Ground], None],
-        ground: Ground,
-        kept: str,
-        limit: float | None = None,
-        on_lost: Callable[[Job, LostJob, str], None] | None = None,
-    ) -> None:
+    def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
         """See `leakgauge.workers.Executor`.
 
         Raises:
@@ -68,17 +57,17 @@ class RayCluster:
         ray = self._connected()
         errors = ray.exceptions
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_task())
-        held = ray.put(cloudpickle.dumps((run, begin, ground)))  # code of a notebook travels by value
+        held = ray.put(cloudpickle.dumps((jobs.run, jobs.begin, jobs.ground)))  # code of a notebook travels by value
         terms = {"leakgauge": __version__, "torch": torch.__version__, "code": code()}
         place = os.getcwd(), os.getcwd() in sys.path
-        fresh, again = iter(jobs), deque[tuple[Job, int]]()
+        limit, fresh, again = jobs.limit, iter(jobs.each), deque[tuple[Job, int]]()
         flying: dict[Any, tuple[Job, int]] = {}
 
         def lost(job: Job, loss: LostJob, error: Exception, reason: str) -> None:
             self._log(job, error)
-            if on_lost is None:
-                raise InputError("ray", reason, f"run the same command again; finished {kept} are kept")
-            on_lost(job, loss, reason)
+            if jobs.on_lost is None:
+                raise InputError("ray", reason, f"run the same command again; finished {jobs.kept} are kept")
+            jobs.on_lost(job, loss, reason)
 
         try:
             while True:
@@ -112,7 +101,7 @@ class RayCluster:
                             raise raised
                         lost(job, LostJob.RAISED, raised, text)
                         continue
-                    on_answer(cloudpickle.loads(told))
+                    jobs.on_answer(cloudpickle.loads(told))
         finally:
             for left in flying:
                 ray.cancel(left, force=True)

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from multiprocessing import connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -85,13 +85,12 @@ class _Turn(Generic[Job]):
 @dataclass
 class _Pool(Generic[Job, Answer, Ground]):
     context: ForkServerContext
-    run: Callable[[Job], Answer]
-    begin: Callable[[Ground], None]
-    ground: Ground
+    jobs: Jobs[Job, Answer, Ground]
     idle: list[_Worker[Job, Answer]] = field(default_factory=list)
     busy: dict[_Worker[Job, Answer], _Turn[Job]] = field(default_factory=dict)
 
-    def give(self, job: Job, attempt: int, limit: float | None) -> None:
+    def give(self, job: Job, attempt: int) -> None:
+        limit = self.jobs.limit
         worker = self.idle.pop() if self.idle else self._start()
         self.busy[worker] = _Turn(job, attempt, None if limit is None else time.monotonic() + STARTING + limit)
         with suppress(OSError):  # it died while it waited: `heard` finds it
@@ -101,7 +100,8 @@ class _Pool(Generic[Job, Answer, Ground]):
         ours, theirs = self.context.Pipe()
         with socket.socket(fileno=os.dup(ours.fileno())) as end:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(STALLED), 0))
-        process = self.context.Process(target=_serve, args=(theirs, self.run, self.begin, self.ground), daemon=False)
+        jobs = self.jobs
+        process = self.context.Process(target=_serve, args=(theirs, jobs.run, jobs.begin, jobs.ground), daemon=False)
         with _main_stays():
             process.start()
         theirs.close()
@@ -130,6 +130,31 @@ class _Pool(Generic[Job, Answer, Ground]):
             self.stop(worker)
 
 
+@dataclass(frozen=True)
+class Jobs(Generic[Job, Answer, Ground]):
+    """Jobs, and what becomes of their answers.
+
+    Attributes:
+        run: of a module that can be imported, as all that crosses over to a process.
+        each: is asked for when a process is free for it.
+        on_answer: gets the answers in the order in which they come.
+        begin: called with `ground` once in each process, before its first job.
+        kept: what the caller keeps of the answers, for the message when a process dies.
+        limit: seconds that a job may take; `None` for any time.
+        on_lost: gets a job that has no answer, and why; without it that is an error.
+    """
+
+    run: Callable[[Job], Answer]
+    each: Iterable[Job]
+    on_answer: Callable[[Answer], None]
+    _: KW_ONLY
+    begin: Callable[[Ground], None]
+    ground: Ground
+    kept: str
+    limit: float | None = None
+    on_lost: Callable[[Job, LostJob, str], None] | None = None
+
+
 @runtime_checkable
 class Executor(Protocol):
     """Where jobs run: `LocalPool` here, `leakgauge.executor.RayCluster` on many machines.
@@ -140,29 +165,8 @@ class Executor(Protocol):
 
     elsewhere: ClassVar[bool]
 
-    def run_all(
-        self,
-        run: Callable[[Job], Answer],
-        jobs: Iterable[Job],
-        on_answer: Callable[[Answer], None],
-        *,
-        begin: Callable[[Ground], None],
-        ground: Ground,
-        kept: str,
-        limit: float | None = None,
-        on_lost: Callable[[Job, LostJob, str], None] | None = None,
-    ) -> None:
-        """Runs the jobs; answers go to `on_answer`, in the order in which they come.
-
-        A job whose worker dies, or that takes longer than `limit`, gets another worker and is tried again.
-
-        Args:
-            run: of a module that can be imported, as all that crosses over to a process.
-            jobs: each is asked for when a process is free for it.
-            begin: called with `ground` once in each process, before its first job.
-            kept: what the caller keeps of the answers, for the message when a process dies.
-            limit: seconds that a job may take; `None` for any time.
-            on_lost: gets a job that has no answer, and why; without it that is an error.
+    def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
+        """A job whose worker dies, or that takes longer than `limit`, gets another worker and is tried again.
 
         Raises:
             InputError: a worker died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised
@@ -177,27 +181,16 @@ class LocalPool:
     workers: int = 1
     elsewhere: ClassVar[bool] = False
 
-    def run_all(
-        self,
-        run: Callable[[Job], Answer],
-        jobs: Iterable[Job],
-        on_answer: Callable[[Answer], None],
-        *,
-        begin: Callable[[Ground], None],
-        ground: Ground,
-        kept: str,
-        limit: float | None = None,
-        on_lost: Callable[[Job, LostJob, str], None] | None = None,
-    ) -> None:
+    def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
         """See `Executor`."""
         # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which
         # takes a second, but started no thread: they share its memory.
         hint = "put the call under `if __name__ == '__main__':`, or into a module of its own"
         require(not _serves, "audit", "is called again by a module that a worker imports", hint)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([run.__module__, "torch._dynamo"])
-        pool: _Pool[Job, Answer, Ground] = _Pool(context, run, begin, ground)
-        fresh, again = iter(jobs), deque[tuple[Job, int]]()
+        context.set_forkserver_preload([jobs.run.__module__, "torch._dynamo"])
+        pool: _Pool[Job, Answer, Ground] = _Pool(context, jobs)
+        limit, fresh, again = jobs.limit, iter(jobs.each), deque[tuple[Job, int]]()
 
         def following() -> tuple[Job, int] | None:
             return again.popleft() if again else next(((job, 1) for job in fresh), None)
@@ -205,16 +198,16 @@ class LocalPool:
         def lost(turn: _Turn[Job], loss: LostJob, reason: str) -> None:
             if turn.attempt < ATTEMPTS:
                 again.append((turn.job, turn.attempt + 1))
-            elif on_lost is not None:
-                on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
+            elif jobs.on_lost is not None:
+                jobs.on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
             else:
-                hint = f"run again with fewer --workers; finished {kept} are kept"
+                hint = f"run again with fewer --workers; finished {jobs.kept} are kept"
                 raise InputError("workers", f"{reason}, in {ATTEMPTS} tries", hint)
 
         try:
             while True:
                 while len(pool.busy) < self.workers and (turn := following()) is not None:
-                    pool.give(*turn, limit)
+                    pool.give(*turn)
                 if not pool.busy:
                     return
                 ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
@@ -238,11 +231,11 @@ class LocalPool:
                     pool.idle.append(worker)
                     (found,) = answer
                     if not isinstance(found, _Raised):
-                        on_answer(found)
-                    elif on_lost is None or isinstance(found.error, InputError):
+                        jobs.on_answer(found)
+                    elif jobs.on_lost is None or isinstance(found.error, InputError):
                         raise found.error
                     else:
-                        on_lost(ended.job, LostJob.RAISED, found.reason)
+                        jobs.on_lost(ended.job, LostJob.RAISED, found.reason)
                 late = [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= time.monotonic()]
                 for worker in late:
                     ended = pool.busy.pop(worker)

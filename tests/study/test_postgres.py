@@ -16,7 +16,7 @@ from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import PAGE, write_reports
 from leakgauge.study.store import OWN, Store
-from leakgauge.workers import LocalPool
+from leakgauge.workers import Jobs, LocalPool
 from study.plans import document, tiny
 from study.postgres import cluster
 
@@ -43,8 +43,8 @@ class Refuses:
 
     elsewhere = False
 
-    def run_all(self, run: Any, jobs: Any, on_answer: Any, **options: Any) -> None:
-        assert not list(jobs)
+    def run_all(self, jobs: Jobs[Any, Any, Any]) -> None:
+        assert not list(jobs.each)
 
 
 def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

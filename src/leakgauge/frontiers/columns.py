@@ -49,7 +49,7 @@ from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.training import Hands, Training, dirichlet_partition, read_stored
-from leakgauge.workers import Executor, LocalPool
+from leakgauge.workers import Executor, Jobs, LocalPool
 
 EXAMPLES = 32
 """Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
@@ -284,7 +284,7 @@ def run_trainings(
             keep(run_training(stage, name))
         return
     ground = (cloudpickle.dumps(plan), compute, folder)
-    LocalPool(workers).run_all(_run, left, keep, begin=_begin, ground=ground, kept="trainings")
+    LocalPool(workers).run_all(Jobs(_run, left, keep, begin=_begin, ground=ground, kept="trainings"))
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:

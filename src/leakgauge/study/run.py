@@ -26,7 +26,7 @@ from leakgauge.study.identity import ANEW, changed
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
-from leakgauge.workers import Executor, LocalPool, LostJob
+from leakgauge.workers import Executor, Jobs, LocalPool, LostJob
 
 OTHERS = 5.0
 """Seconds between two looks at what other drivers of the same audit have finished."""
@@ -197,11 +197,10 @@ def _run_left(
             if name not in done:
                 yield Job(keys[name])
 
-    pool.run_all(
-        _run, waiting(), keep, begin=_begin, ground=work, kept="trials", limit=plan.trial_seconds, on_lost=note
-    )
+    trials = Jobs(_run, waiting(), keep, begin=_begin, ground=work, kept="trials")
+    pool.run_all(replace(trials, limit=plan.trial_seconds, on_lost=note))
     if lost:
-        pool.run_all(_run, lost, keep, begin=_begin, ground=work, kept="trials")
+        pool.run_all(replace(trials, each=lost))
 
 
 EVERY = 30.0

@@ -29,5 +29,5 @@ frontier = lg.frontier(
 
 # %% A line each, and what follows from them
 for line in frontier.lines:
-    print(line)
+    print(line.row, line.accuracy, line.naive, line.adapted, line.highest, sep=", ")
 print(*frontier.recommendation, sep="\n")

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from docs.pages import Block, blocks
+from docs.pages import Block, blocks, run
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.draws import Draws
@@ -48,10 +48,7 @@ def test_an_objective_is_a_file_of_about_twenty_lines(written: Path) -> None:
 
 
 def test_the_blocks_run_in_order_and_the_objective_falls(written: Path) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    for block in listed("python"):
-        if block.mark == "run":
-            exec(compile(block.text, str(block), "exec"), names)
+    names = run(PAGES)
     found = names["found"]
     assert found.objective < 1e-2 * found.trace[0][1]
     assert float(names["PSNR"]()(found.inputs, names["truth"].inputs)) > 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import leakgauge
-from docs.pages import ROOT, blocks
+from docs.pages import ROOT, Block, blocks, difference, run
 from docs.test_extend import PAGES as EXTENDING
 from leakgauge.clients import client_update
 from leakgauge.compute import Compute
@@ -105,27 +106,15 @@ def test_a_captured_update_is_what_the_plan_would_simulate(hospital: Path) -> No
     assert record["scenario"]["data"]["batch"] == 6
 
 
-def test_the_readme_example_runs_and_recovers_the_photo(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_example_runs_and_recovers_the_photo(workplace: Path) -> None:
     (block,) = blocks("README.md", "python")
     assert len([line for line in block.text.splitlines() if line.strip()]) <= 24
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block.text, str(block), "exec"), names)
-    assert capsys.readouterr().out
+    names = run(["README.md"])
     assert float(PSNR()(names["found"].inputs, names["batch"].inputs)) > 28
 
 
-def run(page: str) -> dict[str, Any]:
-    """The names after all of a page's blocks that are to run, in order."""
-    names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks(page, "python"):
-        if block.mark == "run":
-            exec(compile(block.text, str(block), "exec"), names)
-    return names
-
-
-def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = run("docs/how-to/steps.md")
-    assert capsys.readouterr().out
+def test_steps_of_ones_own_run_and_are_read(workplace: Path) -> None:
+    names = run(["docs/how-to/steps.md"])
     assert names["found"].status is Status.EXACT
     for name, part in names["patient"].items():
         torch.testing.assert_close(names["found"].parts[name], part, rtol=1e-3, atol=1e-3)
@@ -134,26 +123,43 @@ def test_steps_of_ones_own_run_and_are_read(workplace: Path, capsys: pytest.Capt
     torch.testing.assert_close(names["read"].parts["scan"].float(), names["scan"]["scan"], rtol=0, atol=0.05)
 
 
-def test_a_picture_comes_back_out_of_low_rank_factors(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = run("docs/tutorials/lora.md")
-    assert capsys.readouterr().out
+def test_a_picture_comes_back_out_of_low_rank_factors(workplace: Path) -> None:
+    names = run(["docs/tutorials/lora.md"])
     for found in (names["found"], names["from_file"]):
         assert found.status is Status.EXACT
         torch.testing.assert_close(found.parts["scan"], names["scan"]["scan"], rtol=0, atol=1e-5)
     assert not any(".default" in name for name in names["saved"])
 
 
-def test_the_crafted_model_is_found_and_reads_more(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = run("docs/tutorials/received-model.md")
-    assert capsys.readouterr().out
+def test_the_crafted_model_is_found_and_reads_more(workplace: Path) -> None:
+    names = run(["docs/tutorials/received-model.md"])
     assert [names["honest"].level.value, names["found"].level.value] == ["nothing-found", "crafted"]
     assert names["exact"] == [1, 4]
 
 
 def test_the_first_picture_is_exact_and_the_second_is_blurred(workplace: Path) -> None:
-    names = run("docs/start.md")
-    assert names["photos"] is not None
+    names = run(["docs/start.md"])
     assert 18 < float(PSNR()(names["found"].inputs, names["batch"].inputs)) < 45
+
+
+def test_what_is_printed_is_compared_with_what_is_shown() -> None:
+    """Words exactly, numbers as near as the page says; blocks without one below print nothing."""
+    shown = Block("page", 1, "text", "output within 10 %", "Status.EXACT\ntensor([-1.50]) of 2e-3 float64\n")
+    assert not difference("Status.EXACT tensor([-1.60]) of 2.1e-3 float64", shown)
+    for printed in ("Status.FAILED tensor([-1.50]) of 2e-3 float64", "", shown.text + "1", shown.text.replace("-", "")):
+        assert difference(printed, shown)
+    assert difference("2.01", Block("page", 1, "text", "output", "2.0"))
+    assert difference("printed", None)
+    assert not difference("", None)
+
+
+def test_blocks_of_outputs_are_those_that_are_compared() -> None:
+    """Each stands below a block that runs, or names the example whose it is."""
+    for page in PAGES:
+        found = blocks(page)
+        for above, block in pairwise(found):
+            if block.mark.startswith("output") and " of " not in block.mark:
+                assert above.mark == "run", str(block)
 
 
 def test_the_numbers_of_the_first_screen_are_those_of_its_pictures() -> None:

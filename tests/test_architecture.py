@@ -60,6 +60,12 @@ HOOKS = {"watching", "capture.recorder"}
 """Modules that register hooks. Networks are looked into by `view.graph`, else by `watching`."""
 
 
+LATE = {
+    "leakgauge.attacks.matching.engine": {"leakgauge.attacks.adaptive.counter"},  # counters are made of its parts
+}
+"""Imports inside a function that close a circle, each with its reason."""
+
+
 def modules() -> dict[str, Path]:
     return {".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p for p in SRC.rglob("*.py")}
 
@@ -67,10 +73,21 @@ def modules() -> dict[str, Path]:
 MODULE = modules()
 
 
-def imported(path: Path) -> set[str]:
-    """Modules of the package that running this file imports; not those of a function or of `TYPE_CHECKING`."""
+def imported(path: Path, *, everywhere: bool = False) -> set[str]:
+    """Modules of the package that running this file imports; with `everywhere` also those of its functions. Never those
+    for `TYPE_CHECKING`, and not those by a string: of registries, of the package's own names and of commands."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden = {
+        id(n)
+        for i in ast.walk(tree)
+        if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.unparse(i.test)
+        for part in i.body
+        for n in ast.walk(part)
+    }
     found: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if id(node) in hidden:
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -79,8 +96,11 @@ def imported(path: Path) -> set[str]:
     return found & set(MODULE)
 
 
-def test_imports_form_no_circle() -> None:
-    graph = {name: imported(path) for name, path in MODULE.items()}
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_imports_form_no_circle(everywhere: bool) -> None:
+    graph = {
+        name: imported(path, everywhere=everywhere) - LATE.get(name, set()) - {name} for name, path in MODULE.items()
+    }
     done: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> None:
@@ -92,6 +112,7 @@ def test_imports_form_no_circle() -> None:
 
     for name in sorted(graph):
         walk(name, ())
+    assert all(late <= imported(MODULE[name], everywhere=True) for name, late in LATE.items()), "take it off the list"
 
 
 def floor(module: str) -> int:
@@ -103,7 +124,7 @@ def test_imports_point_down() -> None:
     upward = [
         f"{name} → {other}"
         for name, path in MODULE.items()
-        for other in imported(path)
+        for other in imported(path, everywhere=True)
         if floor(other) > floor(name) and other != "leakgauge"
     ]
     assert not upward, "\n".join(sorted(upward))

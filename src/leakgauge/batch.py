@@ -115,7 +115,8 @@ class DataSpec(BatchPart):
         return x.round().long() if self.is_text else self.normalise(x)
 
     def _per_channel(self, values: tuple[float, ...], like: Tensor) -> Tensor:
-        return like.new_tensor(values).view(-1, *([1] * (len(self.shape) - 1)))
+        # Under torch.func, older versions of torch refuse `like.new_tensor`.
+        return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, *([1] * (len(self.shape) - 1)))
 
     def normalise(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
         """Raw data to model input."""

@@ -35,7 +35,7 @@ class CrossEntropy:
         fits = len(self.weights) in (0, logits.shape[-1])
         problem = f"has {len(self.weights)} values for {logits.shape[-1]} outputs"
         require(fits, "loss.weights", problem, "give one an output of the model")
-        weights = logits.new_tensor(self.weights) if self.weights else None
+        weights = torch.tensor(self.weights, dtype=logits.dtype, device=logits.device) if self.weights else None
         return F.cross_entropy(logits, labels, weights, label_smoothing=self.label_smoothing)
 
 
@@ -60,5 +60,5 @@ class BCEWithLogits:
     def __call__(self, logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
         classes = torch.arange(logits.shape[-1], device=labels.device)  # as one_hot, which does not run under vmap
         shares = labels if labels.is_floating_point() else (labels[..., None] == classes).to(logits)
-        weights = logits.new_tensor(self.positive) if self.positive else None
+        weights = torch.tensor(self.positive, dtype=logits.dtype, device=logits.device) if self.positive else None
         return F.binary_cross_entropy_with_logits(logits, shares, pos_weight=weights)

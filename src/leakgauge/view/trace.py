@@ -321,6 +321,9 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
                 _error_on_data_dependent_ops=mode == "fake",
             )(*held.values())
     nodes = list(code.graph.nodes)
+    for node in nodes:
+        if node.op == "get_attr":  # a constant, of which older versions of torch say nothing
+            node.meta.setdefault("val", getattr(code, str(node.target)))
     placeholders = [n for n in nodes if n.op == "placeholder"]
     outputs, gradients = cast(tuple[list[fx.Node], list[fx.Node | None]], nodes[-1].args[0])
     return TracedGradient(

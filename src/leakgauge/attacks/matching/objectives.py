@@ -99,7 +99,7 @@ class Fixed:
         require(self.value > 0, "gain", f"is {self.value}", "give a positive number")
 
     def __call__(self, simulated: Tensor) -> Float[Tensor, ""]:
-        return simulated.new_tensor(self.value)
+        return torch.tensor(self.value, dtype=simulated.dtype, device=simulated.device)
 
 
 @dataclass(frozen=True, kw_only=True)

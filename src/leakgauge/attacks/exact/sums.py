@@ -17,7 +17,7 @@ from leakgauge.observation import Observation
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire, entries
 from leakgauge.tracing import LinearLayer
-from leakgauge.view.entries import SentTensor, noise_of, sent_decay
+from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay
 from leakgauge.watching import watched
 
 SURE = 6.0
@@ -33,6 +33,7 @@ class Sums:
 
     Attributes:
         weight, bias: the sums.
+        entries: the weight's, with what may have been left out.
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
         wire: the format that the sums came in.
         written: standard error of each row: of its bias entry, and of its weights in units of the largest input.
@@ -46,6 +47,7 @@ class Sums:
 
     weight: Float[Tensor, "units d"]
     bias: Float[Tensor, " units"]
+    entries: Entries
     scale: float
     wire: Wire
     written: Float[Tensor, " units"]
@@ -92,6 +94,7 @@ def sums_of(
     return Sums(
         weight.value.to(device),
         bias.value.to(device),
+        weight,
         scale,
         Wire.of(*(tensors[name] for name in names)),
         torch.maximum(bias.error, weight.error.amax(1) / reach).to(device),

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.func import vjp
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
-from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT
+from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation
 from leakgauge.task import Task
-from leakgauge.view.entries import relative_rounding
+from leakgauge.view.entries import relative_rounding, surely_sent
 
 MOST = 2**25
 """Entries of the Jacobian that is held: signals × parameters."""
@@ -31,11 +31,13 @@ class ErrorSignals:
         task: in float64.
         sent: the client's one gradient, in one row.
         tolerance: share of its length that rounding may leave.
+        heard: numbers of the row that the client did send; `None` for all.
     """
 
     task: Task
     sent: Float[Tensor, " p"]
     tolerance: float
+    heard: Bool[Tensor, " p"] | None = None
 
     @staticmethod
     def of(observation: Observation) -> ErrorSignals | str:
@@ -51,7 +53,10 @@ class ErrorSignals:
         if not bool(sent.any()) or not bool(sent.isfinite().all()):
             return "the update is empty or not finite"
         entry, weights = relative_rounding(observation)
-        return ErrorSignals(double, sent, max(ROUNDING * entry + 2 * weights, 1e-9))
+        tolerance = max(ROUNDING * entry + 2 * weights, 1e-9)
+        kept = surely_sent(observation, tolerance)
+        heard = None if kept is None else torch.cat([kept[name].flatten().cpu() for name in double.parameters])
+        return ErrorSignals(double, sent, tolerance, heard)
 
     def logits(self, inputs: Float[Tensor, "n *shape"]) -> Tensor:
         """Of raw examples."""
@@ -116,4 +121,18 @@ class ErrorSignals:
         share = ways_back[hidden].square().sum(0) if bool(hidden.any()) else columns.new_zeros(columns.shape[1])
         told: Tensor = share.view(count, -1).amax(1) < 1e-3
         proved: Tensor = told & (columns.norm(dim=0).view(count, -1).amin(1) > 0)
-        return proved
+        return proved & self._every_input_shows(inputs)
+
+    def _every_input_shows(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
+        """As an explainer's, for the signals that were found."""
+        heard, signals = self.heard, self.solve(inputs)[0]
+        if heard is None:
+            return torch.ones(len(inputs), dtype=torch.bool)
+
+        def made(x: Tensor) -> Tensor:
+            own = {name: value.detach().requires_grad_() for name, value in self.task.parameters.items()}
+            z = self.task.logits(own, self.task.buffers, x)[0]
+            back = torch.autograd.grad(z, list(own.values()), signals, create_graph=True, materialize_grads=True)
+            return torch.cat([g.flatten() for g in back])
+
+        return every_input_shows(made, heard, inputs, self.task.data, 10 * self.tolerance * float(self.sent.norm()))

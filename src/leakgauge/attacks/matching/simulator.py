@@ -15,10 +15,10 @@ from leakgauge.defenses import AttackerView, Defense, NoDefense, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, Task
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.entries import relative_rounding
+from leakgauge.view.entries import relative_rounding, surely_sent
 
 Views = Callable[[Draws], AttackerView]
 """A client's own draws → the view of its mechanism."""
@@ -145,11 +145,15 @@ class Explainer:
     Attributes:
         simulator: the client as the attacker knows it.
         tolerance: relative distance that rounding allows.
+        sent: entries that were sent, name → bool; `None` for all.
+        shortened: the update may have been, as the defence is not known.
         spent: gradient evaluations so far.
     """
 
     simulator: Simulator
     tolerance: float
+    sent: Tensors | None = None
+    shortened: bool = False
     spent: int = field(default=0)
 
     @staticmethod
@@ -158,20 +162,23 @@ class Explainer:
         observation = observation.origin
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
         entry, weights = relative_rounding(observation)
-        return Explainer(simulator, max(ROUNDING * entry + 2 * weights, 1e-9))
+        tolerance = max(ROUNDING * entry + 2 * weights, 1e-9)
+        unknown = observation.knowledge.defense is None
+        return Explainer(simulator, tolerance, surely_sent(observation, tolerance), unknown)
 
-    def left(self, batch: Batch) -> float:
-        """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known."""
+    def left(self, batch: Batch, *, free: bool = False) -> float:
+        """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known, or `free`."""
         self.spent += self.simulator.cost(len(batch))
         with torch.no_grad():
             made = {k: v.detach() for k, v in self.simulator(_double(batch)).items()}
-        return relative_distance(made, self.simulator.observed, free=not self.simulator.scale_known)
+        return relative_distance(made, self.simulator.observed, free=free or not self.simulator.scale_known)
 
     def certified(self, batch: Batch, generator: torch.Generator) -> Bool[Tensor, " n"]:
         """Which examples are proved: together they explain the update to its rounding, and each must be what it is.
 
-        Behind noise, rounding or draws that are not known nothing explains an update that well. Whole numbers are no
-        labels where the loss takes real ones.
+        Moved at random or shorter, none explains it any more: of two classes, without biases, the length of an example
+        is that of the update, which a clip changes. Behind noise, rounding or draws that are not known nothing explains
+        an update that well. Whole numbers are no labels where the loss takes real ones.
         """
         count = len(batch)
         if not self.simulator.task.of_classes and not batch.labels.is_floating_point():
@@ -180,12 +187,61 @@ class Explainer:
             return torch.zeros(count, dtype=torch.bool)
         data, proved = self.simulator.task.data, []
         for index in range(count):
-            moved = batch.inputs.double().clone()
+            moved, shorter = batch.inputs.double().clone(), batch.inputs.double().clone()
             step = SHIFT * data.range * torch.randn(moved[index].shape, generator=generator).double()
             beyond = (moved[index] + step < data.low) | (moved[index] + step > data.high)
             moved[index] += torch.where(beyond, -step, step)
-            proved.append(self.left(Batch(moved, batch.labels)) > 10 * self.tolerance)
-        return torch.tensor(proved)
+            shorter[index] = data.denormalise((1 - SHIFT) * data.normalise(shorter[index : index + 1]))[0]
+            others = (Batch(inputs, batch.labels) for inputs in (moved, shorter))
+            proved.append(all(self.left(one, free=self.shortened) > 10 * self.tolerance for one in others))
+        return torch.tensor(proved) & self._every_input_shows(batch)
+
+    def _every_input_shows(self, batch: Batch) -> Bool[Tensor, " n"]:
+        """Which examples have each of their inputs in what was sent: of what a sparsifier left out nothing is told."""
+        if self.sent is None:
+            return torch.ones(len(batch), dtype=torch.bool)
+        self.spent += self.simulator.cost(len(batch))
+
+        names = list(self.sent)
+
+        def made(inputs: Tensor) -> Tensor:
+            simulated = self.simulator(Batch(inputs, batch.labels))
+            return torch.cat([simulated[name].flatten() for name in names])
+
+        heard = torch.cat([self.sent[name].flatten() for name in names])
+        size = float(squared_norm(self.simulator.observed)) ** 0.5
+        return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, 10 * self.tolerance * size)
+
+
+PROBES = 6
+"""Random directions in which an input is asked for what it moves."""
+
+ALONE = 10 ** (-45 / 20)
+"""Root mean square error of a proved example in shares of the range: what one input may be off by, alone, is more."""
+
+
+def every_input_shows(
+    made: Callable[[Tensor], Tensor],
+    heard: Bool[Tensor, " p"],
+    inputs: Float[Tensor, "n *shape"],
+    data: DataSpec,
+    least: float,
+) -> Bool[Tensor, " n"]:
+    """Which examples have no input that, wrong by what `ALONE` allows it, moves what was heard of them by less than
+    `least`. Of d inputs one alone may be off by √d times as much as all. Whole numbers, which move nothing, are not
+    judged."""
+    x, draw = inputs.detach().double().requires_grad_(), torch.Generator().manual_seed(0)
+    flat = made(x)
+    if not flat.requires_grad:
+        return torch.ones(len(x), dtype=torch.bool)
+    most = whole = torch.zeros_like(x)
+    for _ in range(PROBES):
+        way = torch.randn(flat.shape, generator=draw, dtype=torch.float64).to(flat)
+        at, all_ = (torch.autograd.grad(flat @ w, x, retain_graph=True)[0] for w in (way * heard.to(way), way))
+        most, whole = torch.maximum(most, at.abs()), torch.maximum(whole, all_.abs())
+    alone = min(ALONE * x[0].numel() ** 0.5, 1.0) * data.range
+    shows: Tensor = ((alone * most > least) | (whole == 0)).flatten(1).all(1).cpu()
+    return shows
 
 
 def _double(batch: Batch) -> Batch:

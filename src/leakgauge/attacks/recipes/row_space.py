@@ -143,7 +143,7 @@ class SpanRead(SearchingAttack):
             attack = replace(attack, objective=Cosine(), first=Given(rows.inputs), restarts=1)
             observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))
         explainer = Explainer.of(observation, generator)
-        price = (2 + count) * explainer.simulator.cost(count)
+        price = (2 + 2 * count) * explainer.simulator.cost(count)
         best, least, spent = Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search"), 1.0, 0
         for index in range(attack.restarts):
             limit = effort.budget.gradient_evaluations

@@ -203,9 +203,44 @@ def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
         module.forward = lambda x: torch.vmap(lambda row: forward(row[None])[0], randomness="different")(x)
         task = replace(task, module=module)
     try:
-        return _traced(task, count, "fake")
+        found = _traced(task, count, "fake")
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode):
-        return _traced(task, _examples(task, FEW), "real")
+        found = _traced(task, _examples(task, FEW), "real")
+    if not task.data.is_text:
+        _straighten(found, task)
+    return found
+
+
+KEPT = {"sub", "div", "round", "_to_copy", "detach", "alias", "clone", "rand_like", "randn_like", "native_dropout"}
+"""Operations that stay where they are: those that make what the model is called with, copies and draws."""
+
+
+def _straighten(traced: TracedGradient, task: Task) -> None:
+    """Takes out operations on the examples alone that may bend what they are given and leave every example of the
+    data's range as it is, such as a clamp to that range."""
+    alone = {node for name, node in traced.nodes.items() if name == "inputs" or name.startswith("b:")}
+    bends, straight = dict[fx.Node, list[fx.Node]](), dict[fx.Node, fx.Node]()
+    for node in traced.code.graph.nodes:
+        given = node.all_input_nodes
+        if node.op == "call_function" and given and alone.issuperset(n for n in given if n.op != "get_attr"):
+            alone.add(node)
+            value = node.meta.get("val")
+            same = [n for n in given if isinstance(value, Tensor) and _like(n.meta.get("val"), value)]
+            if same and value.is_floating_point() and operation(node) not in KEPT:
+                bends[node] = same
+    batch = probe(task, traced.examples)
+    batch.inputs[0], batch.inputs[1] = task.data.low, task.data.high
+    wanted = list(dict.fromkeys([n for node, given in bends.items() for n in (node, *given)]))
+    values = dict(zip(wanted, traced.evaluate(wanted, task, batch), strict=True)) if wanted else {}
+    for node, given in bends.items():
+        below = next((n for n in given if torch.equal(values[n], values[node])), None)
+        if below is not None:
+            straight[node] = straight.get(below, below)
+            node.replace_all_uses_with(straight[node])
+
+
+def _like(one: object, other: Tensor) -> bool:
+    return isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _bags(

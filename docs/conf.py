@@ -111,8 +111,9 @@ NAMED = {
     '<aside class="toc-drawer">': '<aside class="toc-drawer" aria-label="This page">',
     'role="heading"><span class="caption-text">': 'role="heading" aria-level="2"><span class="caption-text">',
     "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
-"""What axe-core misses in the theme's pages: names of landmarks, a level, code that scrolls by keyboard."""
+"""What axe-core misses in the theme's pages: names of landmarks, a level, code and tables that scroll by keyboard."""
 
 
 def make_accessible(app: Any, problem: Exception | None) -> None:

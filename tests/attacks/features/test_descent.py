@@ -20,6 +20,8 @@ def test_all_tensors_below_a_smooth_head_follow_from_it() -> None:
     module, (inputs, labels) = network(nn.Sigmoid), made(1)
     hidden = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0))
     found = Descent.of(hidden, hidden.reads[-1:])
+    assert found.further()
+    assert not found.further()
     assert len(found.state.values) >= 2
     seen = hidden.inside.run(list(found.state.values), {}, Batch(inputs.double(), labels))
     for value, truth in zip(found.state.values.values(), seen, strict=True):

@@ -88,7 +88,7 @@ def test_the_seconds_of_a_budget_end_every_part(spent, monkeypatch):
     from leakgauge.attacks.features import descent, null_space
     from leakgauge.attacks.recipes import features
 
-    places = {"reading": (null_space, "smallest"), "descent": (descent, "lsmr"), "inversion": (features, "deepest")}
+    places = {"reading": (null_space, "smallest"), "descent": (descent.Descent, "_step"), "inversion": (features, "deepest")}
     module, name = places[spent]
     ticked, original, real = [0.0], getattr(module, name), time.perf_counter
     looks = []
@@ -118,6 +118,6 @@ def test_out_of_steps_names_the_setting():
     assert found.status is Status.OUT_OF_STEPS
     assert "starts" in found.message
     open_ended = Features(inversion=short)
-    budget = Budget(gradient_evaluations=60)
+    budget = Budget(gradient_evaluations=8)
     found = open_ended.reconstruct(observed(Block(72), inputs, labels), torch.Generator().manual_seed(0), budget=budget)
     assert found.status is Status.OUT_OF_BUDGET

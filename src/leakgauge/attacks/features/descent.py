@@ -50,12 +50,14 @@ class Descent:
         error: estimated relative error of what is known.
         state: values and signals.
         meter: ends it.
+        patient: whether systems are solved that the gradients alone do not determine, which takes iterations.
     """
 
     hidden: HiddenTensors
     error: float
     state: KnownInside
     meter: Meter = UNLIMITED
+    patient: bool = False
     _failed: dict[Node, int] = field(default_factory=dict)
 
     @staticmethod
@@ -84,6 +86,13 @@ class Descent:
     def inside(self) -> Inside:
         """The network."""
         return self.hidden.inside
+
+    def further(self) -> bool:
+        """Goes on patiently; whether that led anywhere."""
+        before, self.patient = len(self.state.values), True
+        self._failed.clear()
+        self.run()
+        return len(self.state.values) > before
 
     def run(self) -> None:
         """Solves for one tensor after the other."""
@@ -130,6 +139,8 @@ class Descent:
         values, vectors = torch.linalg.eigh(design.T @ design)
         system = _System(self, first, design, side, values, vectors)
         alone = float(values[0]) > DETERMINED * float(values[-1])
+        if not alone and not self.patient:
+            return False
         forward = [] if alone else self._forward(first)
         rows = design.shape[0] * channels + sum(int(on.sum()) for _, on, _ in forward)
         if not alone and rows < pixels * count * channels:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
@@ -27,6 +27,16 @@ HIGH = 60.0
 
 ROUNDING = 1e-9
 """Squared residual below which a round that gains little has met the rounding of what is known."""
+
+
+ROUNDS, INNER = 12, 160
+"""Of Levenberg–Marquardt, and iterations of LSMR in the first of them."""
+
+SOLVED = 1e-3
+"""Share of a step's linear residual at which LSMR ends."""
+
+TINY = 1e-30
+"""Keeps the size of a value, and the slope of a root, finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,26 +112,65 @@ class Residuals:
 
         Gradients alone are what a search has as well.
         """
-        active = sum(t.value.numel() - (0 if t.open is None else int(t.open.sum())) for t in self.terms)
+        active = self._active
         equations = active + sum(min(g.numel(), s.numel() * g.shape[1] // s.shape[2]) for _, s, g in self.products)
         return equations >= self.shape.numel() <= 2 * active
 
     def __call__(self, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, " m"]:
-        """All differences, each term relative to the size of what is known."""
-        inside, parts = self.inside, []
+        """All differences, those of a value relative to its size in each example."""
+        values, products = self.differences(inputs)
+        return torch.cat([values.flatten(), products])
+
+    def left(self, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, " n"]:
+        """What each example leaves, squared; what the batch leaves of the products counts for each."""
+        values, products = self.differences(inputs)
+        return values.square().sum(1) + products.square().sum()
+
+    def differences(self, inputs: Float[Tensor, "n *shape"]) -> tuple[Float[Tensor, "n m"], Float[Tensor, " k"]]:
+        """Of each example's known values, and of the products of the batch."""
+        inside, count = self.inside, len(inputs)
         nodes = [t.node for t in self.terms] + [layer.hidden for layer, _, _ in self.products]
         # A term's own value is behind its argument; no other argument needs it that does not stand behind it.
-        labels = torch.zeros(len(inputs), dtype=torch.long)
+        labels = torch.zeros(count, dtype=torch.long)
         made = inside.run(nodes, self._cut(nodes), Batch(inputs, labels))
+        values, products = [inputs.new_zeros(count, 0)], [inputs.new_zeros(0)]
         for term, value in zip(self.terms, made, strict=False):
             gap, size = value - term.value, term.value
             if term.open is not None:
                 gap, size = torch.where(term.open, value.clamp_min(0), gap), size.masked_fill(term.open, 0)
-            parts.append(gap.flatten() / size.norm())
+            size = size.reshape(count, -1).norm(dim=1, keepdim=True).clamp_min(TINY)
+            values.append(gap.reshape(count, -1) / size)
         for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=True):
             rows = layer.unfolding.rows(layer.unfolding.of_hidden(hidden)).flatten(0, 1)
-            parts.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
-        return torch.cat(parts)
+            products.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
+        return torch.cat(values, 1), torch.cat(products)
+
+    def apart(self, data: DataSpec, generator: torch.Generator) -> bool:
+        """Whether known values of an example depend on no other one, and are enough to hold it."""
+        drawn = data.low + data.range * torch.rand((2, *self.shape), generator=generator, dtype=torch.float64)
+        drawn[1, 1:] = drawn[0, 1:]
+        with torch.no_grad():
+            one, two = (self.differences(inputs)[0][1:] for inputs in drawn)
+        return self._active >= self.shape.numel() and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
+
+    @property
+    def _active(self) -> int:
+        return sum(t.value.numel() - (0 if t.open is None else int(t.open.sum())) for t in self.terms)
+
+    def only(self, which: Int[Tensor, " k"]) -> Residuals:
+        """Some examples' known values, without the products, which are of all."""
+        if len(which) == (count := self.inside.examples):
+            return self
+
+        def part(value: Tensor) -> Tensor:
+            return value.reshape(count, -1, *value.shape[1:])[which].flatten(0, 1)
+
+        return Residuals(
+            replace(self.inside, examples=len(which)),
+            tuple(replace(t, value=part(t.value), open=None if t.open is None else part(t.open)) for t in self.terms),
+            {n: part(v) for n, v in self.held.items()},
+            (),
+        )
 
     def _cut(self, nodes: Sequence[Node]) -> dict[Node, Tensor]:
         return {n: v for n, v in self.held.items() if n not in nodes}
@@ -132,84 +181,127 @@ class Inverted:
     """What the inversion came to.
 
     Attributes:
-        inputs: raw.
-        residual: ‖differences‖², near zero where these are the client's.
+        inputs: raw, in float64.
+        left: ‖differences‖² of each example, near zero where these are the client's.
         status: how it ended.
+        apart: whether each example was inverted by itself.
     """
 
     inputs: Float[Tensor, "n *shape"]
-    residual: float
+    left: Float[Tensor, " n"]
     status: Status
+    apart: bool
+
+    @staticmethod
+    def nothing(residuals: Residuals) -> Inverted:
+        """Before the first start."""
+        inputs = torch.zeros(residuals.shape, dtype=torch.float64)
+        return Inverted(inputs, torch.full((len(inputs),), torch.inf), Status.OUT_OF_BUDGET, False)
+
+    def better(self, other: Inverted, which: Int[Tensor, " k"]) -> Inverted:
+        """With what another found of the examples `which`, where it leaves less: of each, or of all."""
+        less = other.left < self.left[which]
+        if not other.apart:
+            less = (other.left.sum() < self.left[which].sum()).expand_as(less)
+        inputs, left = self.inputs.clone(), self.left.clone()
+        inputs[which[less]], left[which[less]] = other.inputs[less], other.left[less]
+        return replace(other, inputs=inputs, left=left)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInversion:
     """√residual + w · total variation by unsigned Adam, w falling; then log residual by L-BFGS within the data's range;
-    then Levenberg–Marquardt in float32, and two rounds in float64.
+    then Levenberg–Marquardt.
 
-    The root keeps its slope where the residual is small, and the total variation leads from grey to the basin: at its
-    end the residual alone decides. Its logarithm makes a step as large near the end as it is far from it. What is left
-    of the residual tells success without the truth.
+    The root keeps its slope where the residual is small, each example has its own, so that one that stalls holds up no
+    other, and the total variation leads from noise to the basin: at its end the residual alone decides. Its logarithm
+    makes a step as large near the end as it is far from it. What is left of the residual tells success without the
+    truth.
 
     Attributes:
-        steps: of Adam, and as many of L-BFGS, each a gradient evaluation.
+        steps: of Adam, and as many of L-BFGS where Adam does not get near; each a gradient evaluation.
         lr: of Adam, in shares of the data's range.
         weight, last: of the total variation, first and last.
-        spread: of the start around grey.
+        spread: deviation of the start around grey, in shares of the data's range. Units whose inputs are all alike at
+            the start would move alike.
+        near: residual of an example below which L-BFGS is left out.
         finish: residual below which Levenberg–Marquardt takes over.
     """
 
-    steps: int = 700
+    steps: int = 300
     lr: float = 0.1
     weight: float = 1.0
     last: float = 0.002
-    spread: float = 0.05
+    spread: float = 0.3
+    near: float = 1e-5
     finish: float = 1e-2
 
-    def __call__(
-        self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator, *, rounds: int = 8
-    ) -> Inverted:
-        """From grey, within the meter's budget."""
-        single = residuals.to(torch.float32)
-        shape = residuals.shape
-        image = data.is_image
-        prior: Prior = TotalVariation(self.weight) if image else NoPrior()
+    def __call__(self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator) -> Inverted:
+        """From noise, within the meter's budget: down to the basins side by side, then each example by itself where
+        known values hold it without the others."""
+        apart, count = residuals.apart(data, generator), residuals.shape[0]
+        inputs, status = self._annealed(
+            replace(residuals, products=()) if count > 1 and apart else residuals, data, meter, generator
+        )
+        left = torch.full((count,), torch.inf)
+        for which in torch.arange(count).split(1 if apart else count):
+            inputs[which] = self._closer(residuals.only(which), inputs[which], data, meter)
+            with torch.no_grad():
+                left[which] = residuals.only(which).left(inputs[which]).float()
+        return Inverted(inputs, left, status, apart)
 
-        def raw(share: Tensor) -> Tensor:
-            return data.low + data.range * share
+    def _annealed(
+        self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "n *shape"], Status]:
+        single, count, image = residuals.to(torch.float32), residuals.shape[0], data.is_image
+        prior: Prior = TotalVariation(self.weight) if image else NoPrior()
 
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
             share = variables["inputs"]
-            squares = single(raw(share)).square().sum()
-            root = squares.sqrt()
+            parts = single.differences(_raw(share, data))
+            roots = [one.square().sum(-1).clamp_min(TINY).sqrt().sum() for one in parts if one.numel()]
+            root = torch.stack(roots).sum() / count
             return root + prior(share), root
 
-        start = 0.5 + self.spread * torch.randn(shape, generator=generator)
-        problem = Problem(
-            loss,
-            {"inputs": start.clamp(0, 1)[None]},
-            {"inputs": (torch.zeros(()), torch.ones(()))},
-            meter,
-            schedule=Falling(to=self.last / self.weight, levels=40) if image else None,
-        )
+        start = (0.5 + self.spread * torch.randn(residuals.shape, generator=generator)).clamp(0, 1)
+        falling = Falling(to=self.last / self.weight, levels=40) if image else None
+        problem = Problem(loss, {"inputs": start[None]}, UNIT, meter, schedule=falling)
         minimum = AnnealedAdam(steps=self.steps, lr=self.lr, floor=0.02).minimise(problem)
-        if not minimum.variables:
-            return Inverted(raw(start), float("inf"), minimum.status)
+        found = minimum.variables["inputs"][0] if minimum.variables else start
+        return _raw(found.double(), data), minimum.status
 
-        def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
-            left = HIGH + single(raw(variables["inputs"])).square().sum().log()
-            return left, left
+    def _closer(
+        self, residuals: Residuals, inputs: Float[Tensor, "n *shape"], data: DataSpec, meter: Meter
+    ) -> Float[Tensor, "n *shape"]:
+        """As exactly as what is known allows."""
+        single, share = residuals.to(torch.float32), ((inputs - data.low) / data.range).float()
 
-        near = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
-        closer = near.minimise(replace(problem, loss=logarithm, start=minimum.variables, schedule=None))
-        minimum = closer if closer.variables else minimum
-        found = raw(minimum.variables["inputs"][0].double()).detach()
-        with torch.no_grad():
-            left = float(residuals(found).square().sum())
-        if left < self.finish:
-            single_found, left = polished(single, found.float(), data, meter, rounds=rounds)
-            found, left = polished(residuals, single_found.double(), data, meter, rounds=2 if left < ROUNDING else 0)
-        return Inverted(found, left, minimum.status)
+        def left() -> float:
+            with torch.no_grad():
+                return float(single.left(_raw(share, data)).max())
+
+        if left() > self.near:
+
+            def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
+                value = HIGH + single.left(_raw(variables["inputs"], data)).clamp_min(TINY).log().mean()
+                return value, value
+
+            problem = Problem(logarithm, {"inputs": share[None]}, UNIT, meter)
+            minimiser = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
+            minimum = minimiser.minimise(problem)
+            share = minimum.variables["inputs"][0] if minimum.variables else share
+        if left() > self.finish:
+            return _raw(share.double(), data)
+        inputs = polished(single, _raw(share, data), data, meter).double()
+        return polished(residuals, inputs, data, meter, rounds=2)
+
+
+UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}
+"""Bounds of examples in shares of the data's range."""
+
+
+def _raw(share: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
+    return data.low + data.range * share
 
 
 def polished(
@@ -218,39 +310,46 @@ def polished(
     data: DataSpec,
     meter: Meter,
     *,
-    rounds: int,
-    inner: int = 160,
-) -> tuple[Float[Tensor, "n *shape"], float]:
+    rounds: int = ROUNDS,
+    inner: int = INNER,
+) -> Float[Tensor, "n *shape"]:
     """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs.
 
-    Each product with the Jacobian or its adjoint counts as a gradient evaluation.
+    Directions that the known values hardly hold take LSMR many iterations: as long as it ends at `inner` and its step
+    is good, it gets twice as many. Each product with the Jacobian or its adjoint counts as a gradient evaluation.
     """
     best = float(residuals(inputs).detach().double().square().sum())
     damping = 1e-4
-    for _ in range(rounds):
+    for index in range(rounds):
+        meter.note(index, best)
         if meter.over(2 * inner) is not None:
             break
         try:
-            step = _step(residuals, inputs, damping, inner, meter)
+            step, whole = _step(residuals, inputs, damping, inner, meter)
         except Over:
             break
-        before, whole = best, False
+        before, longest = best, False
         for length in (1.0, 0.5, 0.2):
             trial = (inputs + length * step).clamp(data.low, data.high)
             with torch.no_grad():
                 left = float(residuals(trial).double().square().sum())
             if left < best:
-                inputs, best, whole = trial, left, length == 1.0
+                inputs, best, longest = trial, left, length == 1.0
                 break
-        if best < ROUNDING and best > before / 4:
+        if longest and not whole and inner < inputs.numel():
+            inner *= 2
+        elif best < ROUNDING and best > before / 4:
             break
-        damping = max(damping / 10 if whole else damping if best < before else 10 * damping, 1e-12)
+        damping = max(damping / 10 if longest else damping if best < before else 10 * damping, 1e-12)
         if damping > 1:
             break
-    return inputs, best
+    return inputs
 
 
-def _step(residuals: Residuals, inputs: Tensor, damping: float, inner: int, meter: Meter) -> Tensor:
+def _step(
+    residuals: Residuals, inputs: Float[Tensor, "n *shape"], damping: float, inner: int, meter: Meter
+) -> tuple[Float[Tensor, "n *shape"], bool]:
+    """The step, and whether LSMR came to its end within `inner` iterations."""
     point = inputs.clone().requires_grad_()
     with torch.enable_grad():
         made = residuals(point)
@@ -268,6 +367,6 @@ def _step(residuals: Residuals, inputs: Tensor, damping: float, inner: int, mete
 
     operator = LinearOperator((made.numel(), inputs.numel()), matvec=forward, rmatvec=adjoint, dtype=np.float64)
     right = -made.detach().double().numpy()
-    found = lsmr(operator, right, damp=damping**0.5, atol=1e-10, btol=1e-10, conlim=0, maxiter=inner)
+    found = lsmr(operator, right, damp=damping**0.5, atol=1e-8, btol=SOLVED, conlim=0, maxiter=inner)
     meter.spent += 2 * int(found[2])
-    return torch.from_numpy(found[0]).view_as(inputs).to(inputs)
+    return torch.from_numpy(found[0]).view_as(inputs).to(inputs), int(found[2]) < inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -29,6 +29,9 @@ READING = 0.6
 
 STARTS = 3
 """Of the inversion, where no budget is named."""
+
+FIRST = 2
+"""Of them, from what systems show that take no iterations."""
 
 EXPLAINED = 1e-5
 """Squared relative residual below which an inversion has found what it was after; a wrong basin leaves 1e-3 or more."""
@@ -90,29 +93,42 @@ class Features(SearchingAttack):
             return bare
         if (over := meter.over(1)) is not None:
             return replace(bare, status=over)
-        residuals = Residuals.of(deepest(hidden, starts, reading))
+        descent = deepest(hidden, starts, reading)
+        residuals = Residuals.of(descent)
+        tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
+        found = Inverted.nothing(residuals)
+        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
+        if float(found.left.max()) >= EXPLAINED and descent.further():
+            residuals = Residuals.of(descent)
+        found = self._inverted(residuals, found, tries, observation, meter, generator)
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
-        found = self._inverted(residuals, observation, meter, generator)
-        if found is None:
-            return replace(bare, status=meter.over(1) or Status.CONVERGED, cost=Cost(meter.spent, meter.seconds))
+        if not bool(found.left.isfinite().any()):
+            return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
         return self._answer(observation, hidden, found, bare, meter, generator)
 
     def _inverted(
-        self, residuals: Residuals, observation: Observation, meter: Meter, generator: torch.Generator
-    ) -> Inverted | None:
-        best: Inverted | None = None
-        starts = self.starts or (STARTS if meter.unlimited else None)
-        for index in itertools.count() if starts is None else range(starts):
-            if meter.over(1) is not None:
-                break
+        self,
+        residuals: Residuals,
+        best: Inverted,
+        starts: Iterator[int],
+        observation: Observation,
+        meter: Meter,
+        generator: torch.Generator,
+    ) -> Inverted:
+        """The best of several starts; where known values hold each example without the others, of those that stall."""
+        if not residuals.determined or float(best.left.max()) < EXPLAINED:
+            return best
+        for index in starts:
+            if (over := meter.over(1)) is not None:
+                return replace(best, status=over)
+            open_ = (best.left >= EXPLAINED).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
-            found = longer(residuals, observation.task.data, meter, generator)
-            best = found if best is None or found.residual < best.residual else best
-            if best.residual < EXPLAINED:
+            found = longer(residuals.only(open_), observation.task.data, meter, generator)
+            best = best.better(found, open_)
+            if float(best.left.max()) < EXPLAINED:
                 return replace(best, status=Status.CONVERGED)
-        ended = meter.over(1) or Status.OUT_OF_STEPS
-        return best and replace(best, status=ended)
+        return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
 
     def _answer(
         self,
@@ -127,10 +143,11 @@ class Features(SearchingAttack):
         inputs = found.inputs.float()
         explainer = Explainer.of(observation, generator)
         certified = torch.zeros(len(inputs), dtype=torch.bool)
-        if labels is not None and found.residual < EXPLAINED:
+        left = float(found.left.max())
+        if labels is not None and left < EXPLAINED:
             certified = explainer.certified(Batch(inputs, labels), generator)
         status = Status.EXACT if bool(certified.all()) else found.status
-        words = f"{bare.message}; the inversion leaves {found.residual:.0e} of what is known"
+        words = f"{bare.message}; the inversion leaves {left:.0e} of what is known"
         if status is Status.OUT_OF_STEPS:
             words += "; ended by the features' starts, not by the budget" if self.starts else "; no budget was named"
         return replace(
@@ -140,7 +157,7 @@ class Features(SearchingAttack):
             paired=labels is not None,
             status=status,
             message=words,
-            objective=found.residual,
+            objective=left,
             certified=certified,
             trace=tuple(meter.trace),
             cost=Cost(meter.spent + explainer.spent, meter.seconds),

@@ -88,7 +88,11 @@ def test_the_seconds_of_a_budget_end_every_part(spent, monkeypatch):
     from leakgauge.attacks.features import descent, null_space
     from leakgauge.attacks.recipes import features
 
-    places = {"reading": (null_space, "smallest"), "descent": (descent.Descent, "_step"), "inversion": (features, "deepest")}
+    places = {
+        "reading": (null_space, "smallest"),
+        "descent": (descent.Descent, "_step"),
+        "inversion": (features, "deepest"),
+    }
     module, name = places[spent]
     ticked, original, real = [0.0], getattr(module, name), time.perf_counter
     looks = []

@@ -12,7 +12,7 @@ from leakgauge.attacks.recipes import Features
 from leakgauge.batch import Batch
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import Clip
+from leakgauge.defenses import Clip, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import DataSpec, Task
@@ -54,7 +54,8 @@ def test_the_difference_of_weights_of_one_step_is_read_with_their_rounding():
     inputs, labels = made(2)
     task, client = observed(Block(72), inputs, labels).task, FedAvg(epochs=1, batch_size=2, lr=0.1)
     update = client_update(task, client, Batch(inputs, labels), Draws(0))
-    observation = Observation(task, update, Knowledge(example_count=2, local_training=client))
+    known = Knowledge(example_count=2, local_training=client, defense=NoDefense())
+    observation = Observation(task, update, known)
     found = Features().reconstruct(observation, torch.Generator().manual_seed(0))
     assert found.status is Status.EXACT, found.message
     assert float(torch.cdist(inputs.flatten(1), found.inputs.flatten(1)).amin(1).max()) < 1e-2

@@ -13,8 +13,8 @@ from leakgauge.compute import Compute
 from leakgauge.data.source import spec
 from leakgauge.errors import require
 from leakgauge.models.weights import PREFIX, load_weights, weights_path
-from leakgauge.registry import MODELS
-from leakgauge.resolve import read_option, split
+from leakgauge.registry import MODELS, read_option
+from leakgauge.resolve import split
 from leakgauge.study.model_spec import ModelSpec, fitted
 from leakgauge.task import DataSpec, Task
 from reproduce.classifier.training import (

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.data import Source, open_source
 from leakgauge.errors import InputError, require
 from leakgauge.files import replacing
-from leakgauge.resolve import read_option
+from leakgauge.registry import read_option
 
 
 def source_of(text: str, field: str, **defaults: Any) -> Source:

@@ -219,21 +219,25 @@ def _straighten(traced: TracedGradient, task: Task) -> None:
     """Takes out operations on the examples alone that may bend what they are given and leave every example of the
     data's range as it is, such as a clamp to that range."""
     alone = {node for name, node in traced.nodes.items() if name == "inputs" or name.startswith("b:")}
-    bends, straight = dict[fx.Node, list[fx.Node]](), dict[fx.Node, fx.Node]()
+    moved, bends = {traced.nodes["inputs"]}, dict[fx.Node, list[fx.Node]]()
     for node in traced.code.graph.nodes:
         given = node.all_input_nodes
         if node.op == "call_function" and given and alone.issuperset(n for n in given if n.op != "get_attr"):
             alone.add(node)
-            value = node.meta.get("val")
-            same = [n for n in given if isinstance(value, Tensor) and _like(n.meta.get("val"), value)]
+            value, own = node.meta.get("val"), [n for n in given if n in moved]
+            moved |= {node} if own else set()
+            same = [n for n in own if isinstance(value, Tensor) and _like(n.meta.get("val"), value)]
             if same and value.is_floating_point() and operation(node) not in KEPT:
                 bends[node] = same
     batch = probe(task, traced.examples)
     batch.inputs[0], batch.inputs[1] = task.data.low, task.data.high
     wanted = list(dict.fromkeys([n for node, given in bends.items() for n in (node, *given)]))
     values = dict(zip(wanted, traced.evaluate(wanted, task, batch), strict=True)) if wanted else {}
+    straight = dict[fx.Node, fx.Node]()
     for node, given in bends.items():
-        below = next((n for n in given if torch.equal(values[n], values[node])), None)
+        value = values[node]
+        moves = value.ndim and (value != value[:1]).any()  # what examples give their shape alone is the same for all
+        below = next((n for n in given if moves and torch.equal(values[n], value)), None)
         if below is not None:
             straight[node] = straight.get(below, below)
             node.replace_all_uses_with(straight[node])
@@ -296,13 +300,7 @@ def _normed(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tup
 
 _aten = torch.ops.aten
 _PARTS: dict[Any, Callable[..., Any]] = {
-    **get_decompositions(
-        [
-            _aten.native_layer_norm_backward,
-            _aten.native_batch_norm_backward,
-            _aten.native_group_norm_backward,
-        ]
-    ),
+    **get_decompositions([getattr(_aten, f"native_{n}_norm_backward") for n in ("layer", "batch", "group")]),
     _aten._embedding_bag_backward.default: _bags,
     _aten._trilinear.default: _three,
     _aten._weight_norm_interface_backward.default: _normed,

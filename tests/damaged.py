@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from leakgauge.capture import EXAMPLES, Recorder
-from leakgauge.checkpoint import read_checkpoint, save_checkpoint
 from leakgauge.cli.captured import plan_of
 from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
@@ -37,6 +36,7 @@ from leakgauge.risk.lint import lint_source, lint_update, read_lint
 from leakgauge.study.database import PlannedAudit
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.store import FILE, Store
+from leakgauge.training import read_checkpoint, save_checkpoint
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 from study.plans import document
 

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from leakgauge.checkpoint import read_checkpoint
 from leakgauge.cli.captured import plan_of
 from leakgauge.compute import Compute
 from leakgauge.data import open_source
@@ -26,6 +25,7 @@ from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import run_trial
+from leakgauge.training import read_checkpoint
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 from study.plans import document
 

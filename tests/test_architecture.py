@@ -28,7 +28,7 @@ FLOORS = (
         "workers",
         "executor",
     ),
-    ("step", "batch", "task", "update", "checkpoint"),
+    ("step", "batch", "task", "update"),
     ("clients", "defenses"),
     ("observation", "view", "data", "metrics", "models"),
     ("tracing", "attacks"),
@@ -43,7 +43,6 @@ FLOORS = (
 
 
 WRITES = {
-    "checkpoint": "a training's file",
     "cli.captured": "a plan's YAML",
     "cli.privacy": "the result's JSON",
     "frontiers.grammar": "a plan's YAML",
@@ -52,6 +51,7 @@ WRITES = {
     "study.grammar": "a plan's YAML",
     "study.judging.records": "trials of report.json",
     "study.store": "the store",
+    "training": "a training's file",
 }
 """Modules that read or write a file's text, and which: they alone may hold records that no type describes."""
 

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.errors import require
 from leakgauge.task import Batch, DataSpec
+from leakgauge.tensors import fingerprint
+from leakgauge.training import read_checkpoint, save_checkpoint
 
 
 @runtime_checkable

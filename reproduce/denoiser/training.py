@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.errors import require
 from leakgauge.models.denoiser import DenoisingUNet
 from leakgauge.task import Batch
+from leakgauge.tensors import fingerprint
+from leakgauge.training import read_checkpoint, save_checkpoint
 from reproduce.denoiser.degradations import Degradation, Shuffled
 from reproduce.denoiser.discriminator import PatchDiscriminator
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.data.lent import Lent
+from leakgauge.data.source import Lent
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import Assignment, pairwise_mse
 from leakgauge.metrics.line_up import TIE

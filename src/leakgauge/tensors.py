@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -95,6 +96,15 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
     odd = [name for name in expected if name in given and given[name].shape != expected[name].shape]
     missing = [f"missing {name}" for name in expected if name not in given]
     return missing + [f"unknown {name}" for name in given if name not in expected] + [shape(name) for name in odd]
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """Hash of inputs and labels, bit by bit and in order: other data of the same size have another one."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 WRAPPERS = ("module.", "_orig_mod.")

@@ -1,26 +1,28 @@
-"""Federated training in simulation: who holds which examples, and the rounds."""
+"""Federated training in simulation: who holds which examples, the rounds, and its state on disk."""
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from leakgauge.checkpoint import fingerprint, read_checkpoint, save_checkpoint
 from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.data import InMemory, Source
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
+from leakgauge.files import replacing
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, fingerprint
 from leakgauge.update import Update, UpdateKind
 
 Hands = tuple[tuple[int, ...], ...]
@@ -262,3 +264,42 @@ def accuracy(task: Task, test: InMemory) -> float:
 
 def _finite(tensors: Tensors) -> bool:
     return all(bool(t.isfinite().all()) for t in tensors.values())
+
+
+def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
+    """Replaces the file at once, so that a run killed while it writes loses nothing. `identity` says whose it is.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        with replacing(path) as fresh:
+            torch.save({"identity": identity, **state}, fresh)
+    except (OSError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError("output", f"{path} cannot be written ({reason})", "free space, then run again") from error
+
+
+def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
+    """What was saved; `None` where there is no file.
+
+    Raises:
+        InputError: it cannot be read, or belongs to a run of another `identity`.
+    """
+    if path is None or not path.exists():
+        return None
+    try:
+        state = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+        raise InputError(
+            "checkpoint",
+            f"{path} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
+            "remove it to start again",
+        ) from error
+    require(
+        isinstance(state, dict) and state.get("identity") == identity,
+        "checkpoint",
+        f"{path} belongs to a run with other settings or data",
+        "remove it, or give another output",
+    )
+    return dict(state)

@@ -14,9 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakgauge.checkpoint import fingerprint
 from leakgauge.errors import InputError, require, said
-from leakgauge.tensors import Tensors, differences, finite
+from leakgauge.tensors import Tensors, differences, fingerprint, finite
 
 FORMAT = "leakgauge-update-1"
 

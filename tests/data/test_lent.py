@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from leakgauge.data import gallery
-from leakgauge.data.lent import Lent, in_chunks
-from leakgauge.data.samples import Samples
-from leakgauge.data.source import Share, others
-from leakgauge.metrics import assignment, baselines
-from leakgauge.metrics.assignment import pairwise_mse
-from leakgauge.metrics.baselines import mean_image, nearest_public
+from leakgauge.data.pictures import Samples
+from leakgauge.data.source import Lent, Share, in_chunks, others
+from leakgauge.metrics import assignment
+from leakgauge.metrics.assignment import mean_image, nearest_public, pairwise_mse
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)])
@@ -52,8 +50,7 @@ def test_comparing_in_chunks_is_comparing_at_once(generator: torch.Generator, mo
 
     at_once, mean = all_of(pictures), mean_image(pictures, 2)
     assert torch.equal(mean_image(lent, 2), mean)
-    for module in (assignment, baselines):
-        monkeypatch.setattr(module, "AT_ONCE", 2000)
+    monkeypatch.setattr(assignment, "AT_ONCE", 2000)
     for found in (all_of(pictures), all_of(lent)):
         assert all(torch.equal(a, b) for a, b in zip(found, at_once, strict=True))
     torch.testing.assert_close(mean_image(lent, 2), mean)

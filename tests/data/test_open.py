@@ -83,7 +83,7 @@ def test_names_and_options() -> None:
 
 
 def test_third_party_sources_resolve_by_module() -> None:
-    assert open_source("leakgauge.data.samples:Samples", size=8) == Samples(size=8)
+    assert open_source("leakgauge.data.pictures:Samples", size=8) == Samples(size=8)
 
 
 def test_extras_are_not_imported_until_used() -> None:

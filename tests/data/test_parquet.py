@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leakgauge.data import check, open_source, parquet
+from leakgauge.data import check, extras, open_source
 from leakgauge.errors import InputError
 
 
@@ -46,8 +46,8 @@ def test_shards_and_row_groups_read_like_one_table(tmp_path: Path) -> None:
 def test_decodes_only_what_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(table(range(10), row5=b"broken"), tmp_path / "d.parquet")
     decoded: list[str] = []
-    real = parquet.opened
-    monkeypatch.setattr(parquet, "opened", lambda b, name: decoded.append(name) or real(b, name))
+    real = extras.opened
+    monkeypatch.setattr(extras, "opened", lambda b, name: decoded.append(name) or real(b, name))
     source = open_source(f"parquet:{tmp_path / 'd.parquet'}", size=4, channels=3)
     assert source.read([2, 9]).inputs.shape == (2, 3, 4, 4)
     assert decoded == ["2.png", "9.png"]

@@ -10,7 +10,7 @@ import skimage
 import torch
 
 from leakgauge.data import Samples, gallery, public
-from leakgauge.data.samples import PHOTOS, RESERVE
+from leakgauge.data.pictures import PHOTOS, RESERVE
 
 
 @pytest.fixture(autouse=True)

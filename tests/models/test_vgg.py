@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.models.feedforward import vgg, vgg16
 
 
 def count(module: nn.Module) -> int:

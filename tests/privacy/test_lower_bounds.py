@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from leakgauge.privacy.lower_bounds import (
+from leakgauge.privacy.accounting import delta_of, epsilon_of_mu, mu_of
+from leakgauge.privacy.tested import (
     Guesses,
     blow_up_inverse,
-    delta_of,
-    epsilon_of_mu,
-    mu_of,
     one_run,
     one_run_gaussian,
     p_value,

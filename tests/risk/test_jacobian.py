@@ -15,7 +15,7 @@ from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import mlp
-from leakgauge.models.small import ACTIVATIONS
+from leakgauge.models.feedforward import ACTIVATIONS
 from leakgauge.risk import jacobian
 from leakgauge.risk.counting import low_rank
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank

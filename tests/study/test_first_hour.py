@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from leakgauge import workers
-from leakgauge.data.parquet import Parquet
+from leakgauge.data.extras import Parquet
 from leakgauge.data.pictures import Folder
 from leakgauge.errors import InputError
 from leakgauge.privacy.guarantee import in_words

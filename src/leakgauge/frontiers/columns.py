@@ -19,8 +19,7 @@ from leakgauge.attacks.labels.head import made_up
 from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data.arrays import InMemory
-from leakgauge.data.lent import Lent
-from leakgauge.data.source import spec
+from leakgauge.data.source import Lent, spec
 from leakgauge.defenses import Defense, NoDefense, layers_of, parts_of
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws

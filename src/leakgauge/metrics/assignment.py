@@ -1,4 +1,5 @@
-"""Which reconstruction is held against which true example, and how alike two pictures are up to shift and light."""
+"""Which reconstruction is held against which true example, how alike two pictures are up to shift and light, and the
+null baselines: what an attacker reaches without any update."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
+from leakgauge.data.source import AT_ONCE, Lent, in_chunks, some_of
 from leakgauge.errors import require
 from leakgauge.metrics.metric import clamped
 
@@ -237,3 +238,37 @@ def _small(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c p q"]:
     """Each side at most `SIDE`, by averaging."""
     height, width = (min(SIDE, side) for side in x.shape[-2:])
     return x if (height, width) == tuple(x.shape[-2:]) else F.interpolate(x, (height, width), mode="area")
+
+
+def mean_image(public: Float[Tensor, "m ..."] | Lent, n: int) -> Float[Tensor, "n ..."]:
+    """The mean of the public examples, `n` times: the constant guess with the least squared error over them.
+
+    Raises:
+        InputError: there are no public examples.
+    """
+    require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
+    if isinstance(public, Lent) and 4 * len(public) * math.prod(public.shape) <= 16 * AT_ONCE:
+        public = public.whole()
+    if isinstance(public, Lent):
+        mean = public.take([0]).double().zero_()
+        for chunk in in_chunks(public, max(1, AT_ONCE // (8 * mean.numel()))):
+            mean += chunk.double().sum(0, keepdim=True)
+        mean = (mean / len(public)).float()
+    else:
+        mean = public.mean(0, keepdim=True)
+    return mean.repeat(n, *([1] * (mean.ndim - 1)))
+
+
+def nearest_public(
+    truth: Float[Tensor, "n ..."], public: Float[Tensor, "m ..."] | Lent, *, data_range: float = 1.0, low: float = 0.0
+) -> Float[Tensor, "n ..."]:
+    """For each true example the public one with the least squared error.
+
+    It is chosen by the truth, which no attacker can do: a generous bar. A reconstruction below it is less like
+    the truth than some stranger's example. One public example may serve several truths.
+
+    Raises:
+        InputError: there are no public examples.
+    """
+    require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
+    return some_of(public, pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1).tolist())

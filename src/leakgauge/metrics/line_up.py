@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakgauge.data.lent import AT_ONCE, Lent, in_chunks
+from leakgauge.data.source import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import likeness, pairwise_mse, plain_likeness
 from leakgauge.metrics.metric import clamped

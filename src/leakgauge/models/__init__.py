@@ -1,6 +1,15 @@
 """Networks of the papers, by name."""
 
-from leakgauge.models.parts import of_parts
+from leakgauge.models.feedforward import (
+    convnet,
+    lenet,
+    lenet5,
+    mlp,
+    of_parts,
+    small_convnet,
+    vgg,
+    vgg16,
+)
 from leakgauge.models.resnet import (
     resnet18,
     resnet18_imagenet,
@@ -10,14 +19,6 @@ from leakgauge.models.resnet import (
     resnet50,
     resnet50_imagenet,
 )
-from leakgauge.models.small import (
-    convnet,
-    lenet,
-    lenet5,
-    mlp,
-    small_convnet,
-)
-from leakgauge.models.vgg import vgg, vgg16
 
 __all__ = [
     "convnet",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from leakgauge.models.small import ACTIVATIONS, Activation
+from leakgauge.models.feedforward import ACTIVATIONS, Activation
 from leakgauge.registry import MODELS
 
 

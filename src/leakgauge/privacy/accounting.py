@@ -1,16 +1,19 @@
-"""Can this network be trained with differential privacy at all?"""
+"""What ε releases of Gaussian noise spend, by an accountant or by the trade-off curve of one mechanism (μ-GDP), and
+whether a network can be trained with differential privacy at all."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
 from torch import nn
 
 from leakgauge.errors import InputError, did_you_mean, require
@@ -233,3 +236,44 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         warnings.filterwarnings("ignore", message="Optimal order is the")
         yield
+
+
+def largest(refuted: Callable[[float], float], xtol: float = 1e-9) -> float:
+    """The largest argument ≥ 0 at which `refuted`, which falls, is not negative; 0 where it is nowhere positive."""
+    if refuted(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while refuted(high) > 0:
+        high *= 2
+    return float(brentq(refuted, 0.0 if high == 1 else high / 2, high, xtol=xtol))
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """The smallest δ for which a μ-GDP mechanism is (ε, δ)-differentially private.
+
+    Source: Balle & Wang, *Improving the Gaussian Mechanism for Differential Privacy*, ICML 2018, Theorem 8, with
+    μ = sensitivity/σ.
+    """
+    if mu == 0:
+        return 0.0
+    first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    return float(ndtr(first) - math.exp(epsilon + float(log_ndtr(second))))
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """The smallest ε ≥ 0 for which a μ-GDP mechanism is (ε, δ)-differentially private; δ in (0, 1)."""
+    require(0 < delta < 1, "delta", f"is {delta}", "give a number in (0, 1), below 1 / number of units")
+    return largest(lambda epsilon: delta_of(mu, epsilon) - delta, 1e-10)
+
+
+def epsilon_of_noise(noise_multiplier: float, delta: float, releases: int = 1) -> float:
+    """Exact ε of Gaussian releases without sampling: μ = √releases/z."""
+    z = noise_multiplier
+    require(0 < z < math.inf, "noise_multiplier", f"is {z}", "give the noise on the sum over the clip")
+    return epsilon_of_mu(math.sqrt(releases) / z, delta)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ for which μ-GDP implies (ε, δ)-differential privacy. One Gaussian mechanism that states this
+    (ε, δ) without slack is μ-GDP."""
+    return largest(lambda mu: delta - delta_of(mu, epsilon), 1e-12)

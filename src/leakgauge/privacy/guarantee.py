@@ -10,8 +10,7 @@ from enum import Enum
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense, parts_of, steps_of
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Noise, Nonlinear, PerExampleScale, Scale
-from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of
-from leakgauge.privacy.lower_bounds import epsilon_of_noise
+from leakgauge.privacy.accounting import Release, check_accountant, epsilon_exchanged, epsilon_of, epsilon_of_noise
 from leakgauge.update import UpdateKind
 
 

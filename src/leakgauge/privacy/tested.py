@@ -1,4 +1,9 @@
-"""Is the noise really there? A stated ε against what canaries show."""
+"""Is the noise really there? A stated ε against what canaries show: lower bounds on ε from guesses about who was in.
+
+Each canary is in with probability ½, by a coin of its own. Whoever guesses better than the privacy claim permits
+refutes the claim. All bounds here hold with confidence 1 − `significance` for guesses whose *number* does not depend
+on the coins.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +14,91 @@ from enum import Enum
 
 import numpy as np
 import torch
-from scipy.special import ndtr
+from scipy.special import expit, ndtr, ndtri
 from scipy.stats import beta, binom
 
 from leakgauge.errors import require
+from leakgauge.privacy.accounting import epsilon_of_mu, epsilon_of_noise, largest, mu_of
 from leakgauge.privacy.canaries import CanaryScores, NoisePath, directions, scores
 from leakgauge.privacy.guarantee import Unit
-from leakgauge.privacy.lower_bounds import (
-    Guesses,
-    epsilon_of_noise,
-    mu_of,
-    one_run,
-    one_run_gaussian,
-    separate_runs_gaussian,
-)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """`correct` of `made` guesses were right, about `canaries` canaries; the rest was left open."""
+
+    canaries: int
+    made: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        fits = 0 <= self.correct <= self.made <= self.canaries and self.canaries > 0
+        require(fits, "guesses", f"{self.correct} of {self.made} of {self.canaries}", "give correct ≤ made ≤ canaries")
+
+
+def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """Largest probability of so many right guesses under any (ε, δ)-differentially private release.
+
+    Source: Steinke, Nasr & Jagielski, *Privacy Auditing with One (1) Training Run*, NeurIPS 2023, Theorem 5.2: with W
+    ~ Binomial(made, e^ε/(1 + e^ε)), P[W ≥ v] + 2mδ·max_i (P[W ≥ v − i] − P[W ≥ v])/i.
+    """
+    v, chance = guesses.correct, expit(epsilon)
+    reached = float(binom.sf(v - 1, guesses.made, chance))
+    i = np.arange(1, v + 1)
+    slope = float(np.max((binom.sf(v - i - 1, guesses.made, chance) - reached) / i, initial=0.0))
+    return min(1.0, reached + 2 * guesses.canaries * delta * slope)
+
+
+def one_run(guesses: Guesses, *, significance: float, delta: float) -> float:
+    """Largest ε such that (ε, δ)-differential privacy is refuted; 0 where nothing is. Whatever the mechanism."""
+    return largest(lambda epsilon: significance - p_value(guesses, epsilon, delta))
+
+
+def one_run_gaussian(guesses: Guesses, *, significance: float, delta: float) -> float:
+    """ε at δ of the largest μ such that μ-GDP is refuted; 0 where nothing is.
+
+    Tighter than `one_run`, as it uses the whole trade-off curve; it refutes claims that rest on Gaussian noise and no
+    others. Source: Mahloujifar, Melis & Chaudhuri, *Auditing f-Differential Privacy in One Run*, arXiv:2410.22235, the
+    recursion of its Section 3 with two outcomes a canary.
+    """
+    mu = largest(lambda mu: _excess(guesses, significance, mu))
+    return epsilon_of_mu(mu, delta)
+
+
+def separate_runs_gaussian(guesses: Guesses, *, significance: float, delta: float) -> float:
+    """ε at δ of the largest μ such that μ-GDP is refuted, for canaries that each had an independent run of its own.
+
+    Then every guess is right with probability at most Φ(μ/2), independently of the others, and the count is below a
+    binomial. All canaries must have been guessed.
+    """
+    require(guesses.made == guesses.canaries, "guesses", "leave canaries open", "guess all of them")
+    if guesses.correct == 0:
+        return 0.0
+    rate = float(beta.ppf(significance, guesses.correct, guesses.made - guesses.correct + 1))
+    return epsilon_of_mu(2 * max(0.0, float(ndtri(rate))), delta)
+
+
+def _excess(guesses: Guesses, significance: float, mu: float) -> float:
+    """Positive where μ-GDP is refuted: the total probability that the claim forces is then above one.
+
+    From above: `right` bounds the weight of the outcomes with at least i right guesses from below, times i/m, and
+    `wrong` that of the same outcomes times (made − i)/m. One canary more in the right is one in the wrong less, on a
+    neighbouring data set.
+    """
+    m, made = guesses.canaries, guesses.made
+    right, wrong = significance * guesses.correct / m, significance * (made - guesses.correct) / m
+    for i in range(guesses.correct - 1, -1, -1):
+        forced = blow_up_inverse(right, mu)
+        if forced <= wrong:
+            break
+        right, wrong = min(1.0, right + i / (made - i) * (forced - wrong)), forced
+    return right + wrong - made / m
+
+
+def blow_up_inverse(probability: float, mu: float) -> float:
+    """f̄⁻¹(p) = Φ(Φ⁻¹(p) − μ): an event of probability p has at least this one on a neighbouring data set."""
+    return float(ndtr(ndtri(min(max(probability, 0.0), 1.0)) - mu))
+
 
 CONFIDENCE = 0.95
 SHARES = (1.0, 0.5, 0.2, 0.1)

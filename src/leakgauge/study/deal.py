@@ -12,13 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.checkpoint import fingerprint
-from leakgauge.data.lent import Lent
-from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
+from leakgauge.data.source import Lent, MakesOthers, Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.metrics.line_up import twins
 from leakgauge.task import Batch
+from leakgauge.tensors import fingerprint
 
 CONTROLS = 5
 """Clients without a defence that an attack is tried on at least: with fewer, no result shows its power."""

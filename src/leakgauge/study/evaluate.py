@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.batch import BatchPart
-from leakgauge.data.lent import Lent, in_chunks
-from leakgauge.metrics.assignment import Assignment, assign, assign_each
-from leakgauge.metrics.baselines import mean_image, nearest_public
+from leakgauge.data.source import Lent, in_chunks
+from leakgauge.metrics.assignment import Assignment, assign, assign_each, mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, is_exact

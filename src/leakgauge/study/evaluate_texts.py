@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakgauge.data.lent import Lent
-from leakgauge.data.source import InWords
+from leakgauge.data.source import InWords, Lent
 from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge import __version__
-from leakgauge.checkpoint import fingerprint
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
 from leakgauge.study.database import AuditRow, PlannedAudit
+from leakgauge.tensors import fingerprint
 
 LENT = 1000
 """Examples beside the clients' of a source that lies in no file, which are read for its identity."""

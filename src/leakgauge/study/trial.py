@@ -18,8 +18,7 @@ from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients import client_update
 from leakgauge.clients.client import trained_on
 from leakgauge.compute import Budget, Compute
-from leakgauge.data.lent import Lent
-from leakgauge.data.source import InWords, Share, whole_gallery
+from leakgauge.data.source import InWords, Lent, Share, whole_gallery
 from leakgauge.defenses import parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said

@@ -10,11 +10,11 @@ from reproduce.mkor.quiet import QuietTaps
 from reproduce.mkor.variants import BlockTaps
 from torch import Tensor, nn
 
-from leakgauge.data.parquet import Parquet
-from leakgauge.data.samples import Samples
+from leakgauge.data.extras import Parquet
+from leakgauge.data.pictures import Samples
 from leakgauge.errors import InputError
 from leakgauge.models import convnet
-from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.network import chain
 from leakgauge.servers.mkor.parts import CraftedFeatures, Taps

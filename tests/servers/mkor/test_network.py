@@ -9,7 +9,7 @@ from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.models import convnet, lenet, resnet20
-from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.network import Chain, chain
 from leakgauge.task import DataSpec, Mode, Task
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reproduce.mkor.quiet import QuietTaps
 from torch import Tensor
 
-from leakgauge.models.vgg import vgg, vgg16
+from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.pooling import PooledMap, smoothed
 from leakgauge.task import DataSpec, Task

@@ -24,7 +24,6 @@ FLOORS = (
         "compute",
         "registry",
         "intervals",
-        "watching",
         "workers",
         "executor",
     ),
@@ -56,8 +55,8 @@ WRITES = {
 """Modules that read or write a file's text, and which: they alone may hold records that no type describes."""
 
 
-HOOKS = {"watching", "capture.recorder"}
-"""Modules that register hooks. Networks are looked into by `view.graph`, else by `watching`."""
+HOOKS = {"step.training", "capture.recorder"}
+"""Modules that register hooks. Networks are looked into by `view.graph`, else by `step.training`."""
 
 
 LATE = {

@@ -19,7 +19,6 @@ from torch.func import functional_call
 from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import FOREIGN, InputError, require, said
 from leakgauge.step.layout import Layout
-from leakgauge.step.networks import computing_type, in_one_type, logits_of, own_copy, tensors_of
 from leakgauge.step.training import (
     PROBES,
     Loss,
@@ -28,14 +27,20 @@ from leakgauge.step.training import (
     Supervised,
     TrainingStep,
     TriedBatch,
+    computing_type,
     cross_entropy,
+    in_one_type,
+    logits_of,
     loss_of_step,
     nll_raw,
     on_logits,
+    outputs_of,
+    own_copy,
+    tensors_of,
+    watched,
 )
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
-from leakgauge.watching import outputs_of, watched
 
 __all__ = [
     "Batch",

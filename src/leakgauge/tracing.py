@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import grad
 
+from leakgauge.step.training import inputs_of
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.watching import inputs_of
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation, ReadingAttack, Reconstruction, Status
-from leakgauge.step.networks import in_one_type, logits_of
+from leakgauge.step.training import in_one_type, logits_of
 from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
 
 SPEC = DataSpec((1, 8, 8), 5)

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from leakgauge.defenses.defense import Defense
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
+from leakgauge.step.training import watched
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.watching import watched
 
 DRAW = "draw"
 """Name of the bottleneck's buffer for ε."""

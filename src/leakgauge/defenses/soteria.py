@@ -16,9 +16,9 @@ from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
+from leakgauge.step.training import watched
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
-from leakgauge.watching import watched
 
 MOST_FEATURES = 4096
 """Inputs of a defended layer. A small VGG at 32 px with 2 048 takes about a minute for four images on a busy core."""

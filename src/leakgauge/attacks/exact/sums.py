@@ -14,11 +14,11 @@ from leakgauge.clients.protocol import example_gradients
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import DefenseStage, EntryGrid, Noise, Nonlinear, Scale
 from leakgauge.observation import Observation
+from leakgauge.step.training import watched
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire, entries
 from leakgauge.tracing import LinearLayer
 from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay
-from leakgauge.watching import watched
 
 SURE = 6.0
 """Standard deviations of noise that hardly any entry exceeds."""

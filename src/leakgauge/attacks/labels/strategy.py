@@ -13,11 +13,10 @@ from leakgauge.defenses.precode import mean_draws
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
-from leakgauge.step.training import NoLossOfLogits
+from leakgauge.step.training import NoLossOfLogits, inputs_of, watched
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
-from leakgauge.watching import inputs_of, watched
 
 PROBED = 16
 """Classes at most that a loss is asked about."""

@@ -14,9 +14,9 @@ from leakgauge.clients import FedSGD
 from leakgauge.errors import require
 from leakgauge.observation import Observation
 from leakgauge.registry import PRIORS
+from leakgauge.step.training import inputs_of
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.watching import inputs_of
 
 
 @PRIORS.register("none")

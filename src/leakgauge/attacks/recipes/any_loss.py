@@ -16,10 +16,10 @@ from leakgauge.attacks.labels.targets import targets_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
+from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, Wire
 from leakgauge.tracing import LinearLayer, linear_layers
-from leakgauge.watching import inputs_of
 
 WIDEST = 4096
 """Entries of an example up to which the map from it to a layer's input is worked out."""

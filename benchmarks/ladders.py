@@ -10,9 +10,8 @@ import torch
 
 from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.recipes.exact_reads import EXACT
-from leakgauge.attacks.recipes.order_search import orders_of, several_steps
+from leakgauge.attacks.recipes.order_search import HeadSteps, orders_of, read_head_steps, several_steps
 from leakgauge.clients import client_update
 from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws

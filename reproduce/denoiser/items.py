@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching.polish import CONDITIONAL, Denoise
-from leakgauge.attacks.recipes.rog import rog
+from leakgauge.attacks.recipes.papers import rog
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet, gallery
 from leakgauge.draws import Draws

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.attacks.matching.canvases import Uniform
-from leakgauge.attacks.matching.networks import Output
+from leakgauge.attacks.matching.canvases import Output, Uniform
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import require
 from leakgauge.task import DataSpec

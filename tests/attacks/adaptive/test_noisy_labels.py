@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.attacks.adaptive.noise import known_scale
-from leakgauge.attacks.adaptive.noisy_labels import UnderNoise
+from leakgauge.attacks.adaptive.noise import UnderNoise, known_scale
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import LabelGuess
 from leakgauge.attacks.recipes import inverting_gradients

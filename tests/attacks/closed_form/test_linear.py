@@ -10,7 +10,7 @@ from torch import nn
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.closed_form.outer_product import CERTAIN, read_one
+from leakgauge.attacks.closed_form.single import CERTAIN, read_one
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.defenses import Compose, NoDefense, Prune, RandomK, Sign, TopK, noise
 from leakgauge.draws import Draws

@@ -25,7 +25,7 @@ from leakgauge.attacks.matching import (
     Turn,
 )
 from leakgauge.attacks.matching.adam import held
-from leakgauge.attacks.matching.networks import IntoRange
+from leakgauge.attacks.matching.canvases import IntoRange
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.recipes import ci_net, gias
 from leakgauge.clients import FedSGD, client_update

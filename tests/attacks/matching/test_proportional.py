@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakgauge.attacks.matching import Adam, TotalVariation
+from leakgauge.attacks.matching.priors import Proportional, proportional
 from leakgauge.attacks.matching.problem import Meter, Problem
-from leakgauge.attacks.matching.schedules import Proportional, proportional
 from leakgauge.compute import Budget
 from leakgauge.errors import InputError
 

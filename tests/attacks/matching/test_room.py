@@ -11,8 +11,8 @@ from torch import Tensor
 
 import leakgauge.compute as memory
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Matching, TotalVariation
+from leakgauge.attacks.matching.engine import fitted
 from leakgauge.attacks.matching.problem import Meter, Problem
-from leakgauge.attacks.matching.room import fitted
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute, Held, available, needed

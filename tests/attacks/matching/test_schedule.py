@@ -26,7 +26,7 @@ from leakgauge.attacks.matching import (
     decaying,
     falling,
 )
-from leakgauge.attacks.matching.balanced import Pull
+from leakgauge.attacks.matching.priors import Pull
 from leakgauge.attacks.matching.problem import Best, Meter, ObjectiveValues, Problem
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget

@@ -23,7 +23,7 @@ from leakgauge.attacks.matching import (
     Proportional,
     Scheduled,
 )
-from leakgauge.attacks.matching.schedules import Falling
+from leakgauge.attacks.matching.priors import Falling
 from leakgauge.attacks.recipes import Auto, Features, inverting_gradients
 from leakgauge.attacks.recipes.auto import LEAST, affordable, falling_variation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort
-from leakgauge.attacks.labels.tried import tried_labels
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.exact_reads import read_exactly
 from leakgauge.attacks.recipes.portfolio import Portfolio

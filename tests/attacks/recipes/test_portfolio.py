@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.labels.tried import paired_labels
+from leakgauge.attacks.closed_form.proof import paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import others, remaining

@@ -1,8 +1,7 @@
 """Attacks without a search."""
 
 from leakgauge.attacks.closed_form.linear import LinearRead, ServerRead
-from leakgauge.attacks.closed_form.patches import PatchRead
-from leakgauge.attacks.closed_form.rank_one import RankOneRead
+from leakgauge.attacks.closed_form.single import PatchRead, RankOneRead
 from leakgauge.attacks.closed_form.tokens import TokenRead
 
 __all__ = ["LinearRead", "PatchRead", "RankOneRead", "ServerRead", "TokenRead"]

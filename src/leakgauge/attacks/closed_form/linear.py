@@ -8,10 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.outer_product import gradients, ratio_errors, read_one
-from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, simulated
+from leakgauge.attacks.closed_form.proof import (
+    NamedLabels,
+    mean_gradient_of,
+    name_labels,
+    paired_labels,
+    simulated,
+    tried_labels,
+)
+from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.labels.tried import mean_gradient_of, paired_labels, tried_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS

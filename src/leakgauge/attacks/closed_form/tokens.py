@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import name_labels
+from leakgauge.attacks.closed_form.proof import mean_gradient_of, name_labels, paired_labels
 from leakgauge.attacks.closed_form.token_rows import (
     FULL,
     SHARED,
@@ -22,7 +22,6 @@ from leakgauge.attacks.closed_form.token_rows import (
     token_table,
 )
 from leakgauge.attacks.closed_form.token_spans import read_places, read_texts, text_layers
-from leakgauge.attacks.labels.tried import mean_gradient_of, paired_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import only_scales
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts

@@ -16,8 +16,8 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, NoPrior, Prior, TotalVariation
+from leakgauge.attacks.matching.priors import Falling
 from leakgauge.attacks.matching.problem import Meter, Over, Problem
-from leakgauge.attacks.matching.schedules import Falling
 from leakgauge.observation import Status
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors

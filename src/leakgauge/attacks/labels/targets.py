@@ -1,22 +1,152 @@
-"""Targets of inputs that were read: those that make the error signals that the update holds."""
+"""What an update says of targets under any loss: error signals of inputs, the targets that make them, their shares."""
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from dataclasses import dataclass
 
-from leakgauge.attacks.labels.signals import ErrorSignals
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.func import vjp
+
+from leakgauge.attacks.adaptive.mixup import single_gradient
+from leakgauge.attacks.labels.head import stand_ins
+from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
+from leakgauge.defenses import parts_of
 from leakgauge.errors import FOREIGN
+from leakgauge.observation import Observation
 from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values
-from leakgauge.task import Task
+from leakgauge.task import Batch, Task
+from leakgauge.view.entries import relative_rounding, surely_sent
+
+MOST = 2**25
+"""Entries of the Jacobian that is held: signals × parameters."""
+SPARE = 4
+"""Equations for each unknown, at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorSignals:
+    """The gradient of any loss that depends on the network by its logits alone is Σ_k (∂z_k/∂θ)ᵀ e_k: linear in the
+    error signals e = ∂L/∂z, which least squares finds for given inputs. No label and no loss is needed.
+
+    Attributes:
+        task: in float64.
+        sent: the client's one gradient, in one row.
+        tolerance: share of its length that rounding may leave.
+        heard: numbers of the row that the client did send; `None` for all.
+    """
+
+    task: Task
+    sent: Float[Tensor, " p"]
+    tolerance: float
+    heard: Bool[Tensor, " p"] | None = None
+
+    @staticmethod
+    def of(observation: Observation) -> ErrorSignals | str:
+        """What the update says of signals, or why it says nothing."""
+        task, gradient = observation.task, single_gradient(observation)
+        defense = observation.knowledge.defense
+        if gradient is None or (defense is not None and parts_of(defense)):
+            return "the update is no gradient at one point as the client worked it out"
+        if task.stochastic or task.penalties:
+            return "the model draws at random or is penalised, so its logits do not make its gradient"
+        double = task.to(torch.empty((), dtype=torch.float64))
+        sent = torch.cat([gradient[name].detach().double().flatten().cpu() for name in double.parameters])
+        if not bool(sent.any()) or not bool(sent.isfinite().all()):
+            return "the update is empty or not finite"
+        entry, weights = relative_rounding(observation)
+        tolerance = max(ROUNDING * entry + 2 * weights, 1e-9)
+        kept = surely_sent(observation, tolerance)
+        heard = None if kept is None else torch.cat([kept[name].flatten().cpu() for name in double.parameters])
+        return ErrorSignals(double, sent, tolerance, heard)
+
+    def logits(self, inputs: Float[Tensor, "n *shape"]) -> Tensor:
+        """Of raw examples."""
+        with torch.no_grad():
+            return self.task.logits(self.task.parameters, self.task.buffers, inputs.double())[0]
+
+    def affords(self, inputs: Tensor) -> bool:
+        """Whether there are enough equations, and room for them."""
+        unknowns = self.logits(inputs).numel()
+        return SPARE * unknowns <= len(self.sent) and unknowns * len(self.sent) <= MOST
+
+    def solve(self, inputs: Float[Tensor, "n *shape"]) -> tuple[Tensor, Float[Tensor, " p"]]:
+        """Error signals, of the shape of the logits, and what they leave of the gradient."""
+
+        def answer(*values: Tensor) -> Tensor:
+            parameters = dict(zip(self.task.parameters, values, strict=True))
+            return self.task.logits(parameters, self.task.buffers, inputs.double())[0]
+
+        z, back = vjp(answer, *self.task.parameters.values())[:2]
+        rows = [torch.cat([g.flatten() for g in back(unit.view_as(z))]) for unit in torch.eye(z.numel()).to(z)]
+        matrix = torch.stack(rows, 1).detach()
+        size = matrix.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+        solved = torch.linalg.lstsq(matrix / size, self.sent, driver="gelsd").solution
+        return (solved / size).view_as(z), self.sent - matrix @ (solved / size)
+
+    def left(self, inputs: Float[Tensor, "n *shape"]) -> float:
+        """Share of the gradient's length that no error signals of these inputs explain."""
+        return float(self.solve(inputs)[1].norm() / self.sent.norm())
+
+    def nearest(self, candidates: Float[Tensor, "m *shape"], count: int) -> Float[Tensor, "n *shape"]:
+        """The candidates that carry most of the gradient: mixtures of examples carry nothing beside these."""
+        if len(candidates) <= count:
+            return candidates
+        signals, _ = self.solve(candidates)
+        weight = signals.flatten(1).norm(dim=1)
+        return candidates[weight.argsort(descending=True)[:count].sort().values]
+
+    def certified(self, inputs: Float[Tensor, "n *shape"], generator: torch.Generator) -> Bool[Tensor, " n"]:
+        """Which examples are proved: together they explain the gradient to its rounding, and no others near them do.
+
+        Others are each example moved at random, and towards every other one, in all combinations: signals are free,
+        and of a linear model mixtures of a batch explain what the batch does. An example whose motion others can make
+        up for is not proved.
+        """
+        count, data = len(inputs), self.task.data
+        none = torch.zeros(count, dtype=torch.bool)
+        if self.tolerance > SHIFT / 10 or not self.affords(inputs) or not self.left(inputs) <= self.tolerance:
+            return none
+        left, size = self.solve(inputs)[1], self.sent.norm()
+        changes: list[Tensor] = []
+        for k in range(count):
+            noise = torch.randn(inputs[k].shape, generator=generator).double() * data.range
+            ways = [noise, *(inputs[other].double() - inputs[k].double() for other in range(count) if other != k)]
+            for way in ways:
+                moved = inputs.double().clone()
+                inside = (moved[k] + SHIFT * way >= data.low) & (moved[k] + SHIFT * way <= data.high)
+                moved[k] += SHIFT * torch.where(inside, way, -way)
+                changes.append((self.solve(moved)[1] - left) / size)
+        columns = torch.stack(changes, 1)
+        _, values, ways_back = torch.linalg.svd(columns, full_matrices=False)
+        hidden = values < 10 * self.tolerance
+        share = ways_back[hidden].square().sum(0) if bool(hidden.any()) else columns.new_zeros(columns.shape[1])
+        told: Tensor = share.view(count, -1).amax(1) < 1e-3
+        proved: Tensor = told & (columns.norm(dim=0).view(count, -1).amin(1) > 0)
+        return proved & self._every_input_shows(inputs)
+
+    def _every_input_shows(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
+        """As an explainer's, for the signals that were found."""
+        heard, signals = self.heard, self.solve(inputs)[0]
+        if heard is None:
+            return torch.ones(len(inputs), dtype=torch.bool)
+
+        def made(x: Tensor) -> Tensor:
+            own = {name: value.detach().requires_grad_() for name, value in self.task.parameters.items()}
+            z = self.task.logits(own, self.task.buffers, x)[0]
+            back = torch.autograd.grad(z, list(own.values()), signals, create_graph=True, materialize_grads=True)
+            return torch.cat([g.flatten() for g in back])
+
+        return every_input_shows(made, heard, inputs, self.task.data, 10 * self.tolerance * float(self.sent.norm()))
+
 
 STEPS = 30
 """Of Gauss–Newton, from each start."""
 FITS = 1e-3
 """Share of the signals' length that targets may leave, to be taken."""
-MOST = 256
+MOST_AT_ONCE = 256
 """Real numbers that are solved for at once."""
 DETERMINED = 1e-6
 """Least share of the most that the slopes move, with which they move with every target: else some are not told."""
@@ -35,7 +165,7 @@ def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tens
     try:
         wanted, _ = signals.solve(inputs)
         logits = signals.logits(inputs)
-        found = _solved(signals.task, targets[0], logits, wanted)
+        found = _fitted(signals.task, targets[0], logits, wanted)
         return found if found is None or _fit(signals.task, logits, found, wanted) <= FITS else None
     except FOREIGN:  # a loss of somebody's own
         return None
@@ -55,11 +185,11 @@ def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:
     return float((length * made - wanted).norm() / wanted.norm())
 
 
-def _solved(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor | None:
+def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor | None:
     count = len(logits)
     if isinstance(target, Values | Labels):
         unknowns = count * max(1, int(torch.Size(target.shape).numel()))
-        if unknowns > MOST:
+        if unknowns > MOST_AT_ONCE:
             return None
         low, high = target.edges
         starts = (0.5 * (low[0] + high[0]), low[0], high[0])
@@ -117,3 +247,110 @@ def _axis(signal: Tensor, target: BatchPart) -> int:
     if signal.ndim == 2 or signal.shape[1:] == (1, *target.shape) or signal.shape[2:] == target.shape:
         return 1
     return signal.ndim - 1
+
+
+STAND_INS = 4
+"""Batches of made-up inputs whose answers are averaged where no input is known."""
+SHARE_STEPS = 12
+
+
+def shares_of(
+    observation: Observation, inputs: Float[Tensor, "n *shape"] | None, generator: torch.Generator
+) -> dict[str, Float[Tensor, " classes"]]:
+    """Share of the places of a mask, or of the tokens, that is of each class; of several labels how often each holds.
+
+    Nothing where a defence, several local steps or several targets stand between.
+
+    The gradient of a bias that is added to the logits is the sum of the error signals. Targets of given shares, spread
+    at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
+    the loss is a line in the target (cross-entropy, BCE) and the inputs are known.
+
+    Args:
+        inputs: raw examples, as they were read; `None` takes made-up ones.
+    """
+    task, n = observation.task, observation.examples
+    targets = list(task.layout.targets.items())
+    defense = observation.knowledge.defense
+    if n is None or len(targets) != 1 or (defense is not None and parts_of(defense)):
+        return {}
+    (name, target), gradient = targets[0], single_gradient(observation)
+    if gradient is None or task.stochastic or not isinstance(target, Labels | Mask | NextToken):
+        return {}
+    try:
+        double = task.to(torch.empty((), dtype=torch.float64))
+        given = [inputs.double()] if inputs is not None and len(inputs) == n else _made_up(observation, n, generator)
+        bias = _last_bias(double, given[0])
+        if bias is None or double.parameters[bias].numel() not in (target.classes, 1):
+            return {}
+        found = _solved(double, target, bias, given, gradient[bias].double().flatten())
+    except FOREIGN:  # a loss or a network of somebody's own
+        return {}
+    return {} if found is None else {name: found}
+
+
+def _made_up(observation: Observation, count: int, generator: torch.Generator) -> list[Tensor]:
+    made = stand_ins(observation, STAND_INS * count, generator).double()
+    return list(made.split(count))[:STAND_INS]
+
+
+def _sums(task: Task, inputs: Tensor, labels: Tensor, names: list[str]) -> dict[str, Tensor]:
+    leaves = {k: v.detach().clone().requires_grad_(k in names) for k, v in task.parameters.items()}
+    value = task(leaves, task.buffers, Batch(inputs, labels))[0]
+    slopes = torch.autograd.grad(value, [leaves[k] for k in names], allow_unused=True, materialize_grads=True)
+    return dict(zip(names, (s.detach().flatten() for s in slopes), strict=True))
+
+
+def _last_bias(task: Task, inputs: Tensor) -> str | None:
+    """The parameter whose motion moves the logits by itself, channel by channel."""
+    logits = task.logits(task.parameters, task.buffers, inputs)[0].detach()
+    for name, value in reversed(task.parameters.items()):
+        if value.ndim != 1 or value.numel() not in logits.shape[1:] or value.numel() > 4096:
+            continue
+        step = torch.arange(1.0, value.numel() + 1).to(value)
+        moved = task.logits({**task.parameters, name: value + step}, task.buffers, inputs)[0].detach() - logits
+        for axis in (1, logits.ndim - 1):
+            shape = [1] * logits.ndim
+            shape[axis] = len(step)
+            if logits.shape[axis] == len(step) and torch.allclose(moved, step.view(shape).expand_as(moved), atol=1e-8):
+                return name
+    return None
+
+
+def _spread(target: Labels | Mask | NextToken, count: int, shares: Tensor) -> Tensor:
+    """Targets of which these shares are of each class, at random places that depend on nothing."""
+    size = count * torch.Size(target.shape).numel()
+    if isinstance(target, Labels):
+        return shares.expand(count, -1)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(0)).argsort().double() / size
+    edges = shares.clamp(0, 1).cumsum(0)[:-1]
+    return (order[:, None] >= edges).sum(1).view(count, *target.shape)
+
+
+def _solved(
+    task: Task, target: Labels | Mask | NextToken, bias: str, given: list[Tensor], sent: Tensor
+) -> Float[Tensor, " classes"] | None:
+    classes = target.classes
+    free = isinstance(target, Labels)
+
+    def misfit(shares: Tensor) -> Tensor:
+        made = [_sums(task, x, _spread(target, len(x), shares), [bias])[bias] for x in given]
+        return torch.stack(made).mean(0) - sent
+
+    shares = torch.full((classes,), 0.5 if free else 1 / classes, dtype=torch.float64)
+    # Exchanges with the last class keep the sum.
+    ways = torch.eye(classes, dtype=torch.float64) if free else torch.eye(classes, dtype=torch.float64)[:-1]
+    if not free:
+        ways = ways - torch.eye(classes, dtype=torch.float64)[-1]
+    if len(ways) > 64:
+        return None
+    reach = 0.25 if free else 0.5 / classes
+    for _ in range(SHARE_STEPS):
+        left = misfit(shares)
+        slope = torch.stack([(misfit(shares + reach * way) - left) / reach for way in ways], 1)
+        move = torch.linalg.lstsq(slope, -left[:, None], driver="gelsd").solution[:, 0]
+        before, shares = shares, (shares + ways.T @ move).clamp(0, 1)
+        if not free:
+            shares = shares / shares.sum().clamp_min(1e-12)
+        if float((shares - before).abs().max()) < 1e-7:
+            break
+    return shares

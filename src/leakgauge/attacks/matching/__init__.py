@@ -1,12 +1,10 @@
 """The matching engine and its parts."""
 
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
-from leakgauge.attacks.matching.balanced import Balanced
-from leakgauge.attacks.matching.canvases import Given, LowResolution, Normal, Pixels, Uniform
+from leakgauge.attacks.matching.canvases import Generator, Given, LowResolution, Normal, Pixels, Pretrained, Uniform
 from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
-from leakgauge.attacks.matching.networks import Generator, Pretrained
 from leakgauge.attacks.matching.objectives import (
     Cosine,
     CosineOnSupport,
@@ -27,12 +25,18 @@ from leakgauge.attacks.matching.parts import (
     Start,
 )
 from leakgauge.attacks.matching.polish import Denoise
-from leakgauge.attacks.matching.priors import ByBatch, NoPrior, Norm, Orthogonality, SquaredNorm, TotalVariation
-from leakgauge.attacks.matching.schedules import (
+from leakgauge.attacks.matching.priors import (
+    Balanced,
+    ByBatch,
     Falling,
+    NoPrior,
+    Norm,
+    Orthogonality,
     Proportional,
     Scheduled,
+    SquaredNorm,
     StepDecay,
+    TotalVariation,
     decaying,
     falling,
     proportional,

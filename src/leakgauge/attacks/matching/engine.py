@@ -6,6 +6,7 @@ minimiser → polish. The parts are values; the engine holds nothing of its own 
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
-from leakgauge.attacks.matching.balanced import Balanced, Pull
 from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
@@ -30,17 +30,49 @@ from leakgauge.attacks.matching.parts import (
     Prior,
     buffers_in,
 )
-from leakgauge.attacks.matching.priors import NoPrior, Statistics
+from leakgauge.attacks.matching.priors import Balanced, NoPrior, Pull, Scheduled, Statistics
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
-from leakgauge.attacks.matching.room import fitted
-from leakgauge.attacks.matching.schedules import Scheduled
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.compute import Compute
+from leakgauge.compute import Compute, available, gigabytes, needed
 from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch
+from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
+
+PASSES = 20
+"""Tensors of one layer's size that a step holds at most: values, their gradients, and those of both."""
+
+
+def fitted(problem: Problem, task: Task, examples: int, *, batched: bool, compute: Compute) -> Problem | str:
+    """The problem, with restarts in chunks that fit into `Compute.memory`; or why not even one fits.
+
+    A step's memory is found with tensors that have no data (`leakgauge.memory.needed`), which takes as long as one or
+    a few steps; it is not asked where a bound, every weight at every place of every example, fits already.
+    """
+    allowed = available(compute.device) if compute.memory is None else compute.memory
+    together = min(problem.restarts, problem.chunk or problem.restarts) if batched else 1
+    weights = sum(p.numel() * p.element_size() for p in task.parameters.values())
+    first, entries = task.data.shape[0], math.prod(task.data.shape)
+    bound = PASSES * weights * max(first, entries // first) * examples * problem.cost
+    while bound * together > allowed:
+        need = _needed(problem, together)
+        if need is None or need <= allowed:
+            break
+        if together == 1:
+            return (
+                f"memory: a step of the search takes {gigabytes(need)} and {gigabytes(allowed)} are to be had; "
+                "give more (--memory), fewer workers, or fewer examples in a batch"
+            )
+        # Of what a step takes, the weights' share is not the restarts': half of them may not be half of it.
+        together = max(1, together // 2)
+    return replace(problem, chunk=together) if together < problem.restarts and batched else problem
+
+
+def _needed(problem: Problem, restarts: int) -> int | None:
+    point: Tensors = {name: value[:restarts] for name, value in problem.start.items()}
+    return needed(lambda empty: problem.step({k: empty(v) for k, v in point.items()}))
+
 
 ORDINARY = 1e-12, 1e12
 """Largest entries of an update that float32 is enough for, where attacks do not ask for more."""

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from leakgauge.attacks.matching.balanced import Pull
 from leakgauge.attacks.matching.parts import Bounds, Schedule
+from leakgauge.attacks.matching.priors import Pull
 from leakgauge.compute import Budget
 from leakgauge.observation import OnStep, Status, Step
 from leakgauge.tensors import Tensors

@@ -2,13 +2,9 @@
 
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.auto import Auto
-from leakgauge.attacks.recipes.ci_net import ci_net, gias
-from leakgauge.attacks.recipes.dlg import dlg, idlg
 from leakgauge.attacks.recipes.features import Features
-from leakgauge.attacks.recipes.inverting_gradients import inverting_gradients
 from leakgauge.attacks.recipes.order_search import OrderSearch
-from leakgauge.attacks.recipes.qian_hansen import qian_hansen
-from leakgauge.attacks.recipes.rog import rog
+from leakgauge.attacks.recipes.papers import ci_net, dlg, gias, idlg, inverting_gradients, qian_hansen, rog
 from leakgauge.attacks.recipes.row_space import RowSpace, SpanRead
 
 __all__ = [

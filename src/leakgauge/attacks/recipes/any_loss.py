@@ -10,9 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.mixup import single_gradient
-from leakgauge.attacks.labels.shares import shares_of
-from leakgauge.attacks.labels.signals import ErrorSignals
-from leakgauge.attacks.labels.targets import targets_of
+from leakgauge.attacks.labels.targets import ErrorSignals, shares_of, targets_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -120,7 +118,7 @@ class AnyLossRead(ReadingAttack):
     """Examples of a batch off rows of a linear layer (Geiping et al., 2020, Proposition 3.1), whatever the loss is.
 
     Rows that agree on an example are candidates. The update is linear in the error signals of the right ones
-    (`leakgauge.attacks.labels.signals.ErrorSignals`), and so least squares picks them and proves them. Then the targets
+    (`leakgauge.attacks.labels.targets.ErrorSignals`), and so least squares picks them and proves them. Then the targets
     are solved for, where the loss is one of the logits.
 
     Numbers reach the layer by an affine map, beside rows of tables that categories look up: each of these is tried.

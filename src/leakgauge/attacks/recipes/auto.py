@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form import TokenRead
-from leakgauge.attacks.closed_form.outer_product import read_one
+from leakgauge.attacks.closed_form.single import read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching import (
     Adam,

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from cases import batch, task
-from leakgauge.attacks.exact.head_steps import HeadSteps, read_head_steps
 from leakgauge.attacks.labels import Unknown
-from leakgauge.attacks.recipes.order_search import orders_of
+from leakgauge.attacks.recipes.order_search import HeadSteps, orders_of, read_head_steps
 from leakgauge.clients import FedAvg, LocalTraining, Protocol, client_update
 from leakgauge.defenses import noise
 from leakgauge.draws import Draws

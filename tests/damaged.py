@@ -30,8 +30,7 @@ from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.ledger import Ledger
-from leakgauge.risk.cohort import read_cohort
-from leakgauge.risk.cohort_log import read_log
+from leakgauge.risk.cohort import read_cohort, read_log
 from leakgauge.risk.lint import lint_source, lint_update, read_lint
 from leakgauge.study.database import PlannedAudit
 from leakgauge.study.grammar import parse, read_yaml

@@ -45,7 +45,7 @@ WRITES = {
     "cli.captured": "a plan's YAML",
     "cli.privacy": "the result's JSON",
     "frontiers.grammar": "a plan's YAML",
-    "risk.cohort_log": "a log of rounds",
+    "risk.cohort": "a log of rounds",
     "study.document": "report.json",
     "study.grammar": "a plan's YAML",
     "study.judging.records": "trials of report.json",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakgauge.errors import require
 from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
-from leakgauge.servers.reads import CERTAIN, Slots, gradient_factor, read_slots, row_errors, undefended
+from leakgauge.servers.imprint import CERTAIN, Slots, gradient_factor, read_slots, row_errors, undefended
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.update import UpdateKind

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from leakgauge.errors import require
-from leakgauge.risk.counting import highest_rank, low_rank, unknown_labels
+from leakgauge.risk.layers import highest_rank, low_rank, unknown_labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from inspection import honest
 from leakgauge.cli import main
 from leakgauge.errors import InputError
-from leakgauge.inspection.page import render
 from leakgauge.inspection.rule import Limits, Received, rules
-from leakgauge.inspection.verdict import CheckLevel, Inspection, inspect
+from leakgauge.inspection.verdict import CheckLevel, Inspection, inspect, render
 from leakgauge.models import mlp
 from leakgauge.models.weights import fingerprint
 

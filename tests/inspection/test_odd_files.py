@@ -98,7 +98,7 @@ def test_files_are_whole_even_if_nobody_reads_the_output(tmp_path: Path, monkeyp
         raise BrokenPipeError
 
     save_file(GOOD, tmp_path / "s.safetensors")
-    monkeypatch.setattr("leakgauge.inspection.page.lines", closed)
+    monkeypatch.setattr("leakgauge.inspection.verdict.lines", closed)
     files = tmp_path / "r.json", tmp_path / "p.html"
     words = ["inspect", str(tmp_path / "s.safetensors"), "--json", str(files[0]), "-o", str(files[1])]
     with pytest.raises(BrokenPipeError):

@@ -5,7 +5,7 @@ import torch
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features.hidden import read_all
-from leakgauge.risk.hidden_inputs import hidden_inputs, summary
+from leakgauge.risk.count import hidden_inputs, summary
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

@@ -17,9 +17,8 @@ from leakgauge.errors import InputError
 from leakgauge.models import mlp
 from leakgauge.models.feedforward import ACTIVATIONS
 from leakgauge.risk import jacobian
-from leakgauge.risk.counting import low_rank
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
-from leakgauge.risk.layers import count_layers
+from leakgauge.risk.layers import count_layers, low_rank
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 

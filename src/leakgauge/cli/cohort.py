@@ -34,8 +34,7 @@ def cohort(log: Path, json_file: Path | None) -> None:
 
     Exit code 0: no single update follows; 1: one does; 2: the log cannot be used.
     """
-    from leakgauge.risk.cohort import read_cohort
-    from leakgauge.risk.cohort_log import read_log
+    from leakgauge.risk.cohort import read_cohort, read_log
 
     found, console = read_cohort(read_log(log)), Console()
     write_json(json_file, record(found))

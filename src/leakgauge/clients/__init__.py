@@ -1,10 +1,9 @@
 """How clients turn data into updates."""
 
-from leakgauge.clients.client import client_update, raw_update, sent_update
+from leakgauge.clients.client import SecureAggregation, client_update, cohort_view, raw_update, sent_update
 from leakgauge.clients.local_training import FedAvg, FedSGD, LocalTraining
 from leakgauge.clients.optimisers import SGD, Adam, Optimiser, adamw
 from leakgauge.clients.protocol import GradientSum, Protocol, example_gradients, mean_gradient
-from leakgauge.clients.secure_aggregation import SecureAggregation, cohort_view
 
 __all__ = [
     "SGD",

@@ -1,20 +1,20 @@
-"""What a client does to its update before sending it. One defence a file."""
+"""What a client does to its update before sending it."""
 
 from leakgauge.defenses.attacker_view import AttackerView
-from leakgauge.defenses.clip import ClientDP, Clip, ClipExamples, ClipLayers, layers_of
-from leakgauge.defenses.compose import Compose, parts_of
+from leakgauge.defenses.batches import InstaHide, MixUp, Transform
+from leakgauge.defenses.clip import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, FedCDP, layers_of
 from leakgauge.defenses.defense import (
+    Compose,
     Defense,
     NoDefense,
     kept_factor,
     mixes_examples,
     only_scales,
+    parts_of,
     shortens,
     steps_of,
     view_of,
 )
-from leakgauge.defenses.dp_sgd import DPSGD, FedCDP
-from leakgauge.defenses.mixup import InstaHide, MixUp
 from leakgauge.defenses.noise import (
     Absolute,
     GaussianNoise,
@@ -28,7 +28,6 @@ from leakgauge.defenses.precode import Precode
 from leakgauge.defenses.quantise import QSGD, Quantise, Sign
 from leakgauge.defenses.soteria import Soteria
 from leakgauge.defenses.sparsify import Prune, RandomK, TopK
-from leakgauge.defenses.transform import Transform
 
 __all__ = [
     "DPSGD",

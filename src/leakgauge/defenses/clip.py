@@ -1,4 +1,4 @@
-"""Clipping of updates and of examples, and client-level differential privacy."""
+"""Clipping of updates and of examples, and differential privacy: of clients, DP-SGD and Fed-CDP."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.noise import Absolute, GaussianNoise
-from leakgauge.defenses.steps import DefenseStep, PerExampleScale, Scale, clip_factor
+from leakgauge.defenses.noise import Absolute, GaussianNoise, normal_like
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale, Scale, clip_factor
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 
 
 def require_bound(norm: float) -> None:
@@ -146,3 +146,153 @@ class ClientDP(Defense):
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return tuple(step for part in self._parts for step in part.steps())
+
+
+@DEFENSES.register("dp-sgd", needs="a model whose examples do not mix (no BatchNorm in train mode)")
+@dataclass(frozen=True, kw_only=True)
+class DPSGD(Defense):
+    """Clipped examples and noise: (Σᵢ gᵢ·min(1, C/‖gᵢ‖) + N(0, (zC)²I)) / n for each gradient, ‖·‖ over all tensors.
+
+    Source: Abadi et al., *Deep Learning with Differential Privacy*, CCS 2016, Algorithm 1. The noise is drawn once
+    a step, so once a local step under FedAvg. What it guarantees depends on rounds and sampling:
+    `leakgauge.privacy.guarantee`.
+
+    n is the number of examples in the step. Opacus divides by the expected batch size instead, which differs
+    where batches are sampled one example at a time.
+
+    Attributes:
+        noise_multiplier: z, the noise on the sum in units of `norm`; positive. Without noise it is `clip-examples`.
+        norm: C, the bound of each example's gradient; noise without it would bound nothing.
+    """
+
+    noise_multiplier: float
+    norm: float
+
+    def __post_init__(self) -> None:
+        require_bound(self.norm)
+        require_multiplier(self.noise_multiplier, otherwise="clip-examples")
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return True
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        """Clips each row of the stacked gradients ``(n, *shape)`` and adds one draw N(0, (zC/n)²) to all of them,
+        so that it is in their mean once."""
+        clipped = self.without_noise().on_example_gradients(per_example, generator)
+        sigma = self.noise_on_mean(len(next(iter(clipped.values())))) or 0.0
+        return map_tensors(lambda g: g + sigma * normal_like(g[:1], generator), clipped)
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        noise = Noise(stage=DefenseStage.EXAMPLES, on_mean=self.noise_on_mean, multiplier=self._multiplier)
+        return PerExampleScale(bound=self.norm), noise
+
+    def _multiplier(self, examples: int | None, layers: int | None) -> float:
+        del examples, layers
+        return self.noise_multiplier
+
+    def noise_on_mean(self, examples: int | None) -> float | None:
+        """Standard deviation on the mean gradient of one step; `None` where the number of examples is not known."""
+        return None if examples is None else self.noise_multiplier * self.norm / max(examples, 1)
+
+    def without_noise(self) -> Defense:
+        return ClipExamples(norm=self.norm)
+
+
+@DEFENSES.register("fed-cdp", needs="a model whose examples do not mix (no BatchNorm in train mode)")
+@dataclass(frozen=True, kw_only=True)
+class FedCDP(Defense):
+    """ḡᵢₗ = gᵢₗ·min(1, C/‖gᵢₗ‖) for example i and layer l (weight and bias together), plus noise N(0, σ²C²).
+
+    Source: Wei et al., *Gradient-Leakage Resilient Federated Learning*, ICDCS 2021, as ROG evaluates it (2024,
+    Eqs. 17–18). Neither says whether noise comes before or after averaging; by default each example gets its own
+    before, so that the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to
+    all of them, as in `DPSGD`: the same distribution, without n draws. An example moves the sum by up to
+    C·√layers, not C: see `leakgauge.privacy.guarantee`.
+
+    Attributes:
+        noise_multiplier: σ; this or `snr`.
+        snr: σ such that 10·log₁₀(‖g‖² / (D·σ²C²)) is so many dB on each clipped gradient g, over all its D entries. ROG
+            (2024, Section 5.2) names the ratio without saying whether it is meant by layer, by example or over all. It
+            depends on the data, so it guarantees nothing; it is for measuring at the level that a paper states.
+        norm: C, of each layer.
+        after_averaging: one draw N(0, σ²C²) on the mean instead.
+    """
+
+    noise_multiplier: float | None = None
+    snr: float | None = None
+    norm: float = 4.0
+    after_averaging: bool = False
+
+    def __post_init__(self) -> None:
+        require_bound(self.norm)
+        given = "none" if self.snr is None else "both"
+        one = (self.noise_multiplier is None) != (self.snr is None)
+        require(one, "level", f"{given} of noise_multiplier and snr are given", "give exactly one of them")
+        if self.noise_multiplier is not None:
+            z, hint = self.noise_multiplier, "give a positive number: without noise it only clips"
+            require(0 < z < math.inf, "noise_multiplier", f"is {z}", hint)
+        require(abs(self.snr or 0.0) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return True
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        clipped = self.without_noise().on_example_gradients(per_example, generator)
+        rows = map_tensors(lambda g: g.mean(0, keepdim=True), clipped) if self.after_averaging else clipped
+        sigma = self._deviations(rows)
+        on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
+        return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        noise = Noise(
+            stage=DefenseStage.EXAMPLES,
+            on_mean=self.noise_on_mean,
+            seen=None if self.snr is None else self._seen,
+            multiplier=self._multiplier,
+        )
+        return PerExampleScale(bound=self.norm, by_layer=True, blind=False), noise
+
+    def _multiplier(self, examples: int | None, layers: int | None) -> float | str:
+        """An example moves the sum by C·√layers; noise on the sum is σC·√n (each example) or σC·n (on the mean)."""
+        if self.noise_multiplier is None:
+            return "fed-cdp at a signal-to-noise ratio scales its noise with the data"
+        if examples is None or layers is None:
+            return (
+                "fed-cdp clips layer by layer: its ε depends on the number of layers and of examples in a step, "
+                "not given"
+            )
+        sums = examples if self.after_averaging else math.sqrt(examples)
+        return self.noise_multiplier * sums / math.sqrt(layers)
+
+    def noise_on_mean(self, examples: int | None) -> float | None:
+        """Standard deviation on the mean gradient of one step; `None` where it depends on the data, or on the number
+        of examples and that is not known."""
+        if self.noise_multiplier is None:
+            return None
+        sigma = self.noise_multiplier * self.norm
+        if self.after_averaging:
+            return sigma
+        return None if examples is None else sigma / math.sqrt(max(examples, 1))
+
+    @property
+    def _ratio(self) -> float:
+        """‖noise‖ / ‖clipped gradient‖."""
+        return float(10 ** (-(self.snr or 0.0) / 20))
+
+    def _deviations(self, rows: Tensors) -> Tensor:
+        """On each row of clipped gradients ``(m, *shape)``."""
+        if self.noise_multiplier is not None:
+            first = next(iter(rows.values()))
+            return first.new_full((first.shape[0],), self.noise_multiplier * self.norm)
+        power = squared_rows(map_tensors(torch.Tensor.detach, rows))
+        return self._ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
+
+    def _seen(self, sent: Tensors) -> float:
+        """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too
+        large, by up to √n."""
+        return float((squared_norm(sent) / max(entries(sent), 1) / (1 + self._ratio**-2)).sqrt())
+
+    def without_noise(self) -> Defense:
+        return ClipLayers(norm=self.norm)

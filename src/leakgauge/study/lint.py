@@ -25,7 +25,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import NoGuarantee, Spent, Unit, in_words, spent_in_one_update
-from leakgauge.risk.hidden_inputs import hidden_inputs
+from leakgauge.risk.count import hidden_inputs
 from leakgauge.risk.lint import (
     HIDDEN,
     LINT,

@@ -2,7 +2,7 @@
 
 Readers know linear layers and convolutions as modules. `normal_form` finds them in the graph of the gradient
 (`leakgauge.view.graph`): what reads the input and what makes the outputs as the linear layers that they come to
-(`leakgauge.view.effective`), however they are spelt, and in between whatever one parameter is multiplied with.
+(`leakgauge.view.plain`), however they are spelt, and in between whatever one parameter is multiplied with.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.effective import effective_layer
 from leakgauge.view.graph import Graph, traced
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import PlainNetwork
+from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.trace import operation, probe, trace
 
 __all__ = ["Look", "NormalForm", "Obstacle", "look_at", "looked", "normal_form"]

@@ -1,22 +1,227 @@
-"""A network that computes the same with linear layers as modules of their own."""
+"""Stretches of a network that come to a linear layer whose gradient the update tells, and the network with these."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from leakgauge.batch import DataSpec
 from leakgauge.task import cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
-from leakgauge.view.graph import Graph
-from leakgauge.view.layer import Effective
-from leakgauge.view.trace import Instead, operation
+from leakgauge.view.graph import Graph, OuterSum
+from leakgauge.view.layer import Effective, OneProduct
+from leakgauge.view.trace import Instead, operation, probe, writes
 
-__all__ = ["PlainNetwork"]
+MOST = 2**26
+"""Entries of a layer that is solved for."""
+FEWER = 4
+"""So many times fewer entries than the layer the parameters may have."""
+PART = 2**18
+"""The same of a layer that is determined in part, which takes several such solutions to find."""
+RECOVERED = 1e-8
+"""Relative error to which a random gradient is solved for again, where the gradients determine it."""
+SEPARATE = 1e-5
+"""Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
+CHUNK = 1024
+
+
+def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
+    """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
+    gradient."""
+    names = tuple(sorted(graph.colours.parameters[output] - _elsewhere(graph, output, given)))
+    if not names or set(names) != _between(graph, given, output):
+        return None
+    shape = tuple(int(s) for s in output.meta["val"].shape)
+    widths = [math.prod(int(s) for s in h.meta["val"].shape[1:]) for h in given]
+    units, width = math.prod(shape[1:]), sum(widths)
+    alone = shape[0] == graph.trace.examples and all(h.meta["val"].shape[0] == shape[0] for h in given)
+    entries = sum(graph.task.parameters[k].numel() for k in names)
+    products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
+    reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
+    reads &= all(_once(p, graph.trace.examples) for p in products)
+    written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
+    reads &= not any(written)  # a weight that changes by being used
+    if not alone or units * width > MOST or not (enough or reads):
+        return None
+    signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
+    roots = [s for s in signals if tuple(int(n) for n in s.meta["val"].shape) == shape]
+    for root in roots:
+        parts = [_part(graph, p, given, widths, root, units) for p in products]
+        known = tuple(p for p in parts if p is not None)
+        nodes = {p.product.node for p in known}
+        used = tuple(k for k in names if _behind(graph, k) <= nodes and _behind(graph, k))
+        if not used:
+            continue
+        weight, bias = _values(graph, given, output, units, width)
+        for moves in (True, False):
+            if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
+                continue
+            layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
+            if enough and _determined(layer):
+                return layer
+            if reads and (part := _in_part(layer)) is not None:
+                return part
+    return None
+
+
+def _once(product: OuterSum, examples: int) -> bool:
+    """Whether an example has one error signal of a product, not one for each of several positions."""
+    signal = product.terms[0].signal.node.meta["val"]
+    return bool(signal.numel() == examples * product.shape[0] * product.shape[1])
+
+
+def _elsewhere(graph: Graph, output: fx.Node, given: tuple[fx.Node, ...]) -> set[str]:
+    """Parameters that the given tensors depend on."""
+    del output
+    return set().union(*(graph.colours.parameters[h] for h in given))
+
+
+def _between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:
+    """Parameters between, of which no other part of the forward pass makes use."""
+    inside, pending = {output}, [output]
+    while pending:
+        for n in pending.pop().all_input_nodes:
+            if n not in inside and n not in given:
+                inside.add(n)
+                pending.append(n)
+    held = {n: graph.colours.parameters[n] for n in inside if n.op == "placeholder"}
+    shared = {
+        name
+        for n in inside
+        if n not in graph.colours.data
+        for u in n.users
+        if u not in inside and u not in graph.colours.behind and u in graph.forward
+        for name in graph.colours.parameters[n]
+    }
+    return set().union(*held.values()) - shared if held else set()
+
+
+def _behind(graph: Graph, name: str) -> set[fx.Node]:
+    return {p.node for p in graph.products if name in p.parameters}
+
+
+def _part(
+    graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], widths: list[int], root: fx.Node, units: int
+) -> OneProduct | None:
+    term = product.terms[0]
+    if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
+        return None
+    task = graph.task.to(torch.empty((), dtype=torch.float64))
+    one = torch.eye(units, dtype=torch.float64).view(units, *(int(s) for s in root.meta["val"].shape[1:]))
+    rows = graph.rows(term, term.signal, {root: one}, task, units)
+    if rows.shape[1] % units or (rows.shape[1] != units and term.activation is not None):  # of several positions
+        return None
+    left = rows[0].view(units, -1, rows.shape[2]).sum(1).T
+    exact = left.shape[0] == units and torch.equal(left, torch.eye(units, dtype=torch.float64))
+    none = torch.zeros(1, dtype=torch.float64)
+    if term.activation is None:
+        return OneProduct(product, None if exact else left, None, None, none)
+    if not _follows(graph, term.activation.node, given):
+        return None
+    blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
+    shift = graph.rows(term, term.activation, blank, task, 1)
+    if shift.shape[1] != 1:
+        return None
+    shift = shift[0, 0]
+    right = _map(graph, term, given, widths, shift, task)
+    if int((right != 0).sum(1).max()) <= 1:
+        index = right.abs().argmax(1)
+        scale = right.gather(1, index[:, None])[:, 0]
+        return OneProduct(product, None if exact else left, index, scale, shift)
+    return OneProduct(product, None if exact else left, None, right, shift)
+
+
+def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
+    """Whether a tensor is an affine map of the given ones alone."""
+    pending = [node]
+    while pending:
+        n = pending.pop()
+        if n is graph.trace.nodes["inputs"]:
+            return False
+        if n not in given:
+            pending += [m for m in n.all_input_nodes if m in graph.colours.data]
+    base = graph.bases.get(node, node)
+    return node in given or base in given or base in {graph.bases.get(h) for h in given}
+
+
+def _map(graph: Graph, term, given, widths, shift, task) -> Float[Tensor, "inputs d"]:  # type: ignore[no-untyped-def]
+    columns = []
+    for start in range(0, sum(widths), CHUNK):
+        one = _basis(given, widths, start, min(CHUNK, sum(widths) - start))
+        rows = graph.rows(term, term.activation, one, task, len(next(iter(one.values()))))
+        columns.append(rows[0] - shift)
+    return torch.cat(columns).T
+
+
+def _basis(given: tuple[fx.Node, ...], widths: list[int], start: int, count: int) -> dict[fx.Node, Tensor]:
+    every = torch.zeros(count, sum(widths), dtype=torch.float64)
+    every[torch.arange(count), start + torch.arange(count)] = 1
+    parts = every.split(widths, 1)
+    return {
+        h: part.reshape(count, *(int(s) for s in h.meta["val"].shape[1:])) for h, part in zip(given, parts, strict=True)
+    }
+
+
+def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: int, width: int) -> tuple[Tensor, Tensor]:
+    task = graph.task.to(torch.empty((), dtype=torch.float64))
+    widths = [math.prod(int(s) for s in h.meta["val"].shape[1:]) for h in given]
+    blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
+    with torch.no_grad():
+        bias = graph.trace.evaluate([output], task, probe(task, 1), given=blank)[0].reshape(units)
+        columns = []
+        for start in range(0, width, CHUNK):
+            one = _basis(given, widths, start, min(CHUNK, width - start))
+            count = len(next(iter(one.values())))
+            made = graph.trace.evaluate([output], task, probe(task, count), given=one)[0]
+            columns.append(made.reshape(count, units) - bias)
+    return torch.cat(columns).T, bias
+
+
+def _in_part(layer: Effective) -> Effective | None:
+    """The combinations of its rows that the gradients determine, as the factors of a low rank do; `None` for none.
+
+    Those of its `projections`; else what is lost of random gradients tells: combinations that no loss has a part in are
+    determined.
+    """
+    if layer.projections:
+        _, sizes, sides = torch.linalg.svd(torch.cat([p.left for p in layer.projections if p.left is not None]))
+        rows = sides[: int((sizes > SEPARATE * sizes[0]).sum())] if bool(sizes[0] > 0) else sides[:0]
+        found = replace(layer, rows=rows) if 0 < len(rows) < len(layer.weight) else None
+        return found if found is None or not found.moves or found.shift is not None else None
+    if layer.weight.numel() > PART:
+        return None
+    generator = torch.Generator().manual_seed(1)
+    several = 2 + len(layer.weight) // layer.weight.shape[1]  # together they have a part in all that can be lost
+    lost = torch.cat([_lost(layer, generator)[0] for _ in range(several)], 1)
+    sides, sizes, _ = torch.linalg.svd(lost)
+    rows = sides[:, int((sizes > SEPARATE * sizes[0]).sum()) :].T
+    if not 0 < len(rows) < len(layer.weight):
+        return None
+    left, size = _lost(layer, generator)
+    return replace(layer, rows=rows) if float((rows @ left).norm()) <= RECOVERED * size else None
+
+
+def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
+    """What of a random gradient is not found again in what it makes of the parameters' gradients, and its length."""
+    truth = torch.randn(len(layer.weight), layer.weight.shape[1] + 1, generator=generator, dtype=torch.float64)
+    truth[:, -1] *= layer.moves
+    with torch.no_grad():
+        sent = layer.gradients(truth)
+    return layer.solved(sent) - truth, float(truth.norm())
+
+
+def _determined(layer: Effective) -> bool:
+    """Whether a random gradient of the layer is found again."""
+    if layer.is_direct or layer.places is not None:
+        return True
+    lost, size = _lost(layer, torch.Generator().manual_seed(1))
+    return bool(lost.norm() <= RECOVERED * size)
 
 
 class PlainNetwork(nn.Module):

@@ -19,7 +19,7 @@ from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifi
 from leakgauge.attacks.matching import Matching
 from leakgauge.attacks.matching.parts import Hidden
 from leakgauge.defenses import InstaHide, MixUp, Transform
-from leakgauge.defenses.mixup import mixed
+from leakgauge.defenses.batches import mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode, map_tensors

@@ -26,7 +26,7 @@ from leakgauge.errors import InputError
 from leakgauge.files import sealed
 from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
-from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
+from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.ledger import Ledger

@@ -15,8 +15,8 @@ from leakgauge.cli import OneLine
 from leakgauge.compute import Compute
 from leakgauge.data import Source
 from leakgauge.errors import InputError, require
-from leakgauge.metrics.lpips import LPIPS
-from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
+from leakgauge.metrics.metric import LPIPS
+from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
 from reproduce.classifier.weights import Scores, check_output, halved, keep_weights, source_of, without_folder
 from reproduce.denoiser.degradations import Shrink

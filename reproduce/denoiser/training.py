@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from leakgauge.errors import require
-from leakgauge.models.denoiser import DenoisingUNet
+from leakgauge.models.generators import DenoisingUNet
 from leakgauge.task import Batch
 from leakgauge.tensors import fingerprint
 from leakgauge.training import read_checkpoint, save_checkpoint

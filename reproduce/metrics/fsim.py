@@ -50,7 +50,6 @@ class FSIM:
     name: ClassVar[str] = "fsim"
     higher_means: ClassVar[str] = MORE
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    needs_truth: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")

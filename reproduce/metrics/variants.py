@@ -29,7 +29,6 @@ class L1:
     name: ClassVar[str] = "l1"
     higher_means: ClassVar[str] = LESS
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
-    needs_truth: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
@@ -57,7 +56,6 @@ class PSNRBytes:
     name: ClassVar[str] = "psnr_bytes"
     higher_means: ClassVar[str] = MORE
     range: ClassVar[tuple[float, float]] = (0.0, PSNR_CAP)
-    needs_truth: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
@@ -93,7 +91,6 @@ class PSNRShifted:
     name: ClassVar[str] = "psnr_shifted"
     higher_means: ClassVar[str] = MORE
     range: ClassVar[tuple[float, float]] = (0.0, PSNR_CAP)
-    needs_truth: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
@@ -136,7 +133,6 @@ class PSNRPeak(Pixelwise):
     name: ClassVar[str] = "psnr_peak"
     higher_means: ClassVar[str] = MORE
     range: ClassVar[tuple[float, float]] = (-PSNR_CAP, PSNR_CAP)
-    needs_truth: ClassVar[bool] = True
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
         mse, truth = self.errors(x_hat, x)
@@ -154,7 +150,6 @@ class SSIMCropped(ImagePairs):
     name: ClassVar[str] = "ssim_cropped"
     higher_means: ClassVar[str] = MORE
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    needs_truth: ClassVar[bool] = True
 
     def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
         a, b = self.pairs(x_hat, x)
@@ -172,7 +167,6 @@ class SSIMGlobal(ImagePairs):
     name: ClassVar[str] = "ssim_global"
     higher_means: ClassVar[str] = MORE
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    needs_truth: ClassVar[bool] = True
 
     smallest: ClassVar[int] = 1
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 LONGEST = 4000
 """Characters of an error that are kept."""
@@ -45,6 +48,37 @@ def said(error: BaseException) -> str:
     """An error of somebody's code in one line."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextmanager
+def refusing(field: str, problem: str, hint: str, *kinds: type[BaseException]) -> Iterator[None]:
+    """What the block raises of these kinds (by default `FOREIGN`) becomes an `InputError` that says why behind the
+    problem. An `InputError` stays as it is."""
+    foreign = kinds or FOREIGN
+    try:
+        yield
+    except InputError:
+        raise
+    except foreign as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else said(error)
+        raise InputError(field, f"{problem} ({why})", hint) from error
+
+
+@contextmanager
+def blamed_on(field: str) -> Iterator[None]:
+    """An `InputError` that the block raises names this field."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(field, error.problem, error.hint) from error
+
+
+def installed(name: str, field: str, problem: str, hint: str) -> Any:
+    """A module that is no requirement of leakgauge. Raises `InputError` where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(field, problem, hint) from error
 
 
 def require(condition: bool, field: str, problem: str, hint: str) -> None:

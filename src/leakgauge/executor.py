@@ -21,7 +21,7 @@ import cloudpickle
 import torch
 
 from leakgauge import __version__
-from leakgauge.errors import InputError, said
+from leakgauge.errors import InputError, installed, said
 from leakgauge.files import private_folder
 from leakgauge.workers import Answer, Ground, Job, Jobs, LostJob
 
@@ -107,10 +107,7 @@ class RayCluster:
                 ray.cancel(left, force=True)
 
     def _connected(self) -> Any:
-        try:
-            import ray
-        except ModuleNotFoundError as error:
-            raise InputError("--ray", "needs Ray", "pip install 'leakgauge[ray]'") from error
+        ray = installed("ray", "--ray", "needs Ray", "pip install 'leakgauge[ray]'")
         if not ray.is_initialized():
             try:
                 _answers(self.address)  # Ray itself asks for minutes

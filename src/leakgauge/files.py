@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from leakgauge.errors import InputError
+from leakgauge.errors import InputError, refusing
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 """What leakgauge makes holds clients' examples or says how they leak: its owner's alone."""
@@ -210,8 +210,5 @@ def fingerprint_of_file(path: Path) -> str:
     Raises:
         InputError: it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "give a file that you may read") from error
+    with refusing(str(path), "cannot be read", "give a file that you may read", OSError), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from leakgauge.errors import FOREIGN, InputError, did_you_mean, said
+from leakgauge.errors import InputError, did_you_mean, refusing
 
 
 def own_module(name: str) -> ModuleType:
@@ -150,18 +150,13 @@ class Registry:
 
     def _imported(self, name: str) -> Callable[..., Any]:
         module, _, attribute = name.partition(":")
-        try:
+        hint = "write your_package.module:function, importable from here"
+        missing = ModuleNotFoundError, AttributeError
+        with (
+            refusing(self.kind, f"cannot import '{name}': the module raises", "fix the module"),
+            refusing(self.kind, f"cannot import '{name}'", hint, *missing),
+        ):
             found = getattr(own_module(module), attribute)
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise InputError(
-                self.kind,
-                f"cannot import '{name}' ({error})",
-                "write your_package.module:function, importable from here",
-            ) from error
-        except FOREIGN as error:
-            raise InputError(
-                self.kind, f"cannot import '{name}': the module raises {said(error)}", "fix the module"
-            ) from error
         if not callable(found):
             raise InputError(self.kind, f"'{name}' is not callable", "name a class or a function")
         return found  # type: ignore[no-any-return]

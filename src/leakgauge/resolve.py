@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Compose, Defense
-from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.errors import InputError, blamed_on, did_you_mean, require
 from leakgauge.observation import Attack
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Registry, hints, typed
 
@@ -62,10 +62,8 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
     if (given := _given(registry, spec, field)) is not None:
         return given
     name, arguments = split(spec, field)
-    try:
+    with blamed_on(field):
         entry = registry[name]
-    except InputError as error:
-        raise InputError(field, error.problem, error.hint) from error
     found = {
         key: _argument(registry, entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()
     }
@@ -158,11 +156,9 @@ def resolve_defense(spec: Any, field: str) -> Named:
     if not isinstance(spec, list):
         return resolve(DEFENSES, spec, field)
     parts = [resolve(DEFENSES, part, f"{field}[{i}]") for i, part in enumerate(spec)]
-    try:
-        names = tuple(name for part in parts for name in part.names)
+    names = tuple(name for part in parts for name in part.names)
+    with blamed_on(field):
         return Named(" + ".join(p.label for p in parts), Compose(tuple(p.value for p in parts)), names, field)
-    except InputError as error:
-        raise InputError(field, error.problem, error.hint) from error
 
 
 def split(spec: Any, field: str) -> tuple[str, dict[str, object]]:

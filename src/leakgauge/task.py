@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.batch import Batch, BatchPart, DataSpec
-from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.errors import FOREIGN, InputError, refusing, require, said
 from leakgauge.step.layout import Layout
 from leakgauge.step.training import (
     PROBES,
@@ -213,14 +213,9 @@ class Task:
         batch = self.layout.batch(values)
         batch = Batch(batch.inputs.to(self._like()), batch.labels.to(self._like().device))
         leaves = {k: v.detach().clone().requires_grad_() for k, v in self.parameters.items()}
-        try:
-            with torch.random.fork_rng(devices=[]):
-                value = self._loss(leaves, self.buffers, batch)[0]
-        except InputError:
-            raise
-        except FOREIGN as error:
-            hint = "give loss(model, batch) that takes the parts by name, or a probe that makes a batch it accepts"
-            raise InputError("loss", f"does not run on made-up parts ({said(error)})", hint) from error
+        hint = "give loss(model, batch) that takes the parts by name, or a probe that makes a batch it accepts"
+        with refusing("loss", "does not run on made-up parts", hint), torch.random.fork_rng(devices=[]):
+            value = self._loss(leaves, self.buffers, batch)[0]
         scalar = isinstance(value, Tensor) and value.ndim == 0
         require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
         moved = value.requires_grad and any(
@@ -264,13 +259,8 @@ class Task:
         return not torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
 
     def _check_loss(self, logits: Tensor) -> None:
-        try:
+        with refusing("loss", "does not run", "give a function of logits [n, outputs] and labels [n]"):
             value = self.loss_of(logits, torch.arange(2, device=logits.device) % self.data.classes)
-        except InputError:
-            raise
-        except FOREIGN as error:
-            hint = "give a function of logits [n, outputs] and labels [n]"
-            raise InputError("loss", f"does not run ({said(error)})", hint) from error
         scalar = isinstance(value, Tensor) and value.ndim == 0
         require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
 

@@ -19,7 +19,7 @@ from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.data import InMemory, Source
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, require
+from leakgauge.errors import refusing, require
 from leakgauge.files import replacing
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, fingerprint
@@ -272,12 +272,9 @@ def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    try:
-        with replacing(path) as fresh:
-            torch.save({"identity": identity, **state}, fresh)
-    except (OSError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError("output", f"{path} cannot be written ({reason})", "free space, then run again") from error
+    refuse = refusing("output", f"{path} cannot be written", "free space, then run again", OSError, RuntimeError)
+    with refuse, replacing(path) as fresh:
+        torch.save({"identity": identity, **state}, fresh)
 
 
 def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
@@ -288,18 +285,10 @@ def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
     """
     if path is None or not path.exists():
         return None
-    try:
+    kinds = OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError
+    with refusing("checkpoint", f"{path} cannot be read", "remove it to start again", *kinds):
         state = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
-        raise InputError(
-            "checkpoint",
-            f"{path} cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__})",
-            "remove it to start again",
-        ) from error
-    require(
-        isinstance(state, dict) and state.get("identity") == identity,
-        "checkpoint",
-        f"{path} belongs to a run with other settings or data",
-        "remove it, or give another output",
-    )
+    mine = isinstance(state, dict) and state.get("identity") == identity
+    other = f"{path} belongs to a run with other settings or data"
+    require(mine, "checkpoint", other, "remove it, or give another output")
     return dict(state)

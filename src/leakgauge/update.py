@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakgauge.errors import InputError, require, said
+from leakgauge.errors import refusing, require
 from leakgauge.tensors import Tensors, differences, fingerprint, finite
 
 FORMAT = "leakgauge-update-1"
@@ -31,6 +31,11 @@ MAKE = "make one of the state dicts before and after training: leakgauge between
 OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")
 """Files of state dicts and arrays."""
 
+UNREADABLE = (
+    *(SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError),
+    *(RuntimeError, MemoryError, OverflowError),
+)
+"""What readers raise for files that are no updates, or not whole ones."""
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """How names of BatchNorm's buffers end."""
@@ -149,24 +154,17 @@ class Update:
         require(Path(path).is_file(), field, "is no file", hint)
         plain = Path(path).suffix in OTHERS
         require(not plain, field, f"ends in {Path(path).suffix}, and updates are .safetensors", MAKE)
-        try:
-            with safe_open(path, framework="pt") as file:
-                meta = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(field, f"cannot be read ({said(error)})", hint) from error
-        except (RuntimeError, MemoryError, OverflowError) as error:
-            raise InputError(field, f"cannot be read ({said(error)})", hint) from error
+        with refusing(field, "cannot be read", hint, *UNREADABLE), safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         require(meta.get("format") == FORMAT, field, "has no leakgauge header, so it is not an update", MAKE)
         sound = "checksum" not in meta or meta["checksum"] == _checksum(meta, tensors)
         require(sound, field, "was damaged or changed: its checksum differs", "copy it again from where it was written")
-        try:
+        with refusing(field, "has a header that cannot be read", hint, *UNREADABLE):
             header, order = json.loads(meta["header"]), json.loads(meta["order"])
             sent = {k: tensors.pop(f"update/{k}") for k in order["update"]}
             kept = None if order["buffer"] is None else {k: tensors.pop(f"buffer/{k}") for k in order["buffer"]}
             read = UpdateHeader(UpdateKind(header["kind"]), header["example_count"], header["protocol"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(field, f"has a header that cannot be read ({said(error)})", hint) from error
         count, facts = read.example_count, read.protocol
         require(not tensors, field, f"holds a tensor that its header does not name: {min(tensors, default='')}", hint)
         whole = count is None or (type(count) is int and count > 0)

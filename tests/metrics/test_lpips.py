@@ -15,7 +15,7 @@ from torch import nn
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
 from leakgauge.metrics import LPIPS
-from leakgauge.metrics.lpips import SMALLEST
+from leakgauge.metrics.metric import SMALLEST
 from leakgauge.task import DataSpec
 
 

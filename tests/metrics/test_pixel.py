@@ -83,4 +83,3 @@ def test_every_metric_scores_each_image_alone_and_in_its_range(build: type[Metri
     best = max if metric.higher_means == "more leakage" else min
     exact = metric(b, b)
     assert all(best(p, q) == q for p, q in zip(whole.tolist(), exact.tolist(), strict=True))
-    assert metric.needs_truth

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from leakgauge.errors import InputError
-from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
+from leakgauge.models.generators import DenoisingUNet, read_denoiser
 
 
 def small(classes: int = 0, seed: int = 0) -> DenoisingUNet:

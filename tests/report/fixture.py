@@ -20,10 +20,10 @@ from leakgauge.observation import Cost
 from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
 from leakgauge.risk.lint import LintFinding, LintSeverity
+from leakgauge.study.document import signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Data, Role, Scenario, Trial
 from leakgauge.study.judging.scores import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores
-from leakgauge.study.judging.statement import signed
 from leakgauge.study.judging.verdict import Verdict, verdict
 
 PHOTOS = (

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
-from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
+from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
 
 CANVAS = Shrink(factors=(4,), weights=(1,), modes=("bicubic",), sigma=0.1)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 from reproduce.rog.runs import LARGE, denoised  # noqa: E402
 
 from leakgauge.attacks.matching import Denoise  # noqa: E402
-from leakgauge.models.denoiser import DenoisingUNet  # noqa: E402
+from leakgauge.models.generators import DenoisingUNet  # noqa: E402
 
 
 def test_weights_beside_the_data_serve_photos_of_their_size_and_no_others(tmp_path: Path) -> None:

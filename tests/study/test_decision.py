@@ -16,13 +16,12 @@ from leakgauge.observation import Cost
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import HIDDEN, SENT, LintFinding, LintSeverity
 from leakgauge.study.database import PlannedAudit
-from leakgauge.study.document import verdict_of
+from leakgauge.study.document import budgets, signed, verdict_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide, label_words
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.records import Explanation, Trial
 from leakgauge.study.judging.results import Level
-from leakgauge.study.judging.statement import budgets, signed
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store

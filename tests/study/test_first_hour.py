@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from leakgauge import workers
+from leakgauge.cli.gate import Judged, write_junit, write_sarif
 from leakgauge.data.extras import Parquet
 from leakgauge.data.pictures import Folder
 from leakgauge.errors import InputError
 from leakgauge.privacy.guarantee import in_words
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
-from leakgauge.study.document import Judged, write_junit, write_sarif
 from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.lint import of_data, of_gate

@@ -17,12 +17,11 @@ from leakgauge.compute import Compute
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost
 from leakgauge.risk.lint import read_lint
-from leakgauge.study.document import verdict_of
+from leakgauge.study.document import signed, verdict_of
 from leakgauge.study.grammar import GateConfig, parse
 from leakgauge.study.judging.decision import Answer, DecisionScope, decide, label_words
 from leakgauge.study.judging.records import Role, read_trial
 from leakgauge.study.judging.results import Level
-from leakgauge.study.judging.statement import signed
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store

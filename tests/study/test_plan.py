@@ -48,8 +48,8 @@ HERE = "study.test_plan"
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"attacks": ["closed-from"]}, "attacks[0]", "did you mean 'closed-form'?"),
     ({"attacks": ["study.broken:Silent"]}, "attacks[0]", "which is no Attack"),
-    ({"attacks": ["study.raising:Anything"]}, "attacks[0]", "the module raises RuntimeError: import went wrong"),
-    ({"model": "study.raising:anything"}, "model", "the module raises RuntimeError: import went wrong"),
+    ({"attacks": ["study.raising:Anything"]}, "attacks[0]", "the module raises (RuntimeError: import went wrong)"),
+    ({"model": "study.raising:anything"}, "model", "the module raises (RuntimeError: import went wrong)"),
     ({"defenses": ["study.broken:Silent"]}, "defenses[0]", "derive it from leakgauge.defenses.Defense"),
     ({"clients": ["study.broken:Silent"]}, "clients[0]", "which is no Protocol"),
     ({"model": {"study.broken:Ward": {"width": "wide"}}}, "model.study.broken:Ward.width", "valid integer"),

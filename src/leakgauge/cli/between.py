@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from leakgauge.cli.options import PATH, SPEC
-from leakgauge.errors import InputError, require
+from leakgauge.errors import refusing, require
 from leakgauge.registry import MODELS
 
 REPLIES = ("parameters", "delta", "gradient")
@@ -50,7 +50,5 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
 def _names(model: Any) -> list[str]:
     from leakgauge.resolve import resolve
 
-    try:
+    with refusing("--model", "gives no module", "name a function that returns one", AttributeError, TypeError):
         return list(resolve(MODELS, model, "--model").value.state_dict())
-    except (AttributeError, TypeError) as error:
-        raise InputError("--model", f"gives no module ({error})", "name a function that returns one") from error

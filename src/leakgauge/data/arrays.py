@@ -18,7 +18,7 @@ from jaxtyping import Int, Real
 from torch import Tensor
 
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, refusing, require
 from leakgauge.registry import DATA
 from leakgauge.step.layout import Layout
 from leakgauge.task import Batch, DataSpec
@@ -232,20 +232,15 @@ def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str 
     Raises:
         InputError: it is none, is damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.
     """
-    try:
-        with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            whole = isinstance(archive, np.lib.npyio.NpzFile)
-            require(whole, "data.source", f"'{path}' is one array, not an archive", hint)
-            size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
-            problem = f"'{path}' unpacks to {size / 2**30:.0f} GiB"
-            require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
-            with archive:
-                return [_one_of(archive, names) for names in arrays]
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        raise InputError("data.source", f"cannot read '{path}' ({error})", hint) from error
+    with refusing("data.source", f"cannot read '{path}'", hint, *UNREADABLE), open(path, "rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        whole = isinstance(archive, np.lib.npyio.NpzFile)
+        require(whole, "data.source", f"'{path}' is one array, not an archive", hint)
+        size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
+        problem = f"'{path}' unpacks to {size / 2**30:.0f} GiB"
+        require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
+        with archive:
+            return [_one_of(archive, names) for names in arrays]
 
 
 def _one_of(archive: Any, names: tuple[str, ...]) -> Array:

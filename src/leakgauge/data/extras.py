@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakgauge.data.pictures import Folder, PictureSource, channels_of, opened, pixels, unit_plane
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.errors import InputError, installed, refusing, require
 from leakgauge.registry import DATA
 
 IMAGE_COLUMNS = ("image", "img")
@@ -31,14 +31,8 @@ UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, Runti
 """What pyarrow and what looks into its tables raise for damaged files, at once or when values are decoded."""
 
 
-@contextmanager
-def _decoding(path: Path | str) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        raise InputError("data.source", f"cannot read '{path}' ({said(error)})", "give a whole Parquet file") from error
+def _decoding(path: Path | str) -> AbstractContextManager[None]:
+    return refusing("data.source", f"cannot read '{path}'", "give a whole Parquet file", *UNREADABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +119,8 @@ class Parquet(PictureTable):
 
     @cached_property
     def _files(self) -> tuple[Any, ...]:
-        try:
-            import pyarrow.parquet as pq
-        except ImportError as error:
-            raise InputError("data.source", "Parquet files need pyarrow", "pip install 'leakgauge[parquet]'") from error
+        hint = "pip install 'leakgauge[parquet]'"
+        pq = installed("pyarrow.parquet", "data.source", "Parquet files need pyarrow", hint)
         there = bool(self.files) and self.files[0].exists()
         require(there, "data.source", f"no Parquet file at '{self.path}'", "give a file, or a folder of them")
         with _decoding(self.path):
@@ -216,17 +208,12 @@ class Hub(PictureTable):
 
     @cached_property
     def _rows(self) -> Any:
-        try:
-            import datasets
-        except ImportError as error:
-            raise InputError("data.source", "hf: needs the datasets package", "pip install 'leakgauge[hub]'") from error
-        try:
+        hint = "pip install 'leakgauge[hub]'"
+        datasets = installed("datasets", "data.source", "hf: needs the datasets package", hint)
+        # The client's own errors (unknown name, configuration or split, no network) are of these two kinds.
+        hint = "check its name, split and the network"
+        with refusing("data.source", f"cannot load '{self.path}'", hint, OSError, ValueError):
             return datasets.load_dataset(self.path, self.config or None, split=self.split)
-        except (OSError, ValueError) as error:
-            # The client's own errors (unknown name, configuration or split, no network) are of these two kinds.
-            raise InputError(
-                "data.source", f"cannot load '{self.path}' ({error})", "check its name, split and the network"
-            ) from error
 
     @cached_property
     def _columns(self) -> tuple[str, str]:
@@ -246,10 +233,9 @@ class Hub(PictureTable):
 
     def images(self, indices: Sequence[int]) -> Iterator[Image.Image]:
         for index, name in zip(indices, self.names(indices), strict=True):
-            try:
+            broken = OSError, SyntaxError, ValueError
+            with refusing(name, "is not a readable image", "choose other examples", *broken):
                 image = self._rows[index][self._columns[0]]
-            except (OSError, SyntaxError, ValueError) as error:
-                raise InputError(name, f"is not a readable image ({error})", "choose other examples") from error
             kind = type(image).__name__
             require(hasattr(image, "convert"), name, f"is a {kind}, not an image", "set data.image_column")
             yield image
@@ -329,11 +315,9 @@ class _Scan:
     @staticmethod
     def read(path: Path, name: str) -> _Scan:
         """Raises `InputError` where pydicom is missing, and for a file that is no grey scan of one frame."""
-        try:
-            import pydicom
-        except ImportError as error:
-            raise InputError("data.source", "DICOM needs pydicom", "pip install 'leakgauge[dicom]'") from error
-        try:
+        pydicom = installed("pydicom", "data.source", "DICOM needs pydicom", "pip install 'leakgauge[dicom]'")
+        hint = "give whole DICOM files; compressed ones need pydicom's decoders, e.g. pylibjpeg"
+        with refusing(name, "is not a readable scan", hint):  # its decoders raise what they like on damaged files
             found = pydicom.dcmread(path)
             kind, frames = str(found.PhotometricInterpretation), int(found.get("NumberOfFrames", 1))
             slope, intercept = (
@@ -341,9 +325,6 @@ class _Scan:
             )
             bits, signed = int(found.BitsStored), bool(found.PixelRepresentation)
             stored: Any = found.pixel_array
-        except FOREIGN as error:  # pydicom and its decoders raise what they like on damaged files
-            hint = "give whole DICOM files; compressed ones need pydicom's decoders, e.g. pylibjpeg"
-            raise InputError(name, f"is not a readable scan ({said(error)})", hint) from error
         require(kind in GREY and frames == 1, name, f"is {kind} of {frames} frames", "give grey scans of one frame")
         ends: Sequence[float] = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
         low, high = sorted(slope * end + intercept for end in ends)

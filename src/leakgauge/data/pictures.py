@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from leakgauge.data.source import FEWEST_CLASSES, Lent, Share, share
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, refusing, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
 
@@ -36,12 +36,10 @@ def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
     Raises:
         InputError: it cannot be decoded; names the file.
     """
-    try:
-        with Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-    except BROKEN as error:
-        raise InputError(name, f"is not a readable image ({error})", "replace or remove the file") from error
+    source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
+    with refusing(name, "is not a readable image", "replace or remove the file", *BROKEN), Image.open(source) as image:
+        image.load()
+        upright = ImageOps.exif_transpose(image)
     if upright.mode == "F":
         raise InputError(name, "holds floats of unknown range", "store such data as an npz archive with low and high")
     yield upright

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakgauge.data.arrays import InMemory
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import InputError, require
+from leakgauge.errors import refusing, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
 
@@ -66,12 +66,10 @@ def read_rows(path: str, separator: str) -> list[list[str]]:
         InputError: unreadable, empty, two columns of one name, or rows of different lengths.
     """
     require(len(separator) == 1, "data.separator", f"is {separator!r}", "give one character")
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            found = [row for row in csv.reader(file, delimiter=separator, strict=True) if row]
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        hint = "give a CSV file in UTF-8 with a header"
-        raise InputError("data.source", f"cannot read '{path}' ({error})", hint) from error
+    hint = "give a CSV file in UTF-8 with a header"
+    refuse = refusing("data.source", f"cannot read '{path}'", hint, OSError, csv.Error, ValueError)
+    with refuse, open(path, encoding="utf-8-sig", newline="") as file:
+        found = [row for row in csv.reader(file, delimiter=separator, strict=True) if row]
     require(len(found) > 1, "data.source", f"'{path}' holds no rows", "give a header and a line an example")
     twice = len(set(found[0])) < len(found[0])
     require(not twice, "data.source", "has two columns of one name", "give each column a name of its own")
@@ -299,10 +297,8 @@ def text(
         problem = f"names {name!r}, and the columns are {', '.join(header[:12])}"
         require(name in header, f"data.{key}", problem, "name a column of the header")
     require(length > 0, "data.length", f"is {length}", "give a positive number of tokens")
-    try:
+    with refusing("data.pattern", "is no regular expression", f"e.g. {PIECES}", re.error):
         piece = re.compile(pattern)
-    except re.error as error:
-        raise InputError("data.pattern", f"is no regular expression ({error})", f"e.g. {PIECES}") from error
     cells = [row[header.index(column)] for row in rows[1:]]
     cut = [[m.group() for m in piece.finditer(cell.lower() if lower else cell)] for cell in cells]
     empty = next((i for i, pieces in enumerate(cut, 2) if not pieces), None)
@@ -330,11 +326,9 @@ def _words_of(cut: Sequence[Sequence[str]], padding: str, unknown: str) -> list[
 
 
 def _read_words(path: str, padding: str, unknown: str) -> list[str]:
-    try:
+    hint = "give a file in UTF-8 with a token a line"
+    with refusing("data.vocabulary", f"cannot read '{path}'", hint, OSError, UnicodeDecodeError):
         words = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "give a file in UTF-8 with a token a line"
-        raise InputError("data.vocabulary", f"cannot read '{path}' ({error})", hint) from error
     for key, word in (("padding", padding), ("unknown", unknown)):
         require(word in words, f"data.{key}", f"{word!r} is not in '{path}'", "name that token of the vocabulary")
     twice = len(words) - len(set(words))

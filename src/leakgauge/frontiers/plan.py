@@ -13,7 +13,7 @@ from leakgauge.clients.client import refuse_combination
 from leakgauge.compute import Budget
 from leakgauge.data.source import Source, spec
 from leakgauge.defenses import parts_of
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, blamed_on, require
 from leakgauge.frontiers.grammar import FrontierConfig, RowConfig, parse, parse_row
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
@@ -254,11 +254,8 @@ class FrontierPlan:
         require(u.clients <= kept, "utility.clients", few, "give each at least one example")
         task = self.trained_task(data)
         for row in self.trainings().values():
-            try:
+            with blamed_on("utility" if row.family == UNDEFENDED else row.field):
                 row.defense.value.on_task(task)
-            except InputError as error:
-                where = "utility" if row.family == UNDEFENDED else row.field
-                raise InputError(where, error.problem, error.hint) from error
 
     def contents(self) -> dict[str, str]:
         """What the trainings rest on beside the text, as it is now: see `leakgauge.study.identity`. Each audit compares
@@ -320,10 +317,8 @@ def _row(config: FrontierConfig, client: Named, family: str, strength: int, give
     require(not client.value.aggregates, f"{place}.client", "aggregates by itself", hint)
     defense, batch = resolve_defense(given.defense, place), given.batch or config.data.batch
     row = FrontierRow(family, strength, defense, client, batch, given.cohort, given.train)
-    try:
+    with blamed_on(place):
         refuse_combination(row.sender.value, row.defense.value)
-    except InputError as error:
-        raise InputError(place, error.problem, error.hint) from error
     return row
 
 

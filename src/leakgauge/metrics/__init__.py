@@ -2,8 +2,7 @@
 
 from leakgauge.metrics.assignment import Assignment, assign, mean_image, nearest_public
 from leakgauge.metrics.labels import label_f1, label_f1_by_prior
-from leakgauge.metrics.lpips import LPIPS
-from leakgauge.metrics.metric import MSE, PSNR, PSNR_CAP, SSIM, Metric, is_exact
+from leakgauge.metrics.metric import LPIPS, MSE, PSNR, PSNR_CAP, SSIM, Metric, is_exact
 
 __all__ = [
     "LPIPS",

@@ -40,9 +40,8 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
     except InputError:
         raise
     except pickle.UnpicklingError as error:
-        raise InputError(
-            field, f"weights {path.name} hold more than tensors", "save module.state_dict() alone, or use safetensors"
-        ) from error
+        hint = "save module.state_dict() alone, or use safetensors"
+        raise InputError(field, f"weights {path.name} hold more than tensors", hint) from error
     except FOREIGN as error:  # torch's reader raises anything on text and on cut files
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(field, f"weights {path.name} cannot be read ({reason})", "give a state dict") from error

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, refusing, require
 from leakgauge.files import Lock, read_json, write_whole
 from leakgauge.privacy.accounting import Release, check_accountant, epsilon_of
 from leakgauge.privacy.guarantee import Unit
@@ -80,10 +80,8 @@ class Ledger:
         """
         field = f"ledger {path}"
         hint = "give a file that Ledger.enter wrote; spent budget is not forgotten by deleting it"
-        try:
+        with refusing(field, "cannot be read", hint, OSError, ValueError):
             content = read_json(path)
-        except (OSError, ValueError) as error:
-            raise InputError(field, f"cannot be read ({error})", hint) from error
         require(isinstance(content, dict) and content.get("format") == FORMAT, field, "is not a ledger", hint)
         try:
             releases = tuple(
@@ -115,10 +113,8 @@ def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
         return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     lock, hint = Lock(path.with_name(f".{path.name[:150]}.lock")), "give a file in a folder that you may write to"
-    try:
+    with refusing(f"ledger {path}", "cannot be written", hint, OSError):
         taken = lock.take(PATIENCE)
-    except OSError as error:
-        raise InputError(f"ledger {path}", f"cannot be written ({error.strerror})", hint) from error
     require(taken, f"ledger {path}", f"is in use by another process for {PATIENCE:g} s", "run again when it has ended")
     try:
         yield write

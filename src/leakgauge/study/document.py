@@ -1,25 +1,268 @@
-"""The files of a finished audit: report.json, which has all that it knows, and what pipelines show of its gate."""
+"""report.json: all that a finished audit knows, and what its page states beside the answer (means, risks, evidence,
+limits); what is unknown is said to be."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from leakgauge import __version__
-from leakgauge.files import write_whole, written_whole
-from leakgauge.risk.lint import NOT_RUN, SENT, read_lint
+from leakgauge.errors import FOREIGN
+from leakgauge.files import written_whole
+from leakgauge.privacy.accounting import Release
+from leakgauge.privacy.guarantee import USEFUL, NoGuarantee, Spent, in_words, spent_in_one_update
+from leakgauge.privacy.rero import sentence as robust
+from leakgauge.privacy.rero import success_bound
+from leakgauge.registry import CLIENTS
+from leakgauge.resolve import resolve, resolve_defense
+from leakgauge.risk.lint import NOT_RUN, SENT, LintFinding, read_lint, records_of
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.gate import Reason, Why
+from leakgauge.study.judging.decision import DecisionScope, decide, label_words
+from leakgauge.study.judging.gate import Reason, Why, capital
 from leakgauge.study.judging.records import Trial
-from leakgauge.study.judging.statement import signed
-from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
+from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.verdict import VERDICT, Verdict, count_of, verdict
 from leakgauge.study.store import Store
+
+DELTA = 1e-5
+GUESS = 1e-3
+"""Chance of a right guess without the update, for which the bound on reconstruction is stated."""
+CORE_HOUR = 0.05
+"""US dollars: a stated price, for scale."""
+OUT_OF_SCOPE = (
+    (
+        "Membership inference",
+        "whether a known person took part is not tested: LiRA or RMIA, e.g. by Privacy Meter or LeakPro",
+    ),
+    ("The final model", "what the trained model remembers is not tested: extraction and membership tests on the model"),
+    ("Linkability", "whether two updates are of one person is not tested; assume yes where each carries examples"),
+    ("Attributes", "properties of examples other than labels are not tested"),
+    ("Later attacks", "attacks that nobody has published yet; audit again as the tool gains some"),
+)
+MEANS = (
+    "Means reasonably likely to be used, by anyone who gets hold of an update: published attacks, run here with the "
+    "time and knowledge stated. A motivated party may spend more; what counts is cost, time and technology at release."
+)
+RESIDUAL = "This page says what was tried and what came of it. It does not say that updates are anonymous."
+ROWS = 20
+"""Gravest rows of the table that are named."""
+AGAIN = "model, local training, defence, server, kind of data or this package change, or a stronger attack is published"
+PASSIVE = (
+    {
+        "who": "whoever operates the server, or gets into it",
+        "role": "passive: follows the protocol and keeps what it sees",
+        "access": "{access}",
+        "skill": "runs published code; no statistics needed",
+    },
+    {
+        "who": "whoever reads the wire or the server's logs and backups",
+        "role": "passive",
+        "access": "{access}, where transport or storage is not encrypted",
+        "skill": "the same",
+    },
+)
+ACTIVE = {
+    "who": "a server that crafts what it broadcasts ({servers})",
+    "role": "active",
+    "access": "{access}",
+    "skill": "must change what clients train; leakgauge inspect looks for it",
+}
+"""Who could attack, as templates."""
+
+
+def signed(
+    judged: Verdict,
+    *,
+    gate: GateConfig | None,
+    config: Mapping[str, Any],
+    contents: Mapping[str, str],
+    lint: Sequence[LintFinding],
+) -> dict[str, object]:
+    """The ``decision`` of report.json."""
+    own = [f for f in judged.findings if not f.control]
+    data = judged.findings[0].scenario.data if judged.findings else None
+    asked = DecisionScope(
+        gate=gate,
+        batch=1 if data is None else data.batch,
+        captured=bool(config.get("update")),
+        thing="image" if data is None else data.kind,
+        lint=tuple(lint),
+    )
+    decision = decide(judged, asked)
+    following = decision.next
+    return {
+        "answer": decision.answer.value,
+        "title": decision.title,
+        "reason": decision.reason,
+        "rests_on": decision.rests_on,
+        "rows": [f"{f.attack} on {f.scenario.words}" for f in own if f.level is own[0].level][:ROWS],
+        "next": {
+            "step": capital(following.step),
+            "clients": following.clients,
+            "examples": following.examples,
+            "minutes": following.minutes,
+        },
+        "origin": _origin(config, own),
+        "came_back": _came_back(own),
+        "sure": _sure(judged, own),
+        "labels": capital(label_words(own)),
+        "actors": _actors(own),
+        "means": [_means(f) for f in own if f.level is not Level.NOT_APPLICABLE],
+        "means_left_out": [f.sentence for f in own if f.level is Level.NOT_APPLICABLE],
+        "singling_out": [_singled_out(f) for f in own if f.identified is not None],
+        "privacy_budget": budgets(config, lint),
+        "withheld": _withheld(own),
+        "hashes": dict(contents),
+        "lint": records_of(lint),
+        "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE],
+        "reasonably_likely_means": MEANS,
+        "residual": RESIDUAL,
+        "again_when": AGAIN,
+    }
+
+
+def _origin(config: Mapping[str, Any], own: Sequence[Finding]) -> dict[str, str]:
+    if isinstance(config.get("update"), list):
+        names, clients = [Path(str(folder)).name for folder in config["update"]], max(f.clients for f in own)
+        of = f"{len(names)} real updates of {count_of(clients, 'client')}"
+        return {"kind": "captured", "words": f"Captured: {of}, {', '.join(names)}"}
+    if config.get("update"):
+        file = Path(*Path(str(config["update"])).parts[-2:])
+        return {"kind": "captured", "words": f"Captured: one real update, {file}"}
+    source = own[0].scenario.data.source if own else "unknown"
+    return {"kind": "simulated", "words": f"Simulated: clients were trained here on data of {source}, not captured"}
+
+
+def _came_back(own: Sequence[Finding]) -> str:
+    seen = [f for f in own if f.identified is not None and f.recovered is not None]
+    if not seen:
+        return "Nothing can be said: no attack gave a result."
+    worst = max(seen, key=lambda f: ((f.recovered or 0) / max(f.images, 1), f.identified.rate if f.identified else 0))
+    assert worst.identified is not None
+    thing = worst.scenario.data.kind
+    defense = worst.scenario.stated
+    if worst.tokens is not None:
+        return f"{capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
+    highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
+    return (
+        f"{worst.recovered} of {worst.images} {thing}s came back; by likeness {worst.identified.count} picked out of a "
+        f"line-up of {worst.identified.gallery + 1}{highest} ({worst.attack.split('(')[0]}, {defense})"
+    )
+
+
+def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
+    if verdict.explained is not None and not verdict.explained.holds:
+        return "Not: the plan does not explain the captured update, so failures of attacks mean nothing"
+    seen = [f for f in own if f.identified is not None]
+    if not seen:
+        return "Not at all: there is no result"
+    if any(f.certified for f in seen):
+        return "Certain for what an attack certified by its own check; more may come back to other attacks"
+    if verdict.level in (Level.EXPOSED, Level.PARTIAL):
+        return "Certain that it can happen; how often is less sure: see the intervals in the table"
+    if any(f.flags for f in seen):
+        return "Little: the audit doubts its own result, and the table says why"
+    worst = max(seen, key=lambda f: f.identified.upper if f.identified else 0.0)
+    assert worst.identified is not None
+    weak = "" if worst.power.shown else "; the attack was not shown to work here"
+    share = f"up to {100 * worst.identified.upper:.0f} % may be singled out (95 % confidence){weak}"
+    return f"From {count_of(worst.clients, 'client')}: {share}"
+
+
+def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
+    secure = any(f.scenario.client.startswith("secure-aggregation") for f in own)
+    access = "the sum of a cohort's updates" if secure else "single updates in clear"
+    servers = ", ".join(sorted({f.scenario.server for f in own if f.scenario.server_changes}))
+    who = (*PASSIVE, ACTIVE) if servers else PASSIVE
+    return [{k: text.format(access=access, servers=servers) for k, text in actor.items()} for actor in who]
+
+
+def _means(f: Finding) -> dict[str, object]:
+    return {
+        "attack": f.attack,
+        "setting": f.scenario.words,
+        "knowledge": list(f.scenario.knowledge),
+        "gradient_evaluations": f.cost.gradient_evaluations,
+        "seconds": f.cost.seconds,
+        "dollars": round(f.cost.seconds / 3600 * CORE_HOUR, 4),
+        "public_code": True,
+    }
+
+
+def _singled_out(f: Finding) -> dict[str, object]:
+    assert f.identified is not None
+    risk = f.residual_risk
+    return {
+        "setting": f.scenario.words,
+        "attack": f.attack,
+        "rate": f.identified.rate,
+        "control": f.identified.chance,
+        "naive": f.identified.naive,
+        "residual_risk": None if risk is None else {"rate": risk.rate, "low": risk.low, "high": risk.high},
+        "low": f.identified.low,
+        "high": f.identified.high,
+        "clients": f.clients,
+        "examples": f.identified.n,
+        "worst_client": f.identified.worst,
+        "line_up": f.identified.gallery + 1,
+    }
+
+
+def _withheld(own: Sequence[Finding]) -> list[str]:
+    known = {field for f in own for field in f.scenario.knowledge}
+    everything = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
+    return [field for field in everything if field not in known]
+
+
+def budgets(config: Mapping[str, Any], lint: Sequence[LintFinding]) -> list[dict[str, object]]:
+    """ε of one update and what it says of reconstruction, for each defence of the plan, or why there is none."""
+    batch = (config.get("data") or {}).get("batch", 1)
+    raw = any(f.rule == SENT for f in lint)
+    found = []
+    for i, described in enumerate(config.get("defenses") or ["none"]):
+        entry: dict[str, object] = {"defense": str(described), "epsilon": None, "delta": None}
+        try:
+            named = resolve_defense(described, f"defenses[{i}]")
+            clients = [resolve(CLIENTS, c, "clients").value for c in config.get("clients") or ["fedsgd"]]
+            spent = spent_in_one_update(named.value, clients, batch)
+        except FOREIGN as error:  # an object of the user's own, of which the report keeps a description
+            found.append(entry | {"reason": f"not known: {error}"})
+            continue
+        entry["defense"] = named.label
+        if isinstance(spent, NoGuarantee):
+            found.append(entry | {"reason": spent.reason})
+        elif raw:
+            found.append(entry | {"reason": "running statistics leave the client beside the update, without noise"})
+        else:
+            found.append(entry | _stated(spent))
+    return found
+
+
+def _stated(spent: Spent) -> dict[str, object]:
+    z, steps = spent.mechanism.noise_multiplier, spent.releases
+    try:
+        epsilon = spent.epsilon(DELTA)
+    except FOREIGN:
+        epsilon = math.inf
+    if epsilon >= USEFUL:
+        return {"reason": f"noise over clip is {z:.3g}: ε is {in_words(epsilon)}"}
+    release = [Release(noise_multiplier=z, sample_rate=1.0, steps=steps)]
+    counted = "one Gaussian release" if steps == 1 else f"the {steps} noisy local steps of one update that meet it"
+    return {
+        "epsilon": round(epsilon, 4),
+        "delta": DELTA,
+        "unit": f"one {spent.mechanism.unit.value}, there or not",
+        "releases": steps,
+        "at_most": float(f"{success_bound(release, GUESS):.4g}"),
+        "robustness": robust(release, GUESS),
+        "reason": f"exact for {counted} without sampling; rounds and tuning add to it: leakgauge privacy",
+    }
+
 
 SCHEMA_VERSION = 3
 """3: flags say `kind` and `sentence` alone. 2: shares have intervals over clients, no longer over images; trials and
@@ -126,94 +369,3 @@ def _parts(told: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], judged:
 
 def _text(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-
-
-SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The gate's decision on an audit.
-
-    Attributes:
-        audit: its name.
-        passed: `None` where the plan has no gate and all trials have run.
-        reasons: each a line a person can act on; empty if it passed.
-        level: of the verdict.
-        decision: the page's first words and their reason.
-        held: rows of the table against which no reason speaks.
-        settings: the gravest reason of each setting, and how many more there are.
-    """
-
-    audit: str
-    passed: bool | None
-    reasons: tuple[str, ...]
-    level: str
-    decision: str = ""
-    held: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(store: Store) -> Judged:
-        judged = verdict_of(store)
-        report, gate = summary(store, judged), judged.gate
-        by_setting: dict[str, list[str]] = {}
-        for reason in gate.reasons:
-            by_setting.setdefault(reason.setting, []).append(reason.text)
-        own = [(f.attack, f.scenario.words) for f in judged.findings if not f.control]
-        spoken = {(reason.attack, reason.setting) for reason in gate.reasons}
-        held = [f"{attack} on {s}" for attack, s in own if not {(attack, s), ("", s)} & spoken]
-        return Judged(
-            audit=str(report["config"].get("name", "audit")),
-            passed=False if gate.reasons else gate.passed,
-            reasons=tuple(reason.text for reason in gate.reasons),
-            level=judged.level.value,
-            decision=f"{report['decision']['title']}: {report['decision']['reason']}",
-            held=tuple(held) if gate.passed is not None or gate.reasons else (),
-            settings=tuple(
-                texts[0] + f" (and {len(texts) - 1} more)" * (len(texts) > 1) for texts in by_setting.values()
-            ),
-        )
-
-
-def write_junit(path: Path, judged: Judged) -> Path:
-    """One test a reason against passing, each failed, and one that passed for each row that no reason names; skipped
-    without a gate."""
-    failed = list(judged.reasons)
-    skipped = judged.passed is None and not failed
-    tests, failures = str(max(1, len(failed) + len(judged.held))), str(len(failed))
-    counts = {"tests": tests, "failures": failures, "errors": "0", "skipped": str(int(skipped))}
-    suites = ET.Element("testsuites", counts)
-    suite = ET.SubElement(suites, "testsuite", {"name": f"leakgauge gate: {judged.audit}", **counts})
-    for name in (*failed, *judged.held) or ("all limits hold",):
-        case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(name)})
-        if name in failed:
-            ET.SubElement(case, "failure", {"message": _printable(name)}).text = _printable(name)
-        elif skipped:
-            ET.SubElement(case, "skipped", {"message": "the plan has no gate"})
-    ET.indent(suites)
-    return write_whole(path, ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
-
-
-def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
-    """Each reason against passing as a result of SARIF 2.1.0, at the plan's file, for code scanning.
-
-    Args:
-        plan: the plan's path in the repository; where it is not known, the folder of the audit.
-    """
-    kinds = [reason.partition(":")[0] for reason in judged.reasons]
-    rules = [{"id": kind, "shortDescription": {"text": f"the gate's limit on {kind}"}} for kind in dict.fromkeys(kinds)]
-    place = {"physicalLocation": {"artifactLocation": {"uri": plan}, "region": {"startLine": 1}}}
-    results = [
-        {"ruleId": kind, "level": "error", "message": {"text": _printable(reason)}, "locations": [place]}
-        for kind, reason in zip(kinds, judged.reasons, strict=True)
-    ]
-    tool = {"driver": {"name": "leakgauge", "version": __version__, "rules": rules}}
-    run = {"tool": tool, "automationDetails": {"id": f"leakgauge gate/{judged.audit}"}, "results": results}
-    whole = {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
-    return write_whole(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
-
-
-def _printable(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "?" for c in text)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from leakgauge.errors import InputError, did_you_mean, require
+from leakgauge.errors import InputError, did_you_mean, refusing, require
 
 
 class Strict(BaseModel):
@@ -145,11 +145,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         InputError: missing, not YAML, or not a mapping.
     """
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), _OneValueAKey)
-    except OSError as error:
-        raise InputError(
-            f"plan {path}", f"cannot be read ({error.strerror})", "give the path of a YAML file"
-        ) from error
+        with refusing(f"plan {path}", "cannot be read", "give the path of a YAML file", OSError):
+            text = path.read_text(encoding="utf-8")
+        loaded = yaml.load(text, _OneValueAKey)
     except InputError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a value that is none of its type; brackets

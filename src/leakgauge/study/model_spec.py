@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.errors import InputError, blamed_on, refusing, require
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.registry import MODELS, TRAINING_LOSSES
 from leakgauge.resolve import Named, labelled, resolve, split
@@ -49,13 +49,8 @@ class ModelSpec:
         """The model, or a training step of it; one without weights draws them from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            try:
+            with refusing(self.field, "cannot be built", "set data.size or the model to match"):
                 module = resolve(MODELS, {self.name: self.arguments}, self.field).value
-            except InputError:
-                raise
-            except FOREIGN as error:
-                hint = "set data.size or the model to match"
-                raise InputError(self.field, f"cannot be built ({said(error)})", hint) from error
         made = module.module if isinstance(module, Task) else module
         problem = f"'{self.name}' gives a {type(module).__name__}"
         require(isinstance(made, nn.Module), self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
@@ -162,10 +157,8 @@ def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cr
     weights = arguments.pop("weights", None)
     if weights is not None and not isinstance(weights, str):
         raise InputError(f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
-    try:
+    with blamed_on(field):
         entry = MODELS[name]
-    except InputError as error:
-        raise InputError(field, error.problem, error.hint) from error
     shown = model_label(name, arguments, weights)
     full = fitted(entry.parameters, data) | arguments
     resolver = ModelSpec(entry.build, name, full, weights, field, loss)

@@ -18,9 +18,8 @@ from leakgauge.data import Parts, Source, open_source
 from leakgauge.data.source import check, spec
 from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.metrics.lpips import LPIPS
-from leakgauge.metrics.metric import Metric
+from leakgauge.errors import InputError, blamed_on, did_you_mean, require
+from leakgauge.metrics.metric import LPIPS, Metric
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS, DATA, SERVERS
 from leakgauge.resolve import Named, resolve, resolve_defense
@@ -238,16 +237,11 @@ class Plan:
             if not key.control and key.seed == 0 and key.batch == 0:
                 named, defense = self.defenses[key.defense], self.defenses[key.defense].value
                 place = named.field or f"defenses[{key.defense}]"
-                try:
+                with blamed_on(place):
                     refuse_combination(self.clients[key.client].value, defense)
-                except InputError as error:
-                    raise InputError(place, error.problem, error.hint) from error
-                try:
                     defended = defense.on_task(self.broadcast(key).task)
                     if defense.acts_on_examples:
                         refuse_mixing(defended)
-                except InputError as error:
-                    raise InputError(place, error.problem, error.hint) from error
 
     def _check_server(self, model: int) -> None:
         """A construction that does not fit a model says so before anything runs."""

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.compute import Compute, available
-from leakgauge.errors import InputError
+from leakgauge.errors import InputError, installed
 from leakgauge.executor import RayCluster
 from leakgauge.files import fingerprint_of_file, private_folder, write_whole
 from leakgauge.report.html import commit_of, render, sheet
@@ -140,11 +140,8 @@ def frame(rows: list[dict[str, object]]) -> pandas.DataFrame:
     Raises:
         InputError: it is not installed.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise InputError("to_frame", "needs pandas, which is not installed", "pip install pandas") from error
-    return pandas.DataFrame(rows)
+    problem = "needs pandas, which is not installed"
+    return installed("pandas", "to_frame", problem, "pip install pandas").DataFrame(rows)
 
 
 def table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], words: tuple[str, ...]) -> str:

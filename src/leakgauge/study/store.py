@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from leakgauge import __version__
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, refusing, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.report.rows import Picture
 from leakgauge.study.database import (
@@ -70,12 +70,8 @@ class Store:
         refuse_foreign(folder, RESULTS)
         store = Store(folder, url)
         private_folder(folder)
-        try:
+        with refusing("output", f"{folder} cannot be written", "give a folder that you may write to", OSError):
             free = store._lock.take()
-        except OSError as error:
-            raise InputError(
-                "output", f"{folder} cannot be written ({error.strerror})", "give a folder that you may write to"
-            ) from error
         busy = "another audit is writing into it"
         require(free, "output", f"{folder}: {busy}", "wait until it has ended, or give another folder with -o")
         try:

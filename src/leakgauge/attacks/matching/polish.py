@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Polish
 from leakgauge.errors import require
-from leakgauge.models.denoiser import DenoisingUNet, read_denoiser
+from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import weights_path
 from leakgauge.task import DataSpec
 

@@ -70,6 +70,13 @@ class NullSpace:
         """The same of errors that prefer no direction."""
         return min(float((self.reaching * self.values.abs().max()).sqrt()), self.error) if len(self.values) else 1.0
 
+    def typical_of(self, mixtures: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
+        """The same of mixtures of the maps, each of which brings its own."""
+        maps = self.maps.flatten(1)
+        energy = torch.linalg.lstsq(maps.T, mixtures.T).solution.T.square() * maps.square().sum(1)
+        outside: Tensor = (energy * self.values.abs()).sum(1) / mixtures.square().sum(1)
+        return (self.reaching * outside).sqrt()
+
 
 GAP = 30.0
 """The first map that does not fit lies outside by at least so many times as much as the last that does (squared)."""

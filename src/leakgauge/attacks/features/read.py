@@ -127,6 +127,9 @@ class HiddenRead:
 TOLD = 0.05
 """Least share of the pixels that hold a map's zeros, where several are told apart."""
 
+SPREAD = 5.0
+"""Times their typical error that maps may be off."""
+
 EXACT = 1e-3
 """Most error of what is certified."""
 
@@ -214,7 +217,9 @@ def read_hidden(
     maps = made.maps.view(count, *null.maps.shape[1:])
     apart = torch.linalg.svdvals(made.maps / made.maps.norm(dim=1, keepdim=True))[-1]
     # In a span of nearly equal maps, mixtures are near too, and few zeros are of one alone.
-    error = min(null.error / max(min(float(apart), float(made.firm.min())), 1e-300), 1.0)
+    firm = made.firm.clamp_min(1e-300)
+    bound = null.error / max(min(float(apart), float(firm.min())), 1e-300)
+    error = min(SPREAD * float((null.typical_of(made.maps) / firm).max()), bound, 1.0)
     floor = (3 * made.floor * made.maps.amax(1)).view(-1, 1, 1)
     bent = KnownInside(inside).bent(first.hidden)
     sparse = bent is not None and bent.below == 0

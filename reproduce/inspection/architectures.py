@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.errors import require
-from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.servers.blocks import honest_module, linear, rebuilt
-from leakgauge.servers.imprint import CERTAIN, Slots, gradient_factor, read_slots, row_errors, undefended
+from leakgauge.servers.imprint import CERTAIN, Slots, read_slots, row_errors, undefended
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.update import UpdateKind
@@ -67,7 +68,7 @@ class SkipRead(ReadingAttack):
         raw = data.denormalise(scale * found.features.view(-1, *data.shape))
         exact = exactly_all(found, examples) and inside(raw, data) and undefended(observation)
         message = summary(found, examples)
-        if gradient_factor(observation) is None:
+        if observation.factor is None:
             message += "; several or unknown local steps: exact only while the decoy leads"
         status = Status.EXACT if exact else Status.CONVERGED
         kept = raw.clamp(data.low, data.high)
@@ -170,7 +171,7 @@ class ReversibleRead(ReadingAttack):
         raw = data.denormalise(self.inputs(scale * found.features).view(-1, *data.shape))
         exact = exactly_all(found, examples) and inside(raw, data) and undefended(observation)
         message = summary(found, examples)
-        if gradient_factor(observation) is None:
+        if observation.factor is None:
             message += "; several or unknown local steps moved the couplings: reads are approximate"
         status = Status.EXACT if exact else Status.CONVERGED
         kept = raw.nan_to_num().clamp(data.low, data.high)
@@ -246,7 +247,7 @@ def class_features(
     The decoy's logit leads by `DECOY_BIAS`, so that softmax gives p ≈ 0 elsewhere and ∂L/∂logit_c is −1/n on the
     examples of class c and 0 on all others: the ratio is the mean feature of the class, and −n·∂L/∂b_c its count.
     """
-    factor, sums = gradient_factor(observation), observation.values(bias)
+    factor, sums = observation.factor, observation.values(bias)
     sign = 1.0 if observation.update.header.kind is UpdateKind.GRADIENT else -1.0
     rows, totals = observation.values(weight)[:, columns], sums * sign
     errors = [row_errors(observation, name, terms=observation.examples or 1) for name in (weight, bias)]
@@ -258,7 +259,7 @@ def class_features(
         return None
     counts: Tensor | None = None
     if factor is not None and observation.examples is not None:
-        exact = -observation.examples * sums[classes] * factor
+        exact = -observation.examples * sums[classes] / factor
         whole = exact.round()
         # A defence that changed the numbers shows here.
         allowed = 1e-4 * whole.clamp_min(1) + abs(observation.examples * factor) * errors[1][classes]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -22,7 +20,7 @@ from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import Scale, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors, Wire
+from leakgauge.tensors import Tensors, Wire, map_tensors
 from leakgauge.update import Update, UpdateKind
 from leakgauge.view.normal import Obstacle, look_at, looked
 
@@ -208,29 +206,6 @@ class Attack(Protocol):
     ) -> Reconstruction: ...
 
 
-class ReadingAttack(ABC):
-    """An attack that only looks: it searches nothing, so that budget, compute and steps do not concern it."""
-
-    @abstractmethod
-    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """The answer, without its time."""
-
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
-        """The read with the time it took."""
-        del budget, compute, on_step
-        began = time.perf_counter()
-        found = self.read(observation, generator).with_view(observation)
-        return replace(found, cost=Cost(found.cost.gradient_evaluations, time.perf_counter() - began))
-
-
 class Known(Enum):
     """What a plan may let an attacker know: the fields of `Knowledge` but `crafting`, which a server brings along."""
 
@@ -326,6 +301,19 @@ class Observation:
         told = None if client is None or examples is None else client.linear(examples)
         gradient = self.update.header.kind is UpdateKind.GRADIENT
         return GradientSum((1.0,), (examples or 0,)) if told is None and gradient else told
+
+    @property
+    def factor(self) -> float | None:
+        """What the update is times the one mean gradient at the broadcast parameters: 1 of a gradient, −lr of a step of
+        SGD that was not clipped; `None` where it is another sum, or nobody knows."""
+        told = self.linear
+        return None if told is None or told.decay else told.factor
+
+    @property
+    def gradient(self) -> Tensors | None:
+        """That one gradient, in float64."""
+        factor = self.factor
+        return None if factor is None else map_tensors(lambda t: t.double() / factor, self.update.tensors)
 
     @property
     def rescaled(self) -> bool:

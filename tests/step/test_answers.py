@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.effort import Effort
+from leakgauge.attacks.effort import Effort, ReadingAttack
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import Portfolio
@@ -20,7 +20,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.observation import Knowledge, Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.step.training import in_one_type, logits_of
 from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
 

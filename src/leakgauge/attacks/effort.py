@@ -79,3 +79,16 @@ class SearchingAttack(ABC):
     ) -> Reconstruction:
         """The best found within the budget, whenever it ends."""
         return self.run(observation, Effort(generator, budget, compute, on_step))
+
+
+class ReadingAttack(SearchingAttack):
+    """An attack that only looks: it searches nothing, so that budget, compute and steps do not concern it."""
+
+    @abstractmethod
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """The answer, without its time."""
+
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
+        """The read with the time it took."""
+        found = self.read(observation, effort.generator).with_view(observation)
+        return replace(found, cost=effort.cost(found.cost.gradient_evaluations))

@@ -72,10 +72,6 @@ class ClipExamples(Defense):
     def __post_init__(self) -> None:
         require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
 
-    @property
-    def acts_on_examples(self) -> bool:
-        return True
-
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Clips each row of the stacked gradients ``(n, *shape)``."""
         del generator
@@ -172,10 +168,6 @@ class DPSGD(Defense):
         require_bound(self.norm)
         require_multiplier(self.noise_multiplier, otherwise="clip-examples")
 
-    @property
-    def acts_on_examples(self) -> bool:
-        return True
-
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Clips each row of the stacked gradients ``(n, *shape)`` and adds one draw N(0, (zC/n)²) to all of them,
         so that it is in their mean once."""
@@ -233,10 +225,6 @@ class FedCDP(Defense):
             z, hint = self.noise_multiplier, "give a positive number: without noise it only clips"
             require(0 < z < math.inf, "noise_multiplier", f"is {z}", hint)
         require(abs(self.snr or 0.0) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
-
-    @property
-    def acts_on_examples(self) -> bool:
-        return True
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         clipped = self.without_noise().on_example_gradients(per_example, generator)

@@ -39,7 +39,7 @@ class Defense:
     @property
     def acts_on_examples(self) -> bool:
         """Whether the client must compute per-example gradients for `on_example_gradients`."""
-        return False
+        return type(self).on_example_gradients is not Defense.on_example_gradients
 
     def on_task(self, task: Task) -> Task:
         """Changes the architecture (PRECODE); server and attacker see the changed one."""

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.closed_form.proof import name_labels
+from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.defenses import parts_of
 from leakgauge.errors import require
-from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import fronted, relu_pair
 from leakgauge.servers.server import Broadcast, Change
@@ -23,23 +24,6 @@ from leakgauge.view.entries import OPERATIONS, SentTensor
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
-
-
-def gradient_factor(observation: Observation) -> float | None:
-    """What to multiply the update by to get one mean gradient at the broadcast parameters.
-
-    1 for a gradient, −1/lr for a delta of one local step of plain SGD; `None` where several steps, or steps that the
-    server does not know, are summed.
-    """
-    told = observation.linear
-    factor = None if told is None or told.decay else told.factor
-    return None if factor is None else 1 / factor
-
-
-def sums_gradients(observation: Observation) -> bool:
-    """Whether the update is a weighted sum of gradients and nothing else: no weight decay, known protocol."""
-    told = observation.linear
-    return told is not None and not told.decay
 
 
 def row_errors(observation: Observation, name: str, *, terms: int) -> Float[Tensor, " rows"]:
@@ -118,11 +102,11 @@ def read_slots(slots: Slots, observation: Observation, generator: torch.Generato
     chosen, plausible = chosen[order], plausible[order]
 
     driven, certain = int(slots.driven.sum()), int(plausible.sum())
-    plain = gradient_factor(observation) is not None
+    plain, told = observation.factor is not None, observation.linear
     unmixed = driven == examples and driven < len(slots.driven) and certain == driven
     fine = float(off[chosen].max()) * max(data.std) <= CERTAIN * data.range
     exact = unmixed and fine and undefended(observation)
-    exact = exact and (plain or (slots.steadfast and sums_gradients(observation)))
+    exact = exact and (plain or (slots.steadfast and told is not None and not told.decay))
     message = f"{driven} of {len(slots.driven)} slots driven"
     message += "" if examples is None else f" by {examples} examples"
     message += f", {certain} plausible reads, {len(chosen) - certain} doubtful ones (mixtures, or noise)"

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.clients.protocol import mean_gradient
-from leakgauge.compute import Budget, Compute
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
-from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
+from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import biased_classifier_of, classifier_of, head_features, require_class
 from leakgauge.servers.server import Broadcast, Change
@@ -28,7 +28,7 @@ PRESENT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Fished:
+class Fished(SearchingAttack):
     """Reads the update as the gradient of the caught examples alone, and hands that to another attack.
 
     A caught example has ∂L/∂logit = −1 at the target class and 1/(N−1) elsewhere, any other 0 at the target class.
@@ -47,21 +47,12 @@ class Fished:
     bias: str
     then: Attack
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        *,
-        budget: Budget = Budget(),
-        compute: Compute = Compute(),
-        on_step: OnStep | None = None,
-    ) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """As many images as examples were caught; not applicable where there is none."""
         caught, how = self.caught(observation)
         if caught == 0:
             return Reconstruction.not_applicable(f"no example was caught: {how}")
-        alone = self.purified(observation, caught)
-        found = self.then.reconstruct(alone, generator, budget=budget, compute=compute, on_step=on_step)
+        found = effort.of(self.then, self.purified(observation, caught))
         message = f"{caught} examples of class {self.target} caught ({how})"
         message = f"{message}; {found.message}" if found.message else message
         if found.inputs is None:

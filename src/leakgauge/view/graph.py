@@ -33,10 +33,9 @@ from torch import Tensor, fx
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors
 from leakgauge.view.affine import affine_bases, model_input, representatives
 from leakgauge.view.axes import Atom, cut
-from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished, remade
+from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
 from leakgauge.view.trace import TracedGradient, probe, trace
 
 __all__ = ["Graph", "Group", "OuterSum", "followed", "traced"]
@@ -232,20 +231,6 @@ class Graph:
         found = operand.matrix(value, (*blocks, *rows, *columns), self._sized(examples))
         counts = [math.prod(a.length for a in axes) for axes in (blocks, columns)]
         return found.reshape(counts[0], -1, counts[1])
-
-    def remade(self, batch: Batch) -> Tensors:
-        """The gradients of a batch put together from the error signals and activations of the products alone."""
-        sized, made = self._sized(len(batch)), dict[fx.Node, Tensor]()
-        operands = [o for p in self.products for t in p.terms for o in (t.signal, t.activation) if o is not None]
-        nodes = list(dict.fromkeys(o.node for o in operands))
-        values = dict(zip(nodes, self.trace.evaluate(nodes, self.task, batch), strict=True))
-        for p in self.products:
-            own = [(t.signal.node, t.activation.node if t.activation is not None else None) for t in p.terms]
-            given = [(values[one], None if two is None else values[two]) for one, two in own]
-            made[p.node] = torch.stack([remade(t, *g, sized) for t, g in zip(p.terms, given, strict=True)]).sum(0)
-        wanted = {name: g for name, g in self.trace.gradients.items() if g is not None}
-        found = self.trace.evaluate(list(wanted.values()), self.task, batch, given=made)
-        return dict(zip(wanted, found, strict=True))
 
     def _above(self, base: fx.Node, node: fx.Node, value: Tensor) -> Tensor:
         return self.trace.evaluate([node], self.task, probe(self.task, len(value)), given={base: value})[0]

@@ -288,16 +288,3 @@ _SITES: dict[str, Callable[[fx.Node, Colours], Terms | None]] = {
     "index_add": _added,
     "scatter_add": _added,
 }
-
-
-def remade(term: Term, signal: Tensor, activation: Tensor | None, sized: Callable[[int], int] = int) -> Tensor:
-    """The sum of outer products, in its own axes, from the values of both operands."""
-    operands = [o for o in (term.signal, term.activation) if o is not None]
-    order = tuple(dict.fromkeys(a for o in operands for a in _atoms(o.dims)))
-    letters = {a: k for k, a in enumerate(order)}
-    parts: list[object] = []
-    for operand, value in zip(operands, (signal, activation), strict=False):
-        own = tuple(a for a in order if a in _atoms(operand.dims))
-        parts += [operand.matrix(cast(Tensor, value), own, sized).to(signal.dtype), [letters[a] for a in own]]
-    found = torch.einsum(*parts, [letters[a] for a in _atoms(term.dims)])
-    return found.reshape([math.prod(a.length for a in axis) for axis in cut(term.dims)])

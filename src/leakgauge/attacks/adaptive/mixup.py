@@ -22,7 +22,7 @@ from leakgauge.defenses import InstaHide, MixUp, Transform
 from leakgauge.defenses.batches import mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task, cross_entropy
-from leakgauge.tensors import Tensors, forward_mode, map_tensors
+from leakgauge.tensors import Tensors, forward_mode
 
 MOST_EXAMPLES = 8
 """The read has 2n² unknowns."""
@@ -68,13 +68,6 @@ class MixingRead:
 
     matrix: Float[Tensor, "n n"]
     misfit: float
-
-
-def single_gradient(observation: Observation) -> Tensors | None:
-    """The clients' one gradient: as sent, or of a delta what one step of SGD, not clipped, made it from."""
-    told = observation.linear
-    factor = None if told is None or told.decay else told.factor
-    return None if factor is None else map_tensors(lambda t: t.double() / factor, observation.update.tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +121,7 @@ def read_mixing(
     `None` where it cannot be: not one gradient, no classifier, one example, or more than `MOST_EXAMPLES` or outputs.
     """
     observation = observation.view
-    n, sent = len(labels), single_gradient(observation)
+    n, sent = len(labels), observation.gradient
     if sent is None or not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
         return None
     classifier = find_classifier(observation)
@@ -187,7 +180,7 @@ def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
     del defense
     if observation.knowledge.labels is None:
         return "the labels"
-    if single_gradient(observation) is None:
+    if observation.gradient is None:
         return "a single gradient"
     if not 1 < len(observation.knowledge.labels) <= MOST_EXAMPLES:
         return f"a batch of two to {MOST_EXAMPLES} examples"

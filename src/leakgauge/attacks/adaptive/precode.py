@@ -13,7 +13,6 @@ from leakgauge.attacks.adaptive.counter import counters
 from leakgauge.attacks.adaptive.mixup import (
     FeatureSpan,
     fitted,
-    single_gradient,
 )
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching import Cosine, Matching
@@ -110,7 +109,7 @@ def read_codes(
 
     `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit.
     """
-    n, task, sent = len(labels), observation.task, single_gradient(observation)
+    n, task, sent = len(labels), observation.task, observation.gradient
     classifier = find_classifier(observation)
     if sent is None or isinstance(classifier, Unknown):
         return None

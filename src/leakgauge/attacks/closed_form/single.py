@@ -11,11 +11,11 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import name_labels, simulated
-from leakgauge.attacks.effort import Effort, SearchingAttack
+from leakgauge.attacks.effort import Effort, ReadingAttack, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.defenses.steps import EntryMask, Scale
-from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import LinearLayer, input_layers

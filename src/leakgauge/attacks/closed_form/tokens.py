@@ -22,9 +22,10 @@ from leakgauge.attacks.closed_form.token_rows import (
     token_table,
 )
 from leakgauge.attacks.closed_form.token_spans import read_places, read_texts, text_layers
+from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import only_scales
-from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status, TokenCounts
+from leakgauge.observation import Cost, Observation, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.view.graph import followed

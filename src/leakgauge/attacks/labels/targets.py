@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.func import vjp
 
-from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.labels.head import stand_ins
 from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
@@ -46,7 +45,7 @@ class ErrorSignals:
     @staticmethod
     def of(observation: Observation) -> ErrorSignals | str:
         """What the update says of signals, or why it says nothing."""
-        task, gradient = observation.task, single_gradient(observation)
+        task, gradient = observation.task, observation.gradient
         defense = observation.knowledge.defense
         if gradient is None or (defense is not None and parts_of(defense)):
             return "the update is no gradient at one point as the client worked it out"
@@ -273,7 +272,7 @@ def shares_of(
     defense = observation.knowledge.defense
     if n is None or len(targets) != 1 or (defense is not None and parts_of(defense)):
         return {}
-    (name, target), gradient = targets[0], single_gradient(observation)
+    (name, target), gradient = targets[0], observation.gradient
     if gradient is None or task.stochastic or not isinstance(target, Labels | Mask | NextToken):
         return {}
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -80,9 +80,6 @@ class Adam(Minimiser):
     signed: bool = True
     decay: tuple[float, ...] = (2.667, 1.6, 1.142)
 
-    batched: ClassVar[bool] = True
-    dtype: ClassVar[torch.dtype | None] = None
-
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
         require(self.lr > 0, "lr", f"is {self.lr}", "give a positive learning rate")
@@ -123,9 +120,6 @@ class AnnealedAdam(Minimiser):
     steps: int = 100
     lr: float = 0.05
     floor: float = 0.1
-
-    batched: ClassVar[bool] = True
-    dtype: ClassVar[torch.dtype | None] = None
 
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
@@ -179,9 +173,6 @@ class InTurn(Minimiser):
     """
 
     turns: tuple[Turn, ...]
-
-    batched: ClassVar[bool] = True
-    dtype: ClassVar[torch.dtype | None] = None
 
     def __post_init__(self) -> None:
         require(bool(self.turns), "turns", "is empty", "give at least one phase")

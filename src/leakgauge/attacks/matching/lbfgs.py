@@ -45,9 +45,6 @@ class LBFGS(Minimiser):
     tolerance: float = 1e-7
     change: float = 1e-9
 
-    batched: ClassVar[bool] = True
-    dtype: ClassVar[torch.dtype | None] = None
-
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
         require(self.history > 0, "history", f"is {self.history}", "give a positive number")

@@ -127,8 +127,8 @@ class Minimiser(Protocol):
         dtype: the precision it needs; `None` takes that of `Compute`.
     """
 
-    batched: ClassVar[bool]
-    dtype: ClassVar[torch.dtype | None]
+    batched: ClassVar[bool] = True
+    dtype: ClassVar[torch.dtype | None] = None
 
     def minimise(self, problem: Problem) -> Minimum:
         """The best variables of every restart."""

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.mixup import single_gradient
+from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.labels.targets import ErrorSignals, shares_of, targets_of
 from leakgauge.errors import FOREIGN
-from leakgauge.observation import Cost, Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
@@ -129,7 +129,7 @@ class AnyLossRead(ReadingAttack):
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` where every example is proved."""
-        count, gradient = observation.examples, single_gradient(observation)
+        count, gradient = observation.examples, observation.gradient
         if count is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if gradient is None:

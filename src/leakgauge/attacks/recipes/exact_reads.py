@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
@@ -151,7 +150,7 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
     if found.inputs is None or found.labels is None:
         return None
     size = len(found.inputs)
-    if size != count and not observation.task.stochastic and single_gradient(observation) is not None:
+    if size != count and not observation.task.stochastic and observation.gradient is not None:
         return None
     portfolio.note("rows that agree", Status.CONVERGED, found.message)
     one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import torch
 
-from leakgauge.attacks.adaptive.mixup import single_gradient
 from leakgauge.attacks.effort import Effort
 from leakgauge.defenses import parts_of
 from leakgauge.errors import FOREIGN, said
@@ -107,7 +106,7 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
     examples or draws at random.
     """
     knowledge, task, n = observation.knowledge, observation.task, observation.examples
-    gradient = single_gradient(observation)
+    gradient = observation.gradient
     if n is None or gradient is None or len(proved) >= n or task.stochastic or task.penalties:
         return None
     if knowledge.defense is not None and parts_of(knowledge.defense):

@@ -230,7 +230,7 @@ class Routes:
         said = []
         if self.bias is None:
             said.append("the first linear layer has no bias: features up to scale")
-        if _decays(observation):
+        if (told := observation.linear) is not None and told.decay:
             said.append("the weight decay of local steps is not taken off")
         if _steps(observation) > 1:
             said.append("several local steps: the model left the construction after the first, so this is approximate")
@@ -250,11 +250,6 @@ def _steps(observation: Observation) -> int:
     if local is None or examples is None:
         return 1
     return max(client.steps(count) for client, count in local.clients(examples))
-
-
-def _decays(observation: Observation) -> bool:
-    told = observation.linear
-    return told is not None and bool(told.decay)
 
 
 def _noise_remark(floor: float, totals: Float[Tensor, " outputs"]) -> str:

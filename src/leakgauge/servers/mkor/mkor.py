@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.errors import require
-from leakgauge.observation import Observation, ReadingAttack, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.classes import Decoy, Routes
 from leakgauge.servers.mkor.convolutions import PublishedTaps

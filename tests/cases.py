@@ -27,7 +27,7 @@ from leakgauge.defenses import (
 )
 from leakgauge.defenses.batches import InstaHide, MixUp, Transform
 from leakgauge.defenses.clip import DPSGD, ClientDP, ClipLayers, FedCDP
-from leakgauge.defenses.precode import Precode
+from leakgauge.defenses.representations import Precode
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))

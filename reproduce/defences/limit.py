@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 
 from leakgauge.attacks.adaptive import Adapted, Naive, noise
-from leakgauge.attacks.adaptive import rounding as likelihood
+from leakgauge.attacks.adaptive import counter as likelihood
 from leakgauge.attacks.recipes import Auto
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet

@@ -15,7 +15,7 @@ from cases import batch, task
 from leakgauge.attacks.labels.strategy import without_dropout
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import ClipExamples, Compose, Precode
-from leakgauge.defenses.precode import BitsToStandardNormal, VariationalBottleneck, bottlenecks
+from leakgauge.defenses.representations import BitsToStandardNormal, VariationalBottleneck, bottlenecks
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, Mode, Task

@@ -12,7 +12,7 @@ from cases import SPEC, batch, task
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update, raw_update
 from leakgauge.data import Parquet
 from leakgauge.defenses import Clip, Compose, NoDefense, Soteria, noise, view_of
-from leakgauge.defenses.soteria import defended_layer, feature_sensitivity, soteria_mask
+from leakgauge.defenses.representations import defended_layer, feature_sensitivity, soteria_mask
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.registry import DEFENSES
@@ -49,7 +49,7 @@ def test_scores_are_those_of_a_double_loop(model: str, mode: Mode) -> None:
 
 def test_chunks_do_not_matter(monkeypatch) -> None:
     whole = feature_sensitivity(task(), batch())
-    monkeypatch.setattr("leakgauge.defenses.soteria.MOST_ENTRIES", 3 * 4 * 192)
+    monkeypatch.setattr("leakgauge.defenses.representations.MOST_ENTRIES", 3 * 4 * 192)
     assert torch.allclose(feature_sensitivity(task(), batch()), whole, rtol=1e-12)
 
 

@@ -24,9 +24,8 @@ from leakgauge.defenses.noise import (
     laplace,
     noise,
 )
-from leakgauge.defenses.precode import Precode
 from leakgauge.defenses.quantise import QSGD, Quantise, Sign
-from leakgauge.defenses.soteria import Soteria
+from leakgauge.defenses.representations import Precode, Soteria
 from leakgauge.defenses.sparsify import Prune, RandomK, TopK
 
 __all__ = [

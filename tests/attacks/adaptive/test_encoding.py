@@ -10,8 +10,16 @@ from torch import nn
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive import Adapted, Counter, Naive, NoneKnown, counter_to
-from leakgauge.attacks.adaptive.mixup import Mixing, read_mixing, unmix
-from leakgauge.attacks.adaptive.precode import BottleneckDraw, know_the_draw, read_codes, read_draw, read_draws
+from leakgauge.attacks.adaptive.encodings import (
+    BottleneckDraw,
+    Mixing,
+    know_the_draw,
+    read_codes,
+    read_draw,
+    read_draws,
+    read_mixing,
+    unmix,
+)
 from leakgauge.attacks.matching import BoundedLBFGS, Cosine, Matching, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.simulator import Simulator
@@ -29,7 +37,7 @@ from leakgauge.defenses import (
     Transform,
     noise,
 )
-from leakgauge.defenses.precode import bottlenecks, moments
+from leakgauge.defenses.representations import bottlenecks, moments
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, Task

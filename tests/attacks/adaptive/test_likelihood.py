@@ -13,9 +13,8 @@ from torch import Tensor
 
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive import counter_to
-from leakgauge.attacks.adaptive.counter import Counter
+from leakgauge.attacks.adaptive.counter import STRENGTH, Counter, Likelihood, matching_variation
 from leakgauge.attacks.adaptive.noise import Whitened
-from leakgauge.attacks.adaptive.rounding import STRENGTH, Likelihood, matching_variation
 from leakgauge.attacks.matching import (
     Adam,
     Cosine,

@@ -21,7 +21,7 @@ from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.parts import BUFFER, Hidden
 from leakgauge.defenses import InstaHide, MixUp, Precode, Transform
 from leakgauge.defenses.batches import mixed
-from leakgauge.defenses.representations import bottlenecks, moments
+from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode

@@ -10,8 +10,6 @@ from leakgauge.view.axes import PERMUTED, RESHAPED, SAME, copied, order_of, shap
 from leakgauge.view.products import Colours
 from leakgauge.view.trace import TracedGradient, operation
 
-__all__ = ["affine_bases", "model_input", "representatives"]
-
 _PLACED = {
     *SAME,
     *RESHAPED,

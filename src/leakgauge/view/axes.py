@@ -13,8 +13,6 @@ from torch.nn import functional as F
 
 from leakgauge.view.trace import operation
 
-__all__ = ["SAME", "Atom", "Dims", "Windows", "copied", "fresh", "moved", "pulled", "shape_of"]
-
 
 class Atom:
     """One stretch of an axis that no reshaping has cut yet. Cut, it stands for its parts, the outermost first."""

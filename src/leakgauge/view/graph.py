@@ -38,8 +38,6 @@ from leakgauge.view.axes import Atom, cut
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
 from leakgauge.view.trace import TracedGradient, probe, trace
 
-__all__ = ["Graph", "Group", "OuterSum", "followed", "traced"]
-
 
 @dataclass(frozen=True, eq=False)
 class OuterSum:

@@ -25,8 +25,6 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import probe
 
-__all__ = ["Effective", "OneProduct"]
-
 DENSE = 2**22
 """Entries of a map of activations that is solved at once."""
 ITERATIONS, ENDED = 200, 1e-26

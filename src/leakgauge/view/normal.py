@@ -23,8 +23,6 @@ from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.trace import operation, probe, trace
 
-__all__ = ["Look", "NormalForm", "Obstacle", "look_at", "looked", "normal_form"]
-
 DRAWN = 3
 """Further traces of a model that draws at random."""
 NAMED = 3

@@ -18,8 +18,6 @@ from torch import Tensor, fx
 from leakgauge.view.axes import Atom, Dims, Windows, cut, fresh, moved, pulled, shape_of
 from leakgauge.view.trace import FILLED, TracedGradient, operation
 
-__all__ = ["Colours", "Operand", "OuterProducts", "Term", "Terms"]
-
 
 class Colours:
     """What the nodes of a traced gradient depend on: parameters, examples, the derivative of the loss."""

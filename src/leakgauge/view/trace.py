@@ -20,8 +20,6 @@ from leakgauge.batch import Batch
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 
-__all__ = ["Instead", "TracedGradient", "operation", "probe", "trace"]
-
 PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
 FEW = (5, 7, 11, 13, 3)

@@ -22,6 +22,16 @@ from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
 
 
+@dataclass(frozen=True)
+class Weighted(Prior):
+    """A penalty times a weight."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
+
+
 @PRIORS.register("none")
 @dataclass(frozen=True)
 class NoPrior(Prior):
@@ -33,7 +43,7 @@ class NoPrior(Prior):
 
 @PRIORS.register("tv", needs="data with two spatial axes")
 @dataclass(frozen=True)
-class TotalVariation(Prior):
+class TotalVariation(Weighted):
     """weight · (mean|∂x| + mean|∂y|): anisotropic, a mean over all elements, in normalised units.
 
     Source: Inverting Gradients as its authors' code defines it; the paper says only "TV".
@@ -45,12 +55,11 @@ class TotalVariation(Prior):
             colours cost nothing where there is an edge already (Blomgren and Chan, 1998). A grey edge costs the same.
     """
 
-    weight: float
     smoothing: float = 0.0
     coupled: bool = False
 
     def __post_init__(self) -> None:
-        require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
+        super().__post_init__()
         require(self.smoothing >= 0, "smoothing", f"is {self.smoothing}", "give a number ≥ 0")
 
     def refuses(self, data: DataSpec) -> str:
@@ -77,17 +86,12 @@ class TotalVariation(Prior):
 
 @PRIORS.register("squared-norm")
 @dataclass(frozen=True)
-class SquaredNorm(Prior):
+class SquaredNorm(Weighted):
     """weight · ‖z‖²_F, summed over the whole batch, in normalised units.
 
     Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints the norm without the square, while its
     Eq. 3 squares: see `Norm` for the other reading.
     """
-
-    weight: float
-
-    def __post_init__(self) -> None:
-        require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         return self.weight * z.square().sum()
@@ -95,16 +99,11 @@ class SquaredNorm(Prior):
 
 @PRIORS.register("norm")
 @dataclass(frozen=True)
-class Norm(Prior):
+class Norm(Weighted):
     """weight · ‖z‖_F of the whole batch, in normalised units. It has a kink at zero, where its gradient is zero here.
 
     Source: Qian & Hansen, Eq. 2 as printed.
     """
-
-    weight: float
-
-    def __post_init__(self) -> None:
-        require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         return self.weight * cast(Tensor, torch.linalg.vector_norm(z))
@@ -112,7 +111,7 @@ class Norm(Prior):
 
 @PRIORS.register("orthogonality", needs="a batch of at least two")
 @dataclass(frozen=True)
-class Orthogonality(Prior):
+class Orthogonality(Weighted):
     """weight · Σ_{k≠k'} (z_k · z_k')² over ordered pairs, so that each pair counts twice; in normalised units.
 
     Source: Qian & Hansen, Eq. 3. One example has no pair and costs nothing.
@@ -121,11 +120,6 @@ class Orthogonality(Prior):
     negative values, it is large at the truth (about 8 000 for four digits, against a data term near 0.01). With
     the paper's weight of 0.1 the truth is no minimum until the weight has decayed; see `StepDecay`.
     """
-
-    weight: float
-
-    def __post_init__(self) -> None:
-        require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         flat = z.flatten(1)

@@ -9,10 +9,11 @@ from typing import TypeVar
 import torch
 
 from leakgauge.attacks.effort import Effort
+from leakgauge.attacks.exact.peeling import mixes
 from leakgauge.defenses import parts_of
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
-from leakgauge.task import Batch, Mode
+from leakgauge.task import Batch
 from leakgauge.tensors import map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -107,12 +108,9 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
     """
     knowledge, task, n = observation.knowledge, observation.task, observation.examples
     gradient = observation.gradient
-    if n is None or gradient is None or len(proved) >= n or task.stochastic or task.penalties:
+    if n is None or gradient is None or len(proved) >= n or mixes(task):
         return None
     if knowledge.defense is not None and parts_of(knowledge.defense):
-        return None
-    mixes = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in task.module.modules())
-    if mixes and task.mode is Mode.TRAIN:
         return None
     task = task.to(torch.empty((), dtype=torch.float64))
     names, values = list(task.parameters), [v.detach().clone().requires_grad_() for v in task.parameters.values()]

@@ -272,8 +272,6 @@ def test_an_update_without_the_stated_defence_does_not_leave(
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("flower_example_app", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "flower_example_app", module)
     monkeypatch.chdir(tmp_path)
@@ -307,7 +305,6 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
         sent = plan.captured()
         assert all(torch.equal(sent.tensors[k], v) for k, v in server.tensors.items())
         found = plan.explained()
-        assert found is not None
         assert found.holds
         assert found.fit.share > 0.999
         assert len(plan.source) == 2 * int(run["examples"])
@@ -343,7 +340,6 @@ def test_two_shuffled_epochs_are_explained_whole(tmp_path: Path) -> None:
         folder = tmp_path / f"round-1-node-1{side}"
         asked = plan_of([folder], model="study.own_round:batched", client=client, mode="train", data=None)
         found = resolve_plan(asked).explained()
-        assert found is not None
         assert found.holds, found.sentence
         assert found.fit.share > 0.99
 

@@ -91,7 +91,6 @@ def test_the_plainer_client_sends_what_is_left_of_the_update(client: Protocol) -
     plain = seen(client)
     known, told = plain.knowledge.local_training, plain.linear
     assert known is not None
-    assert told is not None
     assert told.decay == 0
     again = client_update(plain.task, known, batch(), Draws(3)).tensors
     left = squared_norm(map_tensors(torch.sub, again, plain.update.tensors)) / squared_norm(again)
@@ -111,7 +110,6 @@ def test_an_update_is_the_sum_of_gradients_that_its_client_states(client: Protoc
     where = where.to(torch.empty((), dtype=torch.float64))
     sent, _ = client.local_training(where, batch(), Draws(3), rule)
     told = client.linear(8)
-    assert told is not None
     held = len(given) // len(told.weights)  # minibatches of a step, or clients whose one step is one sum
     weights = [w / held for w in told.weights for _ in range(held)]
     made = map_tensors(lambda *gs: sum(w * g for w, g in zip(weights, gs, strict=True)), *given)
@@ -140,7 +138,6 @@ def test_other_clients_state_no_sum(client: Protocol) -> None:
 @pytest.mark.parametrize(("defense", "kept"), [(TopK(keep=0.5), True), (ClipExamples(norm=0.1), False)], ids=repr)
 def test_decay_is_left_where_a_defence_has_changed_the_update(defense: Defense, kept: bool) -> None:
     told = seen(FedAvg(**DECAYS), defense=defense).linear
-    assert told is not None
     assert bool(told.decay) == kept
 
 

@@ -25,7 +25,6 @@ def check(words: list[str]) -> None:
     """A command of ours with options that it takes."""
     assert words[0] == "leakgauge"
     command = main.get_command(click.Context(main), words[1])
-    assert command is not None
     known = {name for parameter in command.params for name in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= known
 

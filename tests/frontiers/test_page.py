@@ -173,5 +173,4 @@ def test_the_page_draws_in_a_browser(html: str, width: int, tmp_path: Path) -> N
     with Image.open(shot) as image:
         assert image.size[0] >= width
         colours = image.convert("RGB").getcolors(maxcolors=1 << 22)
-    assert colours is not None
     assert len(colours) > 50, "the plots are drawn in several colours"

@@ -105,7 +105,6 @@ def test_a_causal_model_is_taught_its_own_text() -> None:
     text = torch.tensor([[3, 1, 4, 1, 5]])
     update = lg.clients.client_update(task, FedSGD(), {"text": text}, Draws(0))
     found = lg.attack(task, update)
-    assert found.tokens is not None
     assert set(found.tokens.counts[0].nonzero().flatten().tolist()) == {1, 3, 4}  # nothing is asked after the last
     assert not found.tokens.whole
     with pytest.raises(lg.InputError, match="not one of the logits and targets alone"):

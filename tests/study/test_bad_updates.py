@@ -316,7 +316,6 @@ READ: dict[str, Change] = {
 @pytest.mark.parametrize("name", READ)
 def test_what_people_save_is_read_as_it_is(made: Round, name: str) -> None:
     found = resolve_plan(made.plan | READ[name](made)).explained()
-    assert found is not None
     assert found.holds
     assert found.fit.share > 0.99
 
@@ -365,7 +364,6 @@ DETECTED: dict[str, tuple[Change, str, str]] = {
 def test_a_wrong_account_is_detected_and_named(made: Round, name: str) -> None:
     change, key, words = DETECTED[name]
     found = resolve_plan(made.plan | change(made)).explained()
-    assert found is not None
     assert not found.holds
     named = found.causes[:3] if key == "model" else found.causes[:1]  # what no round can try comes with what else it is
     assert any(c.key == key and words in c.change for c in named), found.sentence

@@ -110,7 +110,6 @@ def test_one_client_never_says_that_labels_do_not_leak() -> None:
     """The constant guess that is best for one client is that client's own labels."""
     found = verdict([trial(0, 10.0, f1=1.0, constant=1.0)], None)
     leak = found.findings[0].label_f1
-    assert leak is not None
     assert leak.leaks is None
     told: Any = signed(found, gate=None, config={}, contents={}, lint=[])
     assert "F1 1.00" in told["labels"]
@@ -228,7 +227,6 @@ def test_labels_that_were_read_are_said_to_be_read(
     pairs = zip(f1, guesses, strict=False)
     rows = [trial(i, 10.0, defense="d", f1=value, constant=guess) for i, (value, guess) in enumerate(pairs)]
     found = row_of([*POWER, *rows])
-    assert found.label_f1 is not None
     assert found.label_f1.leaks is leaks
     assert words in label_words([found])
     reasons = judged([*POWER, *rows], identified={"max": 0.9}).reasons

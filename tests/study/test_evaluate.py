@@ -188,7 +188,6 @@ NOTHING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_what_a_person_recognises_is_recovered(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     t = photo_truth()
     scores = evaluate(found(change(t.batch.inputs)), t, WIDE, labels_known=False).scores
-    assert scores is not None
     assert scores.identified == (True, True)
     assert scores.recovered == (True, True)
 
@@ -198,7 +197,6 @@ def test_what_owes_nothing_to_the_picture_is_not(made: Callable[[torch.Tensor], 
     """Mean colour alone identified .48 in a line-up of four, and .43 of 4 × 4 pictures."""
     t = photo_truth()
     scores = evaluate(found(made(t.batch.inputs)), t, WIDE, labels_known=False).scores
-    assert scores is not None
     assert scores.recovered == (False, False)
 
 
@@ -208,7 +206,6 @@ def test_mean_colour_identifies_nobody(side: int, gallery: int) -> None:
     colour = x.mean((2, 3), keepdim=True).expand_as(x).clone()
     t = Truth(Batch(x, torch.arange(8) % 4), others, others, (), class_prior(torch.arange(8) % 4, 4))
     scores = evaluate(found(colour), t, DataSpec((3, side, side), 4), labels_known=False).scores
-    assert scores is not None
     assert not any(scores.identified)
 
 
@@ -217,7 +214,6 @@ def test_a_read_of_what_the_client_trained_on_is_found() -> None:
     x = photos(2, 0)
     trained = 0.7 * x.flip(-1).roll((8, -8), (2, 3)) + 0.2
     scores = evaluate(found(trained), photo_truth(trained=trained), WIDE, labels_known=False).scores
-    assert scores is not None
     assert max(v for v in scores.psnr if v is not None) < 14
     assert scores.trained_psnr == (300.0, 300.0)
     assert scores.recovered == scores.identified == (True, True)
@@ -226,7 +222,6 @@ def test_a_read_of_what_the_client_trained_on_is_found() -> None:
 def test_a_transformed_picture_that_did_not_come_out_is_not_found() -> None:
     trained = photos(2, 0).flip(-1)
     scores = evaluate(found(photos(2, 33)), photo_truth(trained=trained), WIDE, labels_known=False).scores
-    assert scores is not None
     assert scores.recovered == (False, False)
 
 
@@ -241,14 +236,12 @@ def test_look_alikes_do_not_hide_a_picture_that_is_plainly_seen() -> None:
     t = Truth(Batch(x, torch.tensor([0, 1])), chests(60, 12), chests(64, 13), (), class_prior(torch.arange(4), 4))
     read = x + noise(x, 0.024)
     result = evaluate(found(read), t, WIDE, labels_known=False)
-    assert result.scores is not None
     assert all(
         p is not None and p < bar + 6
         for p, bar in zip(result.scores.psnr, result.controls.nearest_public.psnr, strict=True)
     )
     assert result.scores.recovered == (True, True)
     template = evaluate(found(chests(64, 13).mean(0, keepdim=True).repeat(2, 1, 1, 1)), t, WIDE, labels_known=False)
-    assert template.scores is not None
     assert template.scores.recovered == (False, False), "the chest that all have in common is nobody's"
 
 
@@ -261,8 +254,6 @@ def test_certified_reads_are_counted() -> None:
         WIDE,
         labels_known=False,
     ).scores
-    assert both is not None
-    assert one is not None
     assert (both.certified, one.certified) == (2, 1)
 
 
@@ -279,8 +270,6 @@ def test_chance_is_what_strangers_reach_by_the_same_procedure(batch: int) -> Non
         )
         read = photos(batch, 3000 + k) if k % 2 else torch.rand(x.shape, generator=torch.Generator().manual_seed(k))
         result = evaluate(found(read), t, WIDE, labels_known=False)
-        assert result.scores is not None
-        assert result.controls.other_client is not None
         own += sum(result.scores.identified)
         recovered += sum(result.scores.recovered)
         strange += sum(result.controls.other_client.identified)
@@ -303,7 +292,6 @@ def test_the_next_frame_of_a_film_is_no_stranger() -> None:
     )
     seen = truth_of(x, torch.cat([frames, coarse(40, 1)]))
     scores = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, SPEC_, labels_known=False).scores
-    assert scores is not None
     assert scores.recovered == (True,) * 3
 
 
@@ -315,7 +303,6 @@ def test_what_an_attack_proved_is_scored_wherever_it_stands() -> None:
     found = evaluate(
         Reconstruction(offered, None, Status.CONVERGED, certified=certified), truth_of(x), SPEC_, labels_known=False
     )
-    assert found.scores is not None
     assert found.scores.certified == 2
     assert found.scores.recovered == (True, True)
     assert found.order == (6, 7)
@@ -327,7 +314,6 @@ def test_a_part_of_a_picture_that_is_exact_singles_it_out() -> None:
     read = torch.zeros_like(x)
     read[..., 4:12, 4:12] = x[..., 4:12, 4:12]
     scores = evaluate(Reconstruction(read, None, Status.CONVERGED), truth_of(x), SPEC_, labels_known=False).scores
-    assert scores is not None
     assert sum(scores.identified) >= 7
 
 
@@ -343,9 +329,7 @@ def test_clients_who_hold_all_but_the_same_picture_are_no_strangers() -> None:
     blurred = (0.85 * x.mean((2, 3), keepdim=True) + 0.15 * x + 0.1 * noise).clamp(0, 1)
     seen = replace(truth_of(x), others=tuple(frames))
     found = evaluate(Reconstruction(blurred, None, Status.CONVERGED), seen, SPEC_, labels_known=False)
-    assert found.scores is not None
     assert found.scores.identified == (True,)
-    assert found.controls.other_client is not None
     assert sum(found.controls.other_client.identified) <= 2
     alone = replace(seen, public=torch.cat([frame.inputs for frame in frames]))
     nobody = evaluate(Reconstruction(blurred, None, Status.CONVERGED), alone, SPEC_, labels_known=False)
@@ -362,7 +346,5 @@ def test_a_part_of_a_record_that_is_exact_singles_it_out() -> None:
     read = torch.cat([own[:, :3], (torch.rand(8, 27, generator=g) > 0.5).float()], 1)
     seen = Truth(Batch(own, torch.arange(8) % 4), strangers, public, others, class_prior(torch.arange(8) % 4, 4))
     found = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, DataSpec((30,), 4), labels_known=False)
-    assert found.scores is not None
-    assert found.controls.other_client is not None
     assert sum(found.scores.identified) >= 6
     assert max(found.controls.other_client.identified) <= 2

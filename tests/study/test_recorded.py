@@ -201,7 +201,6 @@ def kept(batches: list[list[int]], count: int | None, tmp_path: Path, *, rows: t
         examples.add(x[batch], torch.zeros(len(batch), dtype=torch.int64))
     examples.save(tmp_path / "examples.npz", count)
     found = Recorded.read(tmp_path / "examples.npz")
-    assert found is not None
     for step, batch in zip(found.steps, batches, strict=True):
         assert torch.equal(found.inputs[step], x[batch])
     return found

@@ -149,7 +149,6 @@ def test_an_update_without_the_weights_of_its_round_is_refused(captured: dict[st
 
 def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: dict[str, Any], tmp_path: Path) -> None:
     right = resolve_plan(captured).explained()
-    assert right is not None
     assert right.holds
     assert right.fit.share > 0.99
     wrong = captured | {"data": captured["data"] | {"normalise": True}, "gate": {"identified": {"max": 0.5}}}
@@ -197,7 +196,6 @@ def test_what_travels_of_an_adapted_model_is_what_is_audited(
     plan = resolve_plan(captured | {"model": model, "update": str(path)})
     assert list(plan.captured().tensors) == ["down.weight", "up.weight"]
     found = plan.explained()
-    assert found is not None
     assert found.fit.share > 0.999
     moved = Update.load(path)
     tensors = moved.tensors | {"base.bias": torch.ones(8)}
@@ -216,6 +214,5 @@ def test_weights_that_are_not_those_of_the_capture_are_named(captured: dict[str,
     Update(update.tensors, header).save(captured["update"])
     model = {"study.test_update_file:hospital_net": {"weights": str(tmp_path / "other.pt")}}
     found = resolve_plan(captured | {"model": model}).explained()
-    assert found is not None
     assert not found.holds
     assert found.causes[0].change == "they are not those that the capture recorded"

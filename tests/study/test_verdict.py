@@ -208,7 +208,6 @@ def test_one_client_of_many_images_is_one_client() -> None:
 
 def test_seeds_are_repetitions_and_not_more_clients() -> None:
     found = finding_of([trial(i, 10.0, seed=s) for i in range(4) for s in range(10)]).identified
-    assert found is not None
     assert (found.count, found.n, found.clients) == (0, 4, 4)
 
 
@@ -231,7 +230,6 @@ def test_what_is_still_possible_is_said_of_these_attacks() -> None:
 
 def test_highest_median_and_lowest_psnr_are_of_images() -> None:
     psnr = finding_of([trial(i, v) for i, v in enumerate((10.0, 12.0, 20.0))]).psnr
-    assert psnr is not None
     assert (psnr.highest, psnr.median, psnr.lowest) == (20.0, 12.0, 10.0)
     assert psnr.mean == pytest.approx(14.0)
     assert psnr.low is not None
@@ -255,11 +253,9 @@ def test_what_other_clients_images_reach_is_no_identification() -> None:
     """The same reads identify strangers as often: a line-up that one picture always wins."""
     lucky = quiet(8, identified=True, recovered=False, strangers=(1,) * OTHERS)
     found = finding_of([*POWER, *lucky], "d")
-    assert found.identified is not None
     assert found.identified.beyond == 1
     assert found.identified.chance == 1
     assert found.level is Level.NOT_RECOVERED
-    assert found.residual_risk is not None
     assert found.residual_risk.low <= 0
 
 
@@ -267,7 +263,6 @@ def test_chance_is_exact() -> None:
     """Four strangers, one of them identified: own and one other of five are, so two clients are both with (2/5)²."""
     two = [trial(i, 10.0, identified=True, recovered=False, strangers=(1, 0, 0, 0)) for i in range(2)]
     found = finding_of(two).identified
-    assert found is not None
     assert found.beyond == pytest.approx(0.16)
 
 
@@ -294,14 +289,12 @@ def test_residual_risk_is_what_is_left_above_the_control() -> None:
     """(attack − control) / (1 − control): .75 identified where strangers are in a quarter."""
     half = [trial(i, [10.0] * 4, identified=[True] * 3 + [False], strangers=(1,) * OTHERS) for i in range(8)]
     risk = finding_of(half).residual_risk
-    assert risk is not None
     assert risk.rate == pytest.approx((0.75 - 0.25) / 0.75, abs=1e-3)
     assert risk.low < risk.rate < risk.high
 
 
 def test_gain_is_over_the_same_reads_against_strangers() -> None:
     gain = finding_of([trial(i, 13.0 + i, other=12.0) for i in range(4)]).gain
-    assert gain is not None
     assert gain.mean == pytest.approx(2.5)
 
 
@@ -344,7 +337,6 @@ def test_labels_leak_where_they_are_read_beyond_the_best_constant_guess(
 ) -> None:
     """DP noise of 50 read "labels leak, F1 1.00 against .81" at confidence 0, on clients of two and two."""
     found = finding_of([trial(i, 10.0, f1=f1, constant=constant, confidence=confidence) for i in range(n)]).label_f1
-    assert found is not None
     assert found.leaks is leaks
 
 

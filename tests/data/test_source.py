@@ -1,20 +1,27 @@
-"""Batches, distractors and public data."""
+"""What every source keeps, by what name it is opened, and how others' examples are held in less memory."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from leakgauge.data import Samples, check, client_batches, gallery, open_source, public, spec
 from leakgauge.data.arrays import npz
-from leakgauge.data.source import CIFAR_MEAN, Share, share
+from leakgauge.data.source import CIFAR_MEAN, Lent, Share, in_chunks, others, share
 from leakgauge.errors import InputError
+from leakgauge.metrics import assignment
+from leakgauge.metrics.assignment import mean_image, nearest_public, pairwise_mse
 
 
 def archive(folder: Path, x: np.ndarray, y: np.ndarray | None = None) -> str:
@@ -95,3 +102,126 @@ def test_statistics_follow_channels_and_range(tmp_path: Path) -> None:
     grey = npz(path=archive(tmp_path, np.zeros((3, 1, 8, 8))), low=-1.0, high=3.0)
     assert (spec(grey).mean, spec(grey).std) == ((1.0,), (1.0,))
     assert spec(npz(path=archive(tmp_path, np.zeros((3, 1, 50))), low=-1.0)).mean == (0.0,)
+
+
+class Rows:
+    """What ``datasets.load_dataset`` answers, as far as it is used."""
+
+    features = {"img": SimpleNamespace(), "label": SimpleNamespace(num_classes=5)}  # noqa: RUF012
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return [0, 1, 2, 3]
+        if key == 3:
+            raise OSError("truncated")
+        return {"img": Image.fromarray(np.full((6, 9), key * 50, np.uint8)), "label": key}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    calls: list[Any] = []
+
+    def load_dataset(path: str, name: str | None = None, *, split: str) -> Rows:
+        calls.append((path, name, split))
+        if path == "nobody/nothing":
+            raise FileNotFoundError("Dataset doesn't exist")
+        return Rows()
+
+    module = ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return calls
+
+
+def test_hub_reads_through_its_client(hub: list[Any]) -> None:
+    source = open_source("hf:ylecun/mnist", split="train", size=4)
+    batch = source.read([2, 1])
+    assert hub == [("ylecun/mnist", None, "train")]
+    assert (source.shape, source.classes, len(source)) == ((1, 4, 4), 5, 4)
+    assert batch.labels.tolist() == [2, 1]
+    assert batch.inputs.mean((1, 2, 3)).tolist() == pytest.approx([100 / 255, 50 / 255])
+    with pytest.raises(InputError, match=r"hf:ylecun/mnist\[3\]"):
+        source.read([3])
+
+
+def test_hub_failures_explain_themselves(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="doesn't exist"):
+        open_source("hf:nobody/nothing")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r"leakgauge\[hub\]"):
+        open_source("hf:ylecun/mnist")
+
+
+def test_names_and_options() -> None:
+    assert open_source("samples", size=8) == Samples(size=8)
+    for text, complaint in [
+        ("sample", "did you mean 'samples'"),
+        ("parket:x", "did you mean 'parquet'"),
+        ("folder", "names no place"),
+        ("npz:", "names no place"),
+        ("samples:x", "takes no path"),
+        ("no.such.module:thing", "cannot import"),
+    ]:
+        with pytest.raises(InputError, match=complaint):
+            open_source(text)
+    with pytest.raises(InputError, match=r"data\.sise.*did you mean 'size'"):
+        open_source("samples", sise=8)
+
+
+def test_third_party_sources_resolve_by_module() -> None:
+    assert open_source("leakgauge.data.pictures:Samples", size=8) == Samples(size=8)
+
+
+def test_extras_are_not_imported_until_used() -> None:
+    code = "import sys, leakgauge.data, leakgauge.metrics; print(*set(sys.argv[1:]) & set(sys.modules))"
+    command = [sys.executable, "-c", code, "pyarrow", "datasets", "torchmetrics", "torchvision"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)])
+def test_what_is_put_in_comes_out_bit_for_bit(low: float, high: float, generator: torch.Generator) -> None:
+    bytes_ = torch.randint(256, (4, 3, 5, 5), generator=generator)
+    pictures = low + (high - low) * (bytes_.float() / 255)
+    other = low + (high - low) * torch.rand((3, 3, 5, 5), generator=generator)
+    both = torch.cat([pictures, other])
+    lent = Lent.of(both, 9, (3, 5, 5), low, high)
+    assert torch.equal(lent.whole(), both)
+    assert torch.equal(torch.cat(list(in_chunks(lent, 2))), both)
+    assert torch.equal(lent.take([6, 0]), both[[6, 0]])
+    assert [k.dtype for k in lent._kept] == [torch.uint8] * 4 + [torch.float32] * 3
+
+
+def test_an_example_that_is_changed_later_is_not_changed_in_it() -> None:
+    examples = torch.rand(2, 3, 4, 4)
+    lent = Lent.of(examples, 2, (3, 4, 4), 0.0, 1.0)
+    before = lent.whole()
+    examples.zero_()
+    lent.whole().zero_()
+    assert torch.equal(lent.whole(), before)
+
+
+def test_the_photos_crops_are_held_as_bytes_and_are_those_of_the_gallery() -> None:
+    lent = others(Samples(size=16), [0], Share.GALLERY, 30, torch.Generator().manual_seed(3))
+    assert {k.dtype for k in lent._kept} == {torch.uint8}
+    assert torch.equal(lent.whole(), gallery(Samples(size=16), [0], 30, torch.Generator().manual_seed(3)))
+
+
+def test_comparing_in_chunks_is_comparing_at_once(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand((3, 3, 6, 6), generator=generator)
+    pictures = torch.randint(256, (11, 3, 6, 6), generator=generator) / 255
+    lent = Lent.of(pictures, 11, (3, 6, 6), 0.0, 1.0)
+
+    def all_of(examples: torch.Tensor | Lent) -> list[torch.Tensor]:
+        return [pairwise_mse(x, examples), nearest_public(x, examples)]
+
+    at_once, mean = all_of(pictures), mean_image(pictures, 2)
+    assert torch.equal(mean_image(lent, 2), mean)
+    monkeypatch.setattr(assignment, "AT_ONCE", 2000)
+    for found in (all_of(pictures), all_of(lent)):
+        assert all(torch.equal(a, b) for a, b in zip(found, at_once, strict=True))
+    torch.testing.assert_close(mean_image(lent, 2), mean)
+    many = torch.randint(256, (77, 3, 6, 6), generator=generator) / 255  # more than is taken whole, two at once
+    torch.testing.assert_close(mean_image(Lent.of(many, 77, (3, 6, 6), 0.0, 1.0), 2), mean_image(many, 2))

@@ -28,8 +28,7 @@ from leakgauge.frontiers.grammar import parse as parse_frontier
 from leakgauge.inspection.rule import Limits
 from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
-from leakgauge.privacy.accounting import Release
-from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log
 from leakgauge.risk.lint import lint_source, lint_update, read_lint
 from leakgauge.study.database import PlannedAudit

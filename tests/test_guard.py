@@ -14,7 +14,7 @@ from torch import Tensor
 from leakgauge.defenses import ClientDP, Clip, Compose, Defense, Quantise, RandomK, TopK, noise
 from leakgauge.errors import InputError
 from leakgauge.guard import Promise, SendingGuard
-from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.accounting import Ledger
 from leakgauge.update import UpdateKind
 
 SHAPES = {"conv.weight": (16, 3, 3, 3), "conv.bias": (16,), "fc.weight": (64, 64), "head.weight": (64, 64)}

@@ -21,9 +21,7 @@ from torch import Tensor
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, Scale
 from leakgauge.errors import InputError, require
-from leakgauge.privacy.accounting import Release
-from leakgauge.privacy.guarantee import Unit
-from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.accounting import Ledger, Release, Unit
 from leakgauge.update import STATISTICS, UpdateKind
 
 LUCK = 6.0

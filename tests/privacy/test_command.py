@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakgauge.cli import main
-from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.accounting import Ledger
 
 pytest.importorskip("opacus")
 

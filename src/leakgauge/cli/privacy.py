@@ -18,8 +18,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.registry import Registry
 
 if TYPE_CHECKING:
-    from leakgauge.privacy.accounting import Release
-    from leakgauge.privacy.ledger import Ledger
+    from leakgauge.privacy.accounting import Ledger, Release
     from leakgauge.privacy.tested import Claim, PrivacyTest
 
 NOT_COVERED = (
@@ -76,8 +75,7 @@ def privacy(
     if delta is None:
         raise InputError("--delta", "is missing", "give less than 1 / number of examples (or clients)")
 
-    from leakgauge.privacy.accounting import check_delta
-    from leakgauge.privacy.ledger import entering
+    from leakgauge.privacy.accounting import check_delta, entering
 
     both = noise_multiplier is not None and target_epsilon is not None
     require(not both, "--target-epsilon", "is given beside --noise-multiplier", "give one of them")
@@ -110,9 +108,7 @@ def privacy(
 
 
 def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger:
-    from leakgauge.privacy.accounting import check_accountant
-    from leakgauge.privacy.guarantee import Unit
-    from leakgauge.privacy.ledger import Ledger
+    from leakgauge.privacy.accounting import Ledger, Unit, check_accountant
 
     if accountant is not None:
         check_accountant(accountant)
@@ -218,8 +214,8 @@ def test(
     """
     import torch
 
+    from leakgauge.privacy.accounting import Unit
     from leakgauge.privacy.canaries import NoisePath
-    from leakgauge.privacy.guarantee import Unit
     from leakgauge.privacy.tested import Claim, ClaimOutcome, check_claim
     from leakgauge.resolve import resolve_defense
 

@@ -28,17 +28,8 @@ from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, CounterUsed, Leakage, Privacy, RowCost
 from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Observation, Reconstruction
-from leakgauge.privacy.accounting import check_delta
-from leakgauge.privacy.guarantee import (
-    Guarantee,
-    LocalUse,
-    NoGuarantee,
-    Unit,
-    exchanged,
-    guarantee,
-    local_batch,
-    mechanism,
-)
+from leakgauge.privacy.accounting import Unit, check_delta
+from leakgauge.privacy.guarantee import Guarantee, LocalUse, NoGuarantee, exchanged, guarantee, local_batch, mechanism
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told

@@ -17,7 +17,7 @@ from leakgauge import __version__
 from leakgauge.files import write_whole
 from leakgauge.frontiers.grammar import Tolerance
 from leakgauge.frontiers.plan import UNDEFENDED
-from leakgauge.privacy.guarantee import Unit
+from leakgauge.privacy.accounting import Unit
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.results import Finding, Identified, PSNRSummary
 

@@ -1,9 +1,8 @@
 """What differential privacy a training gives, in ε and in words. Counting needs the extra `dp` (Opacus)."""
 
-from leakgauge.privacy.accounting import ACCOUNTANTS, Release, epsilon_of, multiplier_for, validate_for_dp
+from leakgauge.privacy.accounting import ACCOUNTANTS, Ledger, Release, Unit, epsilon_of, multiplier_for
 from leakgauge.privacy.canaries import NoisePath
-from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, Unit, guarantee, mechanism
-from leakgauge.privacy.ledger import Ledger
+from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, guarantee, mechanism, validate_for_dp
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.privacy.tested import Claim, PrivacyTest, check_claim
 

@@ -1,50 +1,32 @@
-"""What ε releases of Gaussian noise spend, by an accountant or by the trade-off curve of one mechanism (μ-GDP), and
-whether a network can be trained with differential privacy at all."""
+"""What ε releases of Gaussian noise spend, by an accountant or by the trade-off curve of one mechanism (μ-GDP), and the
+ledger of what a training has spent so far."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
-from torch import nn
 
-from leakgauge.errors import InputError, did_you_mean, require
-
-HINTS: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.modules.batchnorm._BatchNorm, "mixes the examples of a batch; use GroupNorm"),
-    (nn.modules.instancenorm._InstanceNorm, "keeps running statistics without noise; set track_running_stats=False"),
-    (nn.LSTM, "has no per-example gradients; use opacus.layers.DPLSTM"),
-    (nn.GRU, "has no per-example gradients; use opacus.layers.DPGRU"),
-    (nn.RNN, "has no per-example gradients; use opacus.layers.DPRNN"),
-    (nn.MultiheadAttention, "has no per-example gradients; use opacus.layers.DPMultiheadAttention"),
-)
+from leakgauge.errors import InputError, did_you_mean, refusing, require
+from leakgauge.files import Lock, read_json, write_whole
 
 
-def validate_for_dp(module: nn.Module) -> tuple[str, ...]:
-    """What must change in a network before DP-SGD, one sentence a layer; empty if nothing. Opacus decides.
+class Unit(Enum):
+    """Whose data are hidden."""
 
-    Layers without trainable parameters, which Opacus passes over, are looked at too: they mix examples as well.
-    It is about training. An update computed in eval mode may be clipped example by example with BatchNorm as well.
-
-    Raises:
-        InputError: Opacus is not installed.
-    """
-    validators = opacus("opacus.validators").ModuleValidator.VALIDATORS
-    found: list[str] = []
-    for name, part in module.named_modules():
-        errors = validators[type(part)](part) if type(part) in validators else []
-        if errors:
-            hint = next((text for kind, text in HINTS if isinstance(part, kind)), f"is refused ({errors[0]})")
-            found.append(f"{name or 'the model'} ({type(part).__name__}) {hint}")
-    return tuple(found)
+    EXAMPLE = "example"
+    CLIENT = "client"
 
 
 ACCOUNTANTS = ("rdp", "prv")
@@ -277,3 +259,112 @@ def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ for which μ-GDP implies (ε, δ)-differential privacy. One Gaussian mechanism that states this
     (ε, δ) without slack is μ-GDP."""
     return largest(lambda mu: delta - delta_of(mu, epsilon), 1e-12)
+
+
+FORMAT = "leakgauge privacy ledger 1"
+PATIENCE = 60.0
+"""Seconds to wait for another writer of the same ledger."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Releases about one unit's data, in their order. ε is that of all of them together.
+
+    A ledger is never changed: `spend` gives the next one. It counts what is entered, so it belongs beside the data: one
+    for every data set (or client), not one for every model trained on it.
+
+    Attributes:
+        accountant: rdp or prv.
+        unit: example or client; the two do not add up.
+        releases: equal ones in a row are one entry.
+    """
+
+    accountant: str = "rdp"
+    unit: Unit = Unit.EXAMPLE
+    releases: tuple[Release, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_accountant(self.accountant)
+
+    def spend(self, *, noise_multiplier: float, sample_rate: float, steps: int = 1) -> Ledger:
+        """With `steps` more releases. Raises `InputError` for numbers out of range."""
+        new = Release(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
+        before = self.releases
+        if before and replace(before[-1], steps=1) == replace(new, steps=1):
+            return replace(self, releases=(*before[:-1], replace(new, steps=before[-1].steps + steps)))
+        return replace(self, releases=(*before, new))
+
+    @property
+    def steps(self) -> int:
+        """Releases so far."""
+        return sum(release.steps for release in self.releases)
+
+    def epsilon(self, delta: float) -> float:
+        """ε at δ of everything spent so far; 0 before the first release."""
+        return epsilon_of(self.releases, delta, self.accountant)
+
+    @staticmethod
+    def enter(path: Path, release: Release, *, accountant: str = "rdp", unit: Unit = Unit.EXAMPLE) -> Ledger:
+        """Adds a release to the ledger at `path`, begun there if there is none. Several processes may enter at a time.
+
+        Args:
+            accountant, unit: of a new ledger; one that is there keeps its own.
+
+        Raises:
+            InputError: the file cannot be read or written.
+        """
+        with entering(path) as write:
+            book = Ledger.load(path) if path.exists() else Ledger(accountant=accountant, unit=unit)
+            book = book.spend(**asdict(release))
+            write(book)
+            return book
+
+    @staticmethod
+    def load(path: Path) -> Ledger:
+        """Reads what `enter` wrote.
+
+        Raises:
+            InputError: no such file, or another content. A ledger that cannot be read is no empty one.
+        """
+        field = f"ledger {path}"
+        hint = "give a file that Ledger.enter wrote; spent budget is not forgotten by deleting it"
+        with refusing(field, "cannot be read", hint, OSError, ValueError):
+            content = read_json(path)
+        require(isinstance(content, dict) and content.get("format") == FORMAT, field, "is not a ledger", hint)
+        try:
+            releases = tuple(
+                Release(
+                    noise_multiplier=float(r["noise_multiplier"]), sample_rate=float(r["sample_rate"]), steps=r["steps"]
+                )
+                for r in content["releases"]
+            )
+            return Ledger(accountant=content["accountant"], unit=Unit(content["unit"]), releases=releases)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(field, f"is damaged ({error})", hint) from error
+
+
+@contextmanager
+def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
+    """The only writer of a ledger, from reading it to writing it: call what is given to write.
+
+    Raises:
+        InputError: its folder cannot be written.
+    """
+
+    def write(book: Ledger) -> Path:
+        content = {
+            "format": FORMAT,
+            "accountant": book.accountant,
+            "unit": book.unit.value,
+            "releases": [asdict(release) for release in book.releases],
+        }
+        return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    lock, hint = Lock(path.with_name(f".{path.name[:150]}.lock")), "give a file in a folder that you may write to"
+    with refusing(f"ledger {path}", "cannot be written", hint, OSError):
+        taken = lock.take(PATIENCE)
+    require(taken, f"ledger {path}", f"is in use by another process for {PATIENCE:g} s", "run again when it has ended")
+    try:
+        yield write
+    finally:
+        lock.release()

@@ -16,7 +16,8 @@ from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.defense import child_generator
 from leakgauge.defenses.steps import PerExampleScale, Scale
 from leakgauge.errors import FOREIGN, InputError, require, said
-from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, Unit, mechanism
+from leakgauge.privacy.accounting import Unit
+from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, mechanism
 from leakgauge.tensors import map_tensors
 
 Send = Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]

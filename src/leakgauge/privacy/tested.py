@@ -18,9 +18,8 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import beta, binom
 
 from leakgauge.errors import require
-from leakgauge.privacy.accounting import epsilon_of_mu, epsilon_of_noise, largest, mu_of
+from leakgauge.privacy.accounting import Unit, epsilon_of_mu, epsilon_of_noise, largest, mu_of
 from leakgauge.privacy.canaries import CanaryScores, NoisePath, directions, scores
-from leakgauge.privacy.guarantee import Unit
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def render(
     """
     seen = Seen.of(verdict.findings, trials, pictures)
     rows = seen.ordered
-    audited = [r for r in rows if not r.control]
+    audited = [r for r in rows if not r.finding.control]
     return page(
         "report",
         "template.html.j2",

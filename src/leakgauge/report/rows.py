@@ -118,22 +118,6 @@ class ReportRow:
             self.seconds += trial.cost.seconds
 
     @property
-    def scenario(self) -> Scenario:
-        return self.finding.scenario
-
-    @property
-    def attack(self) -> str:
-        return self.finding.attack
-
-    @property
-    def control(self) -> bool:
-        return self.finding.control
-
-    @property
-    def level(self) -> str:
-        return self.finding.level.value
-
-    @property
     def by_chance(self) -> bool:
         """Whether no more are identified than strangers are by the same reads."""
         return self.finding.level in (Level.INCONCLUSIVE, Level.NOT_RECOVERED)
@@ -143,11 +127,12 @@ class ReportRow:
         """Greater is worse; controls are least."""
         rate = self.finding.identified.rate if self.finding.identified else 0.0
         worst = self.worst_first[0].harm if self.worst_first else (False, -math.inf, -math.inf)
-        return not self.control, -LEVELS.index(self.finding.level), rate, worst
+        return not self.finding.control, -LEVELS.index(self.finding.level), rate, worst
 
     @property
     def label(self) -> str:
-        return " · ".join((self.scenario.model, self.scenario.client, self.scenario.defense, self.attack))
+        scenario = self.finding.scenario
+        return " · ".join((scenario.model, scenario.client, scenario.defense, self.finding.attack))
 
     def cost(self, key: str) -> float | None:
         """Mean over the trials that returned a result, of ``evaluations`` or ``seconds``."""
@@ -156,12 +141,12 @@ class ReportRow:
     @property
     def series(self) -> plots.Plotted | None:
         """What the plots draw; `None` without scores."""
-        psnr, scenario = self.finding.psnr, self.scenario
+        psnr, scenario = self.finding.psnr, self.finding.scenario
         if not self.dots or psnr is None:
             return None
         setting = replace(scenario, defense="", defended=False, broken_by="")
         dots = tuple(sorted(self.dots, key=lambda d: (d.identified, d.psnr), reverse=True))
-        where = self.label, setting, self.attack, scenario.defense
+        where = self.label, setting, self.finding.attack, scenario.defense
         return plots.Plotted(*where, dots, psnr.mean, psnr.low, psnr.high, self.cost("evaluations") or 0.0)
 
 

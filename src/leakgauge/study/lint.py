@@ -24,7 +24,8 @@ from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScal
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
-from leakgauge.privacy.guarantee import NoGuarantee, Spent, Unit, in_words, spent_in_one_update
+from leakgauge.privacy.accounting import Unit
+from leakgauge.privacy.guarantee import NoGuarantee, Spent, in_words, spent_in_one_update
 from leakgauge.risk.count import hidden_inputs
 from leakgauge.risk.lint import (
     HIDDEN,

@@ -22,15 +22,7 @@ from leakgauge.frontiers.results import (
 from leakgauge.intervals import proportion_interval, proportion_upper
 from leakgauge.observation import Cost
 from leakgauge.study.judging.records import Data, Scenario
-from leakgauge.study.judging.results import (
-    Finding,
-    Identified,
-    LabelLeak,
-    Level,
-    NullPSNR,
-    Power,
-    PSNRSummary,
-)
+from leakgauge.study.judging.results import Finding, Identified, LabelLeak, Level, NullPSNR, Power, PSNRSummary
 
 TOLERANCE = Tolerance()
 LABELS = LabelLeak(1.0, 1.0, 1.0, 1.0, 0.25, 0.75, 0.75, 0.75, 1.0, 20, 20, True, True)

@@ -16,10 +16,7 @@ from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.clients import client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.compute import Budget
-from leakgauge.defenses import (
-    Defense,
-    steps_of,
-)
+from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScale, Scale
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said

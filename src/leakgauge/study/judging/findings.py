@@ -7,13 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from leakgauge.intervals import (
-    bounded_interval,
-    bounded_lower,
-    bounded_upper,
-    mean_interval,
-    proportion_interval,
-)
+from leakgauge.intervals import bounded_interval, bounded_lower, bounded_upper, mean_interval, proportion_interval
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.records import Trial, TrialGroup, control_of, shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import grad
 
+from leakgauge.defenses.representations import mean_draws
 from leakgauge.step.training import inputs_of
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
@@ -24,6 +25,29 @@ class LinearLayer:
     weight: str
     bias: str | None
 
+    def of(self, tensors: Tensors) -> tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"] | None]:
+        """Weight and bias out of named tensors, in float64 on the CPU."""
+        bias = None if self.bias is None else tensors[self.bias].detach().cpu().double()
+        return tensors[self.weight].detach().cpu().double(), bias
+
+    def features(
+        self, task: Task, inputs: Float[Tensor, "n *shape"]
+    ) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
+        """What enters the layer for raw inputs, and the logits; in the task's own precision."""
+        calm = without_dropout(task)
+        with inputs_of(calm.module, [self.name]) as given:
+            logits, _ = calm.logits(calm.parameters, calm.buffers, inputs)
+        return given[self.name], logits
+
+
+def without_dropout(task: Task) -> Task:
+    """The same task on a module of its own with dropout off and bottlenecks at their mean: nothing is drawn."""
+    module = task.module_copy()
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.eval()
+    return replace(task, module=module, buffers={**task.buffers, **mean_draws(task)}, stochastic=False)
+
 
 def linear_layers(task: Task) -> list[LinearLayer]:
     """All `nn.Linear` layers whose weight the update carries."""
@@ -36,13 +60,6 @@ def linear_layers(task: Task) -> list[LinearLayer]:
     return found
 
 
-def linear_inputs(task: Task, parameters: Tensors, inputs: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
-    """What each linear layer receives, by its name, where raw `inputs` go through the model with those parameters."""
-    with torch.no_grad(), inputs_of(task.module, [layer.name for layer in linear_layers(task)]) as reached:
-        task.passed(parameters, task.buffers, inputs)
-    return reached
-
-
 def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
     """Linear layers that receive the flattened model input itself.
 
@@ -53,7 +70,8 @@ def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
     raw = task.data.low + task.data.range * probe
     flat = task.data.normalise(raw).flatten(1)
     rounding = 1e-5 * float(flat.abs().max())
-    reached = linear_inputs(task, task.parameters, raw)
+    with torch.no_grad(), inputs_of(task.module, [layer.name for layer in linear_layers(task)]) as reached:
+        task.passed(task.parameters, task.buffers, raw)
 
     def is_input(name: str) -> bool:
         got = reached.get(name)

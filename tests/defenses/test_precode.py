@@ -12,14 +12,13 @@ from torch import nn
 from torch.func import vmap
 
 from cases import batch, task
-from leakgauge.attacks.labels.strategy import without_dropout
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import ClipExamples, Compose, Precode
 from leakgauge.defenses.representations import BitsToStandardNormal, VariationalBottleneck, bottlenecks
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.task import Batch, Mode, Task
-from leakgauge.tracing import is_smooth
+from leakgauge.tracing import is_smooth, without_dropout
 
 SMALL = Precode(size=6)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakgauge.attacks.labels.strategy import Classifier, find_classifier
+from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_update
 from leakgauge.clients.optimisers import Adam
@@ -29,6 +29,7 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import map_tensors, squared_norm
+from leakgauge.tracing import LinearLayer
 from leakgauge.view.normal import normal_form
 
 SPEC = DataSpec((3, 6, 6), 4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
@@ -167,7 +168,7 @@ def test_a_classifier_that_is_given_a_shifted_input_is_found_and_searched_behind
     net = nn.Sequential(Shifted(), nn.Flatten(), nn.Linear(108, 4))
     plain = seen(Task.of(net, SPEC)).view
     found = find_classifier(plain)
-    assert isinstance(found, Classifier)
+    assert isinstance(found, LinearLayer)
     assert (found.weight, found.bias) == ("2.weight", "2.bias")
 
 

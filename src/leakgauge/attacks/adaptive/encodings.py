@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import jacfwd
 
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
-from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.parts import BUFFER, Hidden
@@ -25,6 +25,7 @@ from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode
+from leakgauge.tracing import LinearLayer
 
 MOST_EXAMPLES = 8
 """The read has 2n² unknowns."""
@@ -88,7 +89,7 @@ class FeatureSpan:
     size: Float[Tensor, " k"]
 
     @staticmethod
-    def of(task: Task, classifier: Classifier, sent: Tensors, n: int) -> FeatureSpan | None:
+    def of(task: Task, classifier: LinearLayer, sent: Tensors, n: int) -> FeatureSpan | None:
         """`None` where there are more examples than outputs or features."""
         weight, bias = classifier.of(task.parameters)
         slope, offset = classifier.of(sent)

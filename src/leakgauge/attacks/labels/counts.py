@@ -10,13 +10,14 @@ from torch import Tensor
 
 from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
 from leakgauge.attacks.labels.posterior import CountPosterior, Regression, best_expected_f1, labels_of, mean_field
-from leakgauge.attacks.labels.strategy import IDLG, Classifier, LabelGuess, Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import IDLG, LabelGuess, Unknown, find_classifier
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import parts_of, shortens, view_of
 from leakgauge.errors import InputError, require, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
+from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, rank_one
 
@@ -28,7 +29,7 @@ ANCHOR = 1e-3
 """Weight of the made-up feature beside one mean row: it decides the sign, and what no row shows."""
 
 
-def completed(observation: Observation, layer: Classifier, count: int, generator: torch.Generator) -> Observation:
+def completed(observation: Observation, layer: LinearLayer, count: int, generator: torch.Generator) -> Observation:
     """The same with ∂L/∂[W b] ≈ c·[h 1]ᵀ in place of classifier entries that were not sent (random-k).
 
     A random-k drops the label's own entry of the bias more often than not, and the others say too little; its row of
@@ -68,7 +69,7 @@ FACTORS, RATIO = 64, 1.1
 
 
 def unclipped(
-    observation: Observation, layer: Classifier, protocol: Protocol, features: Float[Tensor, "m f"], count: int
+    observation: Observation, layer: LinearLayer, protocol: Protocol, features: Float[Tensor, "m f"], count: int
 ) -> Observation:
     """The update at the length at which `mean_field` makes the wholest counts of it.
 
@@ -211,7 +212,7 @@ def protocol_of(observation: Observation) -> Protocol | Unknown:
 
 def _head(
     observation: Observation,
-    layer: Classifier,
+    layer: LinearLayer,
     protocol: Protocol,
     features: Float[Tensor, "m f"],
     inputs: Float[Tensor, "m *shape"],

@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import vmap
 
-from leakgauge.attacks.labels.strategy import Classifier, without_dropout
 from leakgauge.clients.protocol import Protocol, mean_gradient
 from leakgauge.draws import Draws
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
+from leakgauge.tracing import LinearLayer, without_dropout
 from leakgauge.update import UpdateKind
 
 ENOUGH = 64
@@ -120,7 +120,7 @@ def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor, client: Task
 
 
 def tangent_below(
-    observation: Observation, layer: Classifier, inputs: Float[Tensor, "m *shape"], most: int
+    observation: Observation, layer: LinearLayer, inputs: Float[Tensor, "m *shape"], most: int
 ) -> Float[Tensor, "outputs k"]:
     """L with L·Lᵀ = J·Jᵀ, J = ∂(mean logits)/∂(parameters below the classifier) halfway through the update.
 

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.labels.head import SimulatedHead, head_task
-from leakgauge.attacks.labels.strategy import Classifier
 from leakgauge.clients.protocol import Protocol
 from leakgauge.observation import Observation
+from leakgauge.tracing import LinearLayer
 
 
 def labels_of(counts: Float[Tensor, " c"]) -> Int[Tensor, " n"]:
@@ -21,7 +21,7 @@ def labels_of(counts: Float[Tensor, " c"]) -> Int[Tensor, " n"]:
 
 
 def mean_field(
-    observation: Observation, layer: Classifier, protocol: Protocol, features: Float[Tensor, "m f"], count: int
+    observation: Observation, layer: LinearLayer, protocol: Protocol, features: Float[Tensor, "m f"], count: int
 ) -> tuple[Float[Tensor, " c"], float]:
     """Counts if every example had the mean feature: a few fixed-point steps with a simulation each. Any size."""
     classes = observation.task.data.classes

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from leakgauge.defenses.representations import mean_draws
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
-from leakgauge.step.training import NoLossOfLogits, inputs_of, watched
+from leakgauge.step.training import NoLossOfLogits, watched
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors
+from leakgauge.tracing import LinearLayer, without_dropout
 from leakgauge.update import UpdateKind
 
 PROBED = 16
@@ -67,44 +66,7 @@ class KnownLabels:
         return LabelGuess(labels.detach().sort().values, 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Classifier:
-    """An `nn.Linear` whose output is the model's output.
-
-    Attributes:
-        name: of the module.
-        weight, bias: parameter names in the update; `bias` is `None` for a layer without one.
-    """
-
-    name: str
-    weight: str
-    bias: str | None
-
-    def of(self, tensors: Tensors) -> tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"] | None]:
-        """Weight and bias out of named tensors, in float64 on the CPU."""
-        bias = None if self.bias is None else tensors[self.bias].detach().cpu().double()
-        return tensors[self.weight].detach().cpu().double(), bias
-
-    def features(
-        self, task: Task, inputs: Float[Tensor, "n *shape"]
-    ) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
-        """What enters the layer for raw inputs, and the logits; in the task's own precision."""
-        calm = without_dropout(task)
-        with inputs_of(calm.module, [self.name]) as given:
-            logits, _ = calm.logits(calm.parameters, calm.buffers, inputs)
-        return given[self.name], logits
-
-
-def without_dropout(task: Task) -> Task:
-    """The same task on a module of its own with dropout off and bottlenecks at their mean: nothing is drawn."""
-    module = task.module_copy()
-    for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.eval()
-    return replace(task, module=module, buffers={**task.buffers, **mean_draws(task)}, stochastic=False)
-
-
-def find_classifier(observation: Observation) -> Classifier | Unknown:
+def find_classifier(observation: Observation) -> LinearLayer | Unknown:
     """The linear layer that makes the logits, by type and by comparing outputs on a probe, never by position.
 
     Known failure: a model that ends in anything else (log-soft-max, a convolution, a weight-normalised or
@@ -132,7 +94,7 @@ def find_classifier(observation: Observation) -> Classifier | Unknown:
     missing = [n for n in (weight, bias) if n is not None and n not in observation.update.tensors]
     if missing:
         return Unknown(f"the update does not carry {', '.join(missing)}; is the classifier frozen?")
-    return Classifier(found[-1], weight, bias)
+    return LinearLayer(found[-1], weight, bias)
 
 
 @LABELS.register("idlg", needs="one example")
@@ -187,7 +149,7 @@ def lowers_the_label(task: Task) -> bool:
     return bool((falls & (slope.argmin(1) == labels)).all())
 
 
-def _evidence(observation: Observation, layer: Classifier) -> Float[Tensor, " outputs"]:
+def _evidence(observation: Observation, layer: LinearLayer) -> Float[Tensor, " outputs"]:
     """A number per class, negative for the label."""
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     weight, bias = layer.of(observation.update.tensors)

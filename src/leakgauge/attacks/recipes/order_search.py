@@ -16,7 +16,7 @@ from torch.func import jacrev, vmap
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.head import made_up, stand_ins
-from leakgauge.attacks.labels.strategy import Classifier, Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
 from leakgauge.defenses import parts_of
@@ -24,6 +24,7 @@ from leakgauge.errors import require
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, cross_entropy
+from leakgauge.tracing import LinearLayer
 from leakgauge.view.entries import rounding_norms
 
 Order = tuple[int, ...]
@@ -56,7 +57,7 @@ class HeadSteps:
 
     orders: tuple[Order, ...]
     misfit: float
-    layer: Classifier
+    layer: LinearLayer
     features: Float[Tensor, "orders n features"]
     slopes: Float[Tensor, "orders n outputs"]
 
@@ -117,7 +118,7 @@ Fit = tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]
 """Features in the coordinates of the row space, and the misfit that they leave."""
 
 
-def _refused(observation: Observation, layer: Classifier, count: int) -> str:
+def _refused(observation: Observation, layer: LinearLayer, count: int) -> str:
     """Why the steps cannot be read; empty where they can be tried."""
     task, client, defense = observation.task, observation.knowledge.local_training, observation.knowledge.defense
     if layer.bias is None or task.loss is not cross_entropy or task.penalties:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.classes import NLLRaw
-from leakgauge.servers.mkor.parts import ClassReading, CraftedFeatures, CraftedHead
+from leakgauge.servers.mkor.parts import ClassReading, CraftedFeatures, CraftedHead, NLLRaw
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 

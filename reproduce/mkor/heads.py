@@ -10,9 +10,8 @@ from torch import Tensor
 
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
-from leakgauge.servers.mkor.classes import NLLRaw, Routes
 from leakgauge.servers.mkor.mkor import MKOR, Constant, consecutive, crafted, idle_rows, planned, wire
-from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, Head, LossTreatment
+from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, Head, LossTreatment, NLLRaw, Routes
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.item import Inputs

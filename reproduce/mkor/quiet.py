@@ -10,11 +10,10 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.classes import Routes, Separated, negative
 from leakgauge.servers.mkor.convolutions import PublishedTaps, crafted_convolutions
 from leakgauge.servers.mkor.mkor import UnitsPlan, crafted, idle_rows, planned, wire
 from leakgauge.servers.mkor.network import NetworkLayer
-from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment
+from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment, Routes, Separated, negative
 from leakgauge.servers.mkor.pooling import ConvolutionStep
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.classes import Separated, negative
 from leakgauge.servers.mkor.convolutions import PublishedTaps
+from leakgauge.servers.mkor.parts import Separated, negative
 from leakgauge.servers.mkor.pooling import ConvolutionStep
 from leakgauge.task import Task
 from reproduce.mkor.quiet import absent_classes

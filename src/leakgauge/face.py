@@ -20,7 +20,7 @@ from leakgauge.data import InMemory, Parts, Source
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.inspection import Limits, Received
-from leakgauge.inspection.received import agrees
+from leakgauge.inspection.rule import agrees
 from leakgauge.inspection.verdict import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model

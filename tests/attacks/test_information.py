@@ -77,7 +77,7 @@ def test_a_network_that_ignores_its_input_says_nothing_at_all() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_gap_is_one_minus_the_cosine_of_two_updates(seed: int) -> None:
     """The same made-up images, one update at a time."""
-    from leakgauge.attacks.labels.head import made_up
+    from leakgauge.attacks.labels.strategy import made_up
 
     seen = observe(narrow(), Mode.TRAIN)
     asked = image_information(seen, 2, draws(seed))

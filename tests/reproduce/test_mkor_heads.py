@@ -17,8 +17,8 @@ from leakgauge.clients import FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.models import lenet5  # noqa: E402
 from leakgauge.observation import Knowledge, Observation  # noqa: E402
-from leakgauge.servers.mkor.classes import NLLRaw  # noqa: E402
 from leakgauge.servers.mkor.mkor import MKOR, Constant  # noqa: E402
+from leakgauge.servers.mkor.parts import NLLRaw  # noqa: E402
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
 
 

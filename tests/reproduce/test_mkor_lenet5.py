@@ -18,8 +18,8 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import lenet, lenet5
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.classes import NLLRaw
 from leakgauge.servers.mkor.mkor import Constant
+from leakgauge.servers.mkor.parts import NLLRaw
 from leakgauge.servers.mkor.pooling import smoothed
 from leakgauge.task import Batch, DataSpec, Task
 

@@ -41,8 +41,7 @@ def inspect(
     Exit code 0: no rule reached its limit; 1: one did; 2: the input cannot be used. Prints a fingerprint: clients
     of a round that compare theirs (--hash) notice a server that sends each of them another model.
     """
-    from leakgauge.inspection.received import read_hashes, received
-    from leakgauge.inspection.rule import Limits
+    from leakgauge.inspection.rule import Limits, read_hashes, received
     from leakgauge.inspection.verdict import CheckLevel, lines, render
     from leakgauge.inspection.verdict import inspect as inspected
     from leakgauge.models.weights import fingerprint

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.attacks.adaptive import Counter, counter_to
-from leakgauge.attacks.labels.head import made_up
+from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data.arrays import InMemory

@@ -33,8 +33,7 @@ from torch import Tensor, fx
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
-from leakgauge.view.affine import affine_bases, model_input, representatives
-from leakgauge.view.axes import Atom, cut
+from leakgauge.view.axes import Atom, affine_bases, cut, model_input, representatives
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
 from leakgauge.view.trace import TracedGradient, probe, trace
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels import IDLG, CountsFromLastLayer, KnownLabels, LabelGuess, Unknown
-from leakgauge.attacks.labels.head import made_up
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder, neighbours
+from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
 from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, RandomK, noise

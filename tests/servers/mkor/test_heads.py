@@ -10,10 +10,9 @@ from reproduce.mkor.quiet import Inconspicuous
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.servers.mkor.classes import Decoy
 from leakgauge.servers.mkor.mkor import Constant, crafted
 from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import CraftedHead
+from leakgauge.servers.mkor.parts import CraftedHead, Decoy
 from leakgauge.task import DataSpec, Mode, Task
 from mkor_cases import FlatTaps, classifier, craft, error, means, observed, pictures, read
 

@@ -14,8 +14,8 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Clip, ClipExamples, Compose, Soteria, TopK, noise
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.servers import Change
-from leakgauge.servers.mkor.classes import Decoy, NLLRaw
 from leakgauge.servers.mkor.mkor import MKOR, Constant
+from leakgauge.servers.mkor.parts import Decoy, NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 from mkor_cases import FlatMap, FlatTaps, classifier, craft, means, observed, pictures, read
 

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters, ignores_length
-from leakgauge.attacks.labels.head import stand_ins
-from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown, find_classifier, stand_ins
 from leakgauge.attacks.matching import (
     Balanced,
     Canvas,

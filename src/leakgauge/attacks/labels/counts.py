@@ -8,9 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.labels.head import SimulatedHead, Summary, head_task, stand_ins, tangent_below
 from leakgauge.attacks.labels.posterior import CountPosterior, Regression, best_expected_f1, labels_of, mean_field
-from leakgauge.attacks.labels.strategy import IDLG, LabelGuess, Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import (
+    IDLG,
+    LabelGuess,
+    SimulatedHead,
+    Summary,
+    Unknown,
+    find_classifier,
+    head_task,
+    stand_ins,
+    tangent_below,
+)
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import parts_of, shortens, view_of

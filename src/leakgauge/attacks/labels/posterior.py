@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.labels.head import SimulatedHead, head_task
+from leakgauge.attacks.labels.strategy import SimulatedHead, head_task
 from leakgauge.clients.protocol import Protocol
 from leakgauge.observation import Observation
 from leakgauge.tracing import LinearLayer

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.func import vjp
 
-from leakgauge.attacks.labels.head import stand_ins
+from leakgauge.attacks.labels.strategy import stand_ins
 from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
 from leakgauge.defenses import parts_of

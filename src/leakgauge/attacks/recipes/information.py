@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.labels.head import made_up
+from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.defenses.defense import child_generator
 from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status

@@ -15,8 +15,7 @@ from torch.func import jacrev, vmap
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
-from leakgauge.attacks.labels.head import made_up, stand_ins
-from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import Unknown, find_classifier, made_up, stand_ins
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
 from leakgauge.defenses import parts_of

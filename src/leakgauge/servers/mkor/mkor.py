@@ -13,18 +13,18 @@ from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.errors import require
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
-from leakgauge.servers.mkor.classes import Decoy, Routes
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.network import EVAL, NetworkLayer, linear_stack
 from leakgauge.servers.mkor.parts import (
     HEADS,
     CraftedFeatures,
     CraftedHead,
+    Decoy,
     FeatureMap,
     Head,
     LossTreatment,
+    Routes,
     Taps,
-    Wiring,
 )
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
@@ -164,7 +164,7 @@ class MKORCrafting(ReadingAttack):
     """The inverse of the crafted layers, and which gradient rows hold which class. No data in it."""
 
     map: FeatureMap
-    wiring: Wiring
+    wiring: Routes
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """One picture per class that was read, with its label; an average where a class has several examples.

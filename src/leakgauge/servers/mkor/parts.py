@@ -1,22 +1,30 @@
-"""The three parts of MKOR and the contracts between them: taps below, a head above, and what is done about the loss."""
+"""The parts of MKOR and their contracts: taps below, a head above, what is done about the loss, how a class is read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from leakgauge.defenses import AttackerView, view_of
+from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
 from leakgauge.registry import Registry
-from leakgauge.task import Task
-from leakgauge.tensors import Tensors
+from leakgauge.servers.mkor.network import linear_stack
+from leakgauge.task import Task, nll_raw
+from leakgauge.tensors import Tensors, Wire
+from leakgauge.update import UpdateKind
 
 TAPS = Registry("taps", ("leakgauge.servers.mkor",), "taps")
 HEADS = Registry("head", ("leakgauge.servers.mkor",), "head")
 LOSSES = Registry("loss", ("leakgauge.servers.mkor",), "loss")
+
+
+Separated = tuple[Float[Tensor, "classes f"], Float[Tensor, " classes"], Tensor, str]
 
 
 @runtime_checkable
@@ -85,21 +93,12 @@ class ClassReading:
     certain: bool = False
 
 
-@runtime_checkable
-class Wiring(Protocol):
-    """The head's secret: which rows of the first linear layer's gradient belong to which class."""
-
-    def read(self, observation: Observation, positions: Int[Tensor, " f"]) -> ClassReading | str:
-        """Class features out of an update, or why there are none (a sentence for the report)."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class CraftedHead:
     """The whole crafted task (features, head and loss applied) and the head's secret."""
 
     task: Task
-    wiring: Wiring
+    wiring: Routes
 
 
 @runtime_checkable
@@ -115,7 +114,7 @@ class Head(Protocol):
 
 @runtime_checkable
 class LossTreatment(Protocol):
-    """What the server does so that the class's rows are not mixed by the loss (`leakgauge.servers.mkor.classes`)."""
+    """What the server does so that the class's rows are not mixed by the loss (`leakgauge.servers.mkor.parts`)."""
 
     def applied(self, task: Task) -> Task:
         """The task with what this treatment changes: a bias of the last layer, or the loss itself."""
@@ -123,10 +122,241 @@ class LossTreatment(Protocol):
 
     def separate(
         self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
-    ) -> tuple[Float[Tensor, "classes f"], Float[Tensor, " classes"], Tensor, str] | str:
+    ) -> Separated | str:
         """Σ_k δ_kn·z_k and Σ_k δ_kn per class, with the loss's mixing taken out.
 
         Returns:
             rows, totals, the bool mask of classes that can be read, and a remark; or why nothing can be read.
         """
         ...
+
+
+ROUNDING = 1e3
+"""Totals below that many units of rounding of the largest count as zero."""
+
+
+def negative(rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"]) -> Bool[Tensor, " classes"]:
+    """Classes with examples: the gradient of a label's logit is negative, beyond rounding."""
+    return -totals > ROUNDING * torch.finfo(rows.dtype).eps * totals.abs().max()
+
+
+@LOSSES.register("nll-raw", needs="a client that lets the server choose its loss")
+@dataclass(frozen=True)
+class NLLRaw:
+    """The server sets the client's loss: −logit[label], with no log-soft-max.
+
+    Source: MKOR's code. δ_kn = −[y_k = n]/K, so classes do not mix at all and the mean features are exact.
+    """
+
+    def applied(self, task: Task) -> Task:
+        return replace(task, loss=nll_raw)
+
+    def separate(
+        self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
+    ) -> Separated | str:
+        return rows, totals, negative(rows, totals), "loss: raw negative log-likelihood, set by the server"
+
+
+@LOSSES.register("decoy", needs="a bias in the last layer")
+@dataclass(frozen=True, kw_only=True)
+class Decoy:
+    """Plain cross-entropy, and a large bias on the logit of one decoy class, whose logit reads nothing else.
+
+    p_kn ≤ e^(−bias) for all other classes, so δ_kn = −[y_k = n]/K up to 1e-13 at the default, and every class but the
+    decoy is exact whatever the batch. The decoy's examples give no gradient and cannot be read. Not in the paper.
+    Conspicuous: the client sees a loss of about `bias` on all other examples (an untrained model has log N). Under
+    several local steps the decoy's gradient of size one moves the last layer and leaks into all classes, less so with
+    `Constant(scale=0.01)`.
+
+    Attributes:
+        bias: added to the decoy's logit; must exceed the spread of the crafted logits by far.
+        label: the decoy's output. By default the last, which is no class at all where the model has more outputs than
+            the data has classes.
+    """
+
+    bias: float = 30.0
+    label: int | None = None
+
+    def __post_init__(self) -> None:
+        require(0 < self.bias <= 1e6, "bias", f"is {self.bias}", "give a number in (0, 1e6], e.g. 30")
+
+    def applied(self, task: Task) -> Task:
+        """Raises `InputError` where the last layer has no bias, or no such output."""
+        last, label = linear_stack(task)[-1], self._output(task)
+        if last.bias is None:
+            raise InputError("loss", "decoy needs a bias in the last layer", "use nll-raw")
+        require(0 <= label < last.outputs, "label", f"is {label}", f"give an output in 0…{last.outputs - 1}")
+        bias, weight = task.parameters[last.bias].clone(), task.parameters[last.weight].clone()
+        bias[label] += self.bias
+        weight[label] = 0
+        return replace(task, parameters={**task.parameters, last.bias: bias, last.weight: weight})
+
+    def separate(
+        self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
+    ) -> Separated | str:
+        label, classes = self._output(observation.task), observation.task.data.classes
+        # The decoy's own total is about +1, which is no reason to lose a class of one example in thousands.
+        others = torch.where(torch.arange(len(totals)) == label, 0.0, totals)
+        lost = f"class {label} is the decoy and cannot be read" if label < classes else "no class is lost to the decoy"
+        remark = f"cross-entropy with a decoy: {lost}, and the client's loss is near {self.bias:g}, which shows"
+        return rows, totals, negative(rows, others), remark
+
+    def _output(self, task: Task) -> int:
+        return task.outputs - 1 if self.label is None else self.label
+
+
+CLEAR = 5.0
+"""Standard deviations of the noise by which a class must stand out to be read without known labels."""
+PART = 0.3
+"""Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
+IDLE = 8
+"""Fewer rows without a gradient than this do not tell how large the noise is."""
+
+FINE = 2.0**-20
+"""Rounding on the wire up to which a read may be called exact: pooling and gains make it larger."""
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Class n drives the rows ``rows[n]`` of the first linear layer and no other class does.
+
+    With δ_kn = ∂L/∂(logit n of example k) and A_kn ≥ 0 the weight of the path from those rows to the logit (constant
+    for ReLUs and without dropout), Σ ΔW[rows] = Σ_k A_kn·δ_kn·z_k and Σ Δb[rows] = Σ_k A_kn·δ_kn. Their ratio, once
+    the loss treatment has taken other classes' examples out, is the mean feature of the class, weighted by A.
+
+    Source: MKOR, Eq. (7). Differs: several rows a class; entries that a sparsifier did not send leave numerator
+    and denominator; presence of a class needs no truth: Δb < 0 beyond rounding, or beyond `CLEAR` standard
+    deviations of noise, whose size comes from the known defence and from `idle` rows.
+    Without a bias, Σ_f ΔW takes its place: features are non-negative, so the answer is right up to scale.
+
+    Attributes:
+        weight, bias: the first linear layer's parameters; `bias` is `None` where it has none.
+        rows: one line a logit, the data's classes first.
+        idle: rows that have no gradient.
+        gain: A where it is one number, else 1.
+        loss: what was done about the loss.
+        lost: chance that dropout silences all paths of a class that one example has.
+        leak: share of another class's total that a head which is not exact lets into a class's rows.
+    """
+
+    weight: str
+    bias: str | None
+    rows: Int[Tensor, "outputs paths"]
+    idle: Int[Tensor, " m"]
+    gain: float
+    loss: LossTreatment
+    lost: float = 0.0
+    leak: float = 0.0
+
+    def read(self, observation: Observation, positions: Int[Tensor, " f"]) -> ClassReading | str:
+        """Class features out of an update, or why there are none.
+
+        Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries that were not sent are 0
+        where the defence sends the largest ones, else NaN.
+        """
+        known = observation.knowledge
+        view = AttackerView() if known.defense is None else view_of(known.defense, observation.update, known.draws)
+        floor = self._floor(observation, view)
+        rows, totals = self._sums(observation, view, positions)
+        unseen = rows.isnan()
+        rows = rows.nan_to_num(nan=0.0)
+        if not bool(rows.any()) and not bool(totals.any()):
+            return "no class can be read: all rows that belong to classes are zero in the update"
+        separated = self.loss.separate(rows, totals, observation)
+        if isinstance(separated, str):
+            return separated
+        rows, totals, readable, remark = separated
+        rows = rows.masked_fill(unseen, float("nan"))
+        data = observation.task.data
+        readable = readable & (torch.arange(len(totals)) < data.classes)
+        entries = self.rows.shape[1] * (1 if self.bias is not None else len(positions))
+        floor = math.hypot(floor * entries**0.5 / self.gain, self.leak * float(totals.norm()))
+        if known.labels is not None:
+            readable = readable & torch.isin(torch.arange(len(totals)), known.labels.cpu())
+        else:
+            readable = readable & (-totals > CLEAR * floor)
+            if _steps(observation) > 1 and observation.examples is not None:
+                counts = -totals * observation.examples / -totals[readable].sum()
+                readable = readable & (counts > PART)
+        classes = readable.nonzero().flatten()
+        if observation.examples is not None and len(classes) > observation.examples:
+            strongest = (-totals[classes]).topk(observation.examples).indices
+            classes = classes[strongest].sort().values
+        if not len(classes):
+            return f"no class can be read ({remark})" + (_noise_remark(floor, totals) if floor > 0 else "")
+        features = rows[classes] / totals[classes][:, None].to(rows)
+        said = [f"{len(classes)} of {data.classes} classes read", remark]
+        if floor > 0:
+            chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
+            said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
+        said += self._remarks(observation, view)
+        sent = [observation.update.tensors[name][self.rows[:, 0]] for name in (self.weight, self.bias) if name]
+        certain = floor == 0 and _steps(observation) == 1 and Wire.of(*sent).unit <= FINE
+        return ClassReading(classes, features, self.bias is None, "; ".join(said), certain)
+
+    def _sums(
+        self, observation: Observation, view: AttackerView, positions: Int[Tensor, " f"]
+    ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
+        """Σ A·δ·z and Σ A·δ per logit, both over `gain`, in the direction of a gradient."""
+        weight = observation.update.tensors[self.weight]
+        bias = None if self.bias is None else observation.values(self.bias)
+        sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+        scale = sign / self.gain
+        support = None if view.support is None else view.support[self.weight]
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        rows = weight.new_zeros(len(self.rows), len(positions), dtype=wide)
+        totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
+        positions = positions.to(weight.device)
+        for n, own in enumerate(self.rows.to(weight.device)):
+            w = weight[own][:, positions].double()
+            if bias is None:
+                rows[n] = scale * w.sum(0)
+                totals[n] = rows[n].double().sum()
+                continue
+            total, pulled = bias[own].sum(), w.sum(0)
+            if support is not None:
+                seen = bias[own] @ support[own][:, positions].double()
+                # What was not sent is near zero after top-k, and unknown otherwise.
+                unsent = 0.0 if view.unsent_small else float("nan")
+                pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), unsent)
+            rows[n], totals[n] = scale * pulled, scale * total
+        return rows.cpu(), totals.cpu()
+
+    def _floor(self, observation: Observation, view: AttackerView) -> float:
+        """Standard deviation of what is no signal, per entry of Δb (of ΔW without a bias)."""
+        name = self.weight if self.bias is None else self.bias
+        floor = 0.0 if view.noise_scale is None else float(view.noise_scale[name])
+        if len(self.idle) < IDLE:
+            return floor
+        # A few idle rows suffice for a weight's spread, and indexing all of them would copy the layer.
+        idle = self.idle if self.bias is not None else self.idle[:IDLE]
+        return max(floor, float(observation.update.tensors[name][idle].double().square().mean().sqrt()))
+
+    def _remarks(self, observation: Observation, view: AttackerView) -> list[str]:
+        said = []
+        if self.bias is None:
+            said.append("the first linear layer has no bias: features up to scale")
+        if (told := observation.linear) is not None and told.decay:
+            said.append("the weight decay of local steps is not taken off")
+        if _steps(observation) > 1:
+            said.append("several local steps: the model left the construction after the first, so this is approximate")
+        if view.support is not None:
+            share = float(view.support[self.weight][self.rows[:, 0]].double().mean())
+            said.append(
+                f"{share:.1%} of the entries were sent, the others {'are 0' if view.unsent_small else 'stay open'}"
+            )
+        if self.lost > 0:
+            said.append(f"dropout silences a class of one example with probability {self.lost:.1e}")
+        return said
+
+
+def _steps(observation: Observation) -> int:
+    """Local steps of a client, of the one with most in a cohort; 1 where they are not known."""
+    local, examples = observation.knowledge.local_training, observation.examples
+    if local is None or examples is None:
+        return 1
+    return max(client.steps(count) for client, count in local.clients(examples))
+
+
+def _noise_remark(floor: float, totals: Float[Tensor, " outputs"]) -> str:
+    return f"; the clearest class is {float(-totals.min()) / floor:.1f} standard deviations of the noise"

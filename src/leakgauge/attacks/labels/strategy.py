@@ -1,4 +1,4 @@
-"""How labels are found: the contract, the layer that gives them away and its stand-in; labels that are known; of one."""
+"""How labels are found: the contract, the layer that gives them away, what stands in for it, labels that are known."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> 
 
 
 def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled]:
-    """As `peel`; where nothing is read at the stated length, at those that the rows agree on: at the first that is
-    proved, or else at the one at which they show most."""
+    """As `peel`; where nothing is read at the stated length, or nothing proved at one that a clip may have shortened,
+    at those that the rows agree on: at the first that is proved, or else at the one at which they show most."""
     first = peel(tail, sums, go_on)
-    if len(first.found) or first.stopped:
+    if first.stopped or bool(first.certified.any()) or (len(first.found) and sums.told):
         return sums, first
     named, tests = factors(tail, sums)
     spent = first.tried + tests // len(sums.labels)
@@ -87,7 +87,8 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
     def go_on_from(index: int, state: Remainder, tried: int) -> bool:
         return go_on(index, state, spent + tried)
 
-    best, most = (sums, first), 0
+    best = sums, first
+    most = int(shown(sums, first.state, first.found, spent * len(sums.labels)).sum())
     for factor in named:
         other = replace(sums, scale=factor * sums.scale, told=False)
         found = peel(tail, other, go_on_from)
@@ -95,9 +96,10 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
         count = spent * len(sums.labels)
         found = replace(found, certified=certify(other, found.state, found.found, count))
         seen = int(shown(other, found.state, found.found, count).sum())
-        if seen > most or found.stopped:
+        ends = bool(found.certified.any()) or found.stopped
+        if seen > most or ends:
             best, most = (other, found), seen
-        if bool(found.certified.any()) or found.stopped:
+        if ends:
             break
     return best[0], replace(best[1], tried=spent)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakgauge.batch import Batch
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.defenses import Defense, steps_of
-from leakgauge.defenses.steps import DefenseStage, EntryGrid, Noise, Nonlinear, Scale
+from leakgauge.defenses.steps import DefenseStage, EntryGrid, Noise, Nonlinear, PerExampleScale, Scale
 from leakgauge.observation import Observation
 from leakgauge.step.training import watched
 from leakgauge.task import Task, cross_entropy
@@ -119,7 +119,7 @@ def may_be_shortened(observation: Observation) -> bool:
         bounds.append(told.bound - abs(told.decay) * math.hypot(*(float(norm) for norm in own)))
     if any(isinstance(step, Nonlinear) for step in steps):
         return True
-    if not bounds:
+    if not bounds or (all(isinstance(step, Scale) for step in steps) and _longest(observation) < CLIPPED * min(bounds)):
         return False
     if not all(isinstance(step, Scale | Noise | EntryGrid) for step in steps) or (client and client.aggregates):
         return True
@@ -128,6 +128,26 @@ def may_be_shortened(observation: Observation) -> bool:
         entry = SentTensor.of(observation, name, view=view, decay=0.0)[...]
         norms.append(float((entry.value.abs() + entry.hard + SURE * entry.sigma).norm()))
     return math.hypot(*norms) >= CLIPPED * min(bounds)
+
+
+def _longest(observation: Observation) -> float:
+    """Greatest length that the update of any client can have where the gradient of each example is clipped; infinite
+    where it is not, or the client is not known."""
+    client, examples = observation.knowledge.local_training, observation.examples
+    steps = [s for s in steps_of(observation.knowledge.defense) if s.stage is DefenseStage.EXAMPLES]
+    bounds = [step.bound for step in steps if isinstance(step, PerExampleScale) and not step.by_layer]
+    noises = [step.on_mean for step in steps if isinstance(step, Noise)]
+    if client is None or examples is None or not bounds or len(bounds) + len(noises) < len(steps):
+        return math.inf
+    longest, entry = 0.0, entries(observation.task.parameters) ** 0.5
+    own = math.hypot(*(float(p.detach().double().norm()) for p in observation.task.parameters.values()))
+    for one, size in client.clients(examples):
+        told, sigmas = one.linear(size), [None if of is None else of(part) for of in noises for part in one.parts(size)]
+        if told is None:
+            return math.inf
+        beside = math.inf if None in sigmas else SURE * entry * math.hypot(*(s for s in sigmas if s is not None))
+        longest = max(longest, sum(map(abs, told.weights)) * (min(bounds) + beside) + abs(told.decay) * own)
+    return longest
 
 
 def scale_of(observation: Observation, examples: int) -> float | str:

@@ -24,7 +24,7 @@ def test_no_certificate_is_wrong_again(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "certified"), [(20459, 4), (20460, 2)])
 def test_a_certificate_that_was_lost_once_is_given(seed: int, certified: int) -> None:
-    """A clip that takes 3e-6 off the length; one of a cohort's clients, which their examples' clip keeps from acting."""
+    """A clip that takes 3e-6 off the length; one of clients in a cohort, kept from acting by that of examples."""
     drawn = Round.drawn(seed)
     assert drawn is not None
     assert drawn.read("peeling") == (certified, [])

@@ -175,7 +175,7 @@ OPTIMISERS = Registry("optimiser", ("leakgauge.clients",), "optimiser")
 DEFENSES = Registry("defenses", ("leakgauge.defenses",))
 SERVERS = Registry("server", ("leakgauge.servers",))
 RULES = Registry("rule", ("leakgauge.inspection",))
-TRAINING_LOSSES = Registry("training loss", ("leakgauge.clients.losses",))
+TRAINING_LOSSES = Registry("training loss", ("leakgauge.clients.local_training",))
 METRICS = Registry("metrics", ("leakgauge.metrics",))
 ATTACKS = Registry(
     "attacks",

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import leakgauge as lg
-from leakgauge.clients.losses import CrossEntropy
+from leakgauge.clients.local_training import CrossEntropy
 from leakgauge.data import InMemory
 from leakgauge.errors import InputError
 from leakgauge.models import of_parts

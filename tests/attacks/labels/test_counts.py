@@ -16,7 +16,7 @@ from leakgauge.attacks.labels import IDLG, CountsFromLastLayer, KnownLabels, Lab
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder, neighbours
 from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
-from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
+from leakgauge.clients.local_training import BCEWithLogits, CrossEntropy
 from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, RandomK, noise
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation

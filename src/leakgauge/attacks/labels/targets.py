@@ -292,11 +292,12 @@ def _made_up(observation: Observation, count: int, generator: torch.Generator) -
     return list(made.split(count))[:STAND_INS]
 
 
-def _sums(task: Task, inputs: Tensor, labels: Tensor, names: list[str]) -> dict[str, Tensor]:
-    leaves = {k: v.detach().clone().requires_grad_(k in names) for k, v in task.parameters.items()}
-    value = task(leaves, task.buffers, Batch(inputs, labels))[0]
-    slopes = torch.autograd.grad(value, [leaves[k] for k in names], allow_unused=True, materialize_grads=True)
-    return dict(zip(names, (s.detach().flatten() for s in slopes), strict=True))
+def _slope_of(task: Task, bias: str, inputs: Tensor, labels: Tensor) -> Float[Tensor, " entries"]:
+    """The gradient of one parameter."""
+    own = task.parameters[bias].detach().clone().requires_grad_()
+    value = task({**task.parameters, bias: own}, task.buffers, Batch(inputs, labels))[0]
+    (slope,) = torch.autograd.grad(value, own, allow_unused=True, materialize_grads=True)
+    return slope.detach().flatten()
 
 
 def _last_bias(task: Task, inputs: Tensor) -> str | None:
@@ -332,7 +333,7 @@ def _solved(
     free = isinstance(target, Labels)
 
     def misfit(shares: Tensor) -> Tensor:
-        made = [_sums(task, x, _spread(target, len(x), shares), [bias])[bias] for x in given]
+        made = [_slope_of(task, bias, x, _spread(target, len(x), shares)) for x in given]
         return torch.stack(made).mean(0) - sent
 
     shares = torch.full((classes,), 0.5 if free else 1 / classes, dtype=torch.float64)

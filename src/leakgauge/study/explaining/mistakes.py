@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import nn
 
 from leakgauge.clients import SGD, Adam, FedSGD, LocalTraining, Optimiser, Protocol, adamw
-from leakgauge.clients.losses import BCEWithLogits, CrossEntropy
+from leakgauge.clients.local_training import BCEWithLogits, CrossEntropy
 from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense, TopK, parts_of

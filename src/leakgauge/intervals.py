@@ -95,15 +95,9 @@ def bounded_lower(values: Sequence[float], confidence: float = 0.95, *, low: flo
     return -bounded_upper([-v for v in values], confidence, low=-high, high=-low)
 
 
-def bounded_interval(
-    values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0
-) -> Interval:
-    """Two-sided interval of the mean of independent values in [low, high]; see `bounded_upper`."""
-    side = 1 - (1 - confidence) / 2
-    return Interval(
-        bounded_lower(values, side, low=low, high=high),
-        bounded_upper(values, side, low=low, high=high),
-    )
+def bounded_interval(values: Sequence[float], *, low: float = 0.0, high: float = 1.0) -> Interval:
+    """Two-sided 95 % interval of the mean of independent values in [low, high]; see `bounded_upper`."""
+    return Interval(bounded_lower(values, 0.975, low=low, high=high), bounded_upper(values, 0.975, low=low, high=high))
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:

@@ -100,7 +100,6 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Keeps what came in, or raises `Refused`."""
-        del shareable
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
             fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
             return

@@ -280,18 +280,15 @@ def in_words(epsilon: float) -> str:
     return f"{epsilon:.3g}" if epsilon < USEFUL else f"beyond use (over {USEFUL:g})"
 
 
-def spent_in_one_update(
-    defense: Defense, clients: Iterable[Protocol], examples: int, layers: int | None = None
-) -> Spent | NoGuarantee:
+def spent_in_one_update(defense: Defense, clients: Iterable[Protocol], examples: int) -> Spent | NoGuarantee:
     """That of the client whose update gives away most, or why one of them has none.
 
     Args:
         examples: that each client holds.
-        layers: of the model, for fed-cdp.
     """
     found: list[Spent] = []
     for use in (LocalUse.of(client, examples) for client in clients):
-        stated = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
+        stated = mechanism(defense, examples=use.smallest, gradient=use.gradient)
         if isinstance(stated, NoGuarantee):
             return stated
         found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else use.steps))

@@ -297,7 +297,6 @@ class NoLossOfLogits:
     """The loss of a step that does more than look at logits and targets."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        del logits, labels
         hint = "read inputs instead, or work the loss out from model(…) and the targets"
         raise InputError("loss", "is not one of the logits and targets alone", hint)
 

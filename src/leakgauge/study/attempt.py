@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +17,6 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Cost, KnownFeatures, Observation, Reconstruction, Status, Tried
 from leakgauge.task import DataSpec, Task
-
-T = TypeVar("T")
 
 
 def attempt(
@@ -54,11 +51,6 @@ def informed(found: Reconstruction, observation: Observation, generator: torch.G
     except FOREIGN:  # it is asked in float64, which not every model runs in
         return found
     return replace(found, blind=sentence) if sentence else found
-
-
-def own_copy(value: T) -> T:
-    """A copy that shares no tensor with the original: what a part changes in place stays its own."""
-    return copy.deepcopy(value)
 
 
 @contextmanager
@@ -135,9 +127,8 @@ def _of_inputs(inputs: Any, data: DataSpec) -> Iterator[str]:
         yield f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
 
 
-def _of_targets(labels: Any, data: DataSpec) -> Iterator[str]:
+def _of_targets(labels: Any, _: DataSpec) -> Iterator[str]:
     """What is taught, but for classes."""
-    del data
     real = isinstance(labels, Tensor) and labels.layout == torch.strided and labels.ndim and not labels.is_complex()
     if labels is not None and not (real and bool(torch.isfinite(labels).all())):
         yield "its targets are no finite real numbers, one row an example"

@@ -100,7 +100,6 @@ class GivenModel:
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
-        del seed
         return stepped(self.module, data, mode, self.loss, label)
 
 

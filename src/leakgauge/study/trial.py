@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from leakgauge.observation import Attack, Cost, Knowledge, Known, Observation, R
 from leakgauge.report.rows import Picture
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
-from leakgauge.study.attempt import attempt, informed, own_copy, undisturbed
+from leakgauge.study.attempt import attempt, informed, undisturbed
 from leakgauge.study.deal import Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
@@ -104,7 +105,7 @@ def run_trial(
     if reconstruction is None:
         try:
             with undisturbed():
-                update, draws = _update(plan, key, own_copy(task), client, defense, own_copy(batch), streams)
+                update, draws = _update(plan, key, deepcopy(task), client, defense, deepcopy(batch), streams)
                 if plan.update is None:
                     trained = trained_inputs(client, batch, draws, defense)
         except FOREIGN as error:  # a defence may be anybody's, and a model too
@@ -114,7 +115,7 @@ def run_trial(
             def see() -> Observation | Reconstruction:
                 """The attacker's view, in tensors of its own."""
                 with undisturbed():
-                    return observe(plan, own_copy(task), update, draws, client, defense, batch, shown, sent.crafting)
+                    return observe(plan, deepcopy(task), update, draws, client, defense, batch, shown, sent.crafting)
 
             reconstruction = _attacked(key, attack, see, streams, plan.budget, compute)
 
@@ -237,7 +238,7 @@ def observe(
         defense=defense.value if Known.DEFENSE in knows else None,
         draws=draws if Known.DRAWS in knows else None,
         public_data=shown.whole() if Known.PUBLIC_DATA in knows else None,
-        crafting=own_copy(crafting),
+        crafting=deepcopy(crafting),
     )
     header = UpdateHeader(
         update.header.kind,
@@ -338,5 +339,5 @@ def _of_the_round(plan: Plan, key: Key, counts_only: bool) -> tuple[str, tuple[i
 
 def trained_inputs(client: Named, batch: Batch, draws: Draws, defense: Named) -> Tensor | None:
     """What the client trained on, where that differs from what it holds; one for each example."""
-    inputs = trained_on(client.value, own_copy(batch), draws, defense.value).inputs.detach()
+    inputs = trained_on(client.value, deepcopy(batch), draws, defense.value).inputs.detach()
     return None if inputs.shape != batch.inputs.shape or torch.equal(inputs, batch.inputs) else inputs

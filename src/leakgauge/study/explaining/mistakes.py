@@ -110,9 +110,8 @@ def _swapped(plan: Account, draws: Draws) -> Iterator[Account]:
         yield plan.but("update", words, tensors={k: tensors[other.get(k, k)] for k in tensors})
 
 
-def shuffled(plan: Account, draws: Draws) -> Iterator[Account]:
+def shuffled(plan: Account, _: Draws) -> Iterator[Account]:
     """Minibatches in another order: a framework's loader may shuffle unasked."""
-    del draws
     loop, examples = plan.loop, len(plan.setting.batch)
     if loop is not None and max(loop.parts(examples)) < examples:
         other = replace(loop, shuffle=not loop.shuffle)
@@ -146,9 +145,8 @@ def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
     yield plan.but("model.weights", words, replace(setting, task=before))
 
 
-def _thinned(plan: Account, draws: Draws) -> Iterator[Account]:
+def _thinned(plan: Account, _: Draws) -> Iterator[Account]:
     """Small entries that were left out."""
-    del draws
     tensors = plan.update.tensors
     kept = sum(int(t.count_nonzero()) for t in tensors.values()) / entries(tensors)
     if kept < 1 and not parts_of(plan.setting.defense):
@@ -156,9 +154,8 @@ def _thinned(plan: Account, draws: Draws) -> Iterator[Account]:
         yield plan.but("defenses", words, replace(plan.setting, defense=TopK(keep=kept)))
 
 
-def _reordered(plan: Account, draws: Draws) -> Iterator[Account]:
+def _reordered(plan: Account, _: Draws) -> Iterator[Account]:
     """Weights whose arrays came in another order: those of equal shapes do not show it."""
-    del draws
     task, layers = plan.setting.task, defaultdict[tuple[tuple[str, torch.Size], ...], list[str]](list)
     for name, module in task.module.named_modules():
         own = dict(module.named_parameters(recurse=False))
@@ -172,8 +169,7 @@ def _reordered(plan: Account, draws: Draws) -> Iterator[Account]:
         yield plan.but("model.weights", words, replace(plan.setting, task=task.with_state(swaps)))
 
 
-def _other_mode(plan: Account, draws: Draws) -> Iterator[Account]:
-    del draws
+def _other_mode(plan: Account, _: Draws) -> Iterator[Account]:
     task = plan.setting.task
     drops = [m for m in task.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
     if drops or any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in task.module.modules()):
@@ -182,9 +178,8 @@ def _other_mode(plan: Account, draws: Draws) -> Iterator[Account]:
         yield plan.with_task("mode", other.value, module=module, mode=other, stochastic=drawn)
 
 
-def _other_values(plan: Account, draws: Draws) -> Iterator[Account]:
+def _other_values(plan: Account, _: Draws) -> Iterator[Account]:
     """Another normalisation."""
-    del draws
     data = plan.setting.task.data
     low, width = data.low, data.range
     ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
@@ -202,8 +197,7 @@ def _other_values(plan: Account, draws: Draws) -> Iterator[Account]:
             yield plan.with_task("data.normalise", words, data=replace(data, mean=mean, std=std))
 
 
-def _other_loss(plan: Account, draws: Draws) -> Iterator[Account]:
-    del draws
+def _other_loss(plan: Account, _: Draws) -> Iterator[Account]:
     others: list[tuple[str, Loss]] = [("plain cross-entropy", cross_entropy)]
     others += [(f"label smoothing of {s:g}", CrossEntropy(label_smoothing=s)) for s in (0.1, 0.2, 0.05)]
     for words, loss in (*others, ("bce-with-logits", BCEWithLogits())):
@@ -230,15 +224,13 @@ def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
             yield plan.but("clients[0].weight_decay", f"{decay:g}", decaying(decay))
 
 
-def _undefended(plan: Account, draws: Draws) -> Iterator[Account]:
-    del draws
+def _undefended(plan: Account, _: Draws) -> Iterator[Account]:
     if parts_of(plan.setting.defense):
         yield plan.but("defenses", "none was applied", replace(plan.setting, defense=NoDefense()))
 
 
-def _other_training(plan: Account, draws: Draws) -> Iterator[Account]:
+def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
     """Other epochs, minibatches and optimisers."""
-    del draws
     loop, examples = plan.loop, len(plan.setting.batch)
     if loop is None:
         return

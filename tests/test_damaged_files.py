@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from damaged import READERS, Reader, damage, outcome
 from leakgauge.errors import InputError
 from leakgauge.models.weights import read_model
-from leakgauge.update import FORMAT, Update, UpdateHeader, UpdateKind
+from leakgauge.update import FORMAT, Update
 from promises import Row, keep, peak
 
 SECONDS, KILOBYTES = 10.0, 1_000_000
@@ -87,25 +87,16 @@ def _sent(path: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"example_count": n} for n in (-1, 0, 1.5, "x", True, [1])]
-    + [{"kind": "other"}, {"protocol": 3}, {"protocol": {"lr": 1}}],
+    ("changes", "words"),
+    [({"example_count": n}, "has an example count of") for n in (-1, 0, 1.5, "x", True, [1])]
+    + [({"protocol": facts}, "are not text") for facts in (3, {"lr": 1})]
+    + [({"kind": "other"}, "has a header that cannot be read")],
     ids=str,
 )
-def test_an_update_says_only_what_an_update_can(tmp_path: Path, changes: dict[str, object]) -> None:
-    with pytest.raises(InputError):
+def test_an_update_says_only_what_an_update_can(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
         Update.load(_sent(tmp_path / "u.safetensors", **changes))
     assert Update.load(_sent(tmp_path / "v.safetensors")).header.example_count == 4
-
-
-def test_a_flipped_bit_of_an_update_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "u.safetensors"
-    Update({"w": torch.ones(3)}, UpdateHeader(UpdateKind.GRADIENT, 1)).save(path)
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(InputError, match="checksum"):
-        Update.load(path)
 
 
 def test_an_update_between_two_names_of_one_model_is_refused() -> None:
@@ -125,12 +116,3 @@ def test_a_large_file_may_hold_what_it_says(inside: Any, tmp_path: Path) -> None
     torch.save(inside(torch.rand(1).expand(800_000)), tmp_path / "view.pt")
     with pytest.raises(InputError, match="many times those of the file"):
         read_model(tmp_path / "view.pt", "state")
-
-
-def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
-    """1.5 kB whose tensors are one number, seen a thousand million times."""
-    path = tmp_path / "m.pt"
-    torch.save({"w": torch.zeros(1).expand(1_000_000_000)}, path)
-    assert path.stat().st_size < 5000
-    with pytest.raises(InputError, match="many times those of the file"):
-        read_model(path, "state")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from leakgauge.cli import main
 from leakgauge.data import Samples
 from leakgauge.study.plan import resolve_plan
-from leakgauge.update import FORMAT, Update, UpdateHeader, UpdateKind
+from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 State = dict[str, Tensor]
 LR = 0.1
@@ -122,16 +122,6 @@ def flipped(made: Round) -> bytes:
     return whole(made)[:-5] + bytes([whole(made)[-5] ^ 1]) + whole(made)[-4:]
 
 
-def header(made: Round, **changes: Any) -> str:
-    """An update whose header says what none can."""
-    path = made.folder / "odd-header.safetensors"
-    told = {"kind": "delta", "example_count": 2, "protocol": {}} | changes
-    order = {"update": list(made.update.tensors), "buffer": None}
-    meta = {"format": FORMAT, "header": json.dumps(told), "order": json.dumps(order)}
-    save_file({f"update/{k}": v for k, v in made.update.tensors.items()}, path, meta)
-    return str(path)
-
-
 class Code:
     """Runs when it is unpickled."""
 
@@ -194,8 +184,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda r: {"update": r.written("p.safetensors", struct.pack("<q", 2**62) + whole(r)[8:])},
         "cannot be read",
     ),
-    "a count below zero": (lambda r: {"update": header(r, example_count=-2)}, "an example count of -2"),
-    "another kind": (lambda r: {"update": header(r, kind="gift")}, "a header that cannot be read"),
     "the weights for the update": (
         lambda r: {"update": str(r.folder / "weights.safetensors")},
         "is not an update; make one of the state dicts before and after training: leakgauge between",

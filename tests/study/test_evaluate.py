@@ -280,9 +280,6 @@ def test_chance_is_what_strangers_reach_by_the_same_procedure(batch: int) -> Non
     assert recovered <= 1
 
 
-SPEC_ = DataSpec((3, 16, 16), 4)
-
-
 def test_the_next_frame_of_a_film_is_no_stranger() -> None:
     """With a near copy of each picture in the line-up, a read at 24 dB "identified" nobody."""
     frames = coarse(3, 0)
@@ -291,7 +288,7 @@ def test_the_next_frame_of_a_film_is_no_stranger() -> None:
         for noise, seed in ((0.02, 9), (0.06, 8))
     )
     seen = truth_of(x, torch.cat([frames, coarse(40, 1)]))
-    scores = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, SPEC_, labels_known=False).scores
+    scores = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, SPEC, labels_known=False).scores
     assert scores.recovered == (True,) * 3
 
 
@@ -301,7 +298,7 @@ def test_what_an_attack_proved_is_scored_wherever_it_stands() -> None:
     offered = torch.cat([torch.rand(6, 3, 16, 16), x])
     certified = torch.tensor([False] * 6 + [True] * 2)
     found = evaluate(
-        Reconstruction(offered, None, Status.CONVERGED, certified=certified), truth_of(x), SPEC_, labels_known=False
+        Reconstruction(offered, None, Status.CONVERGED, certified=certified), truth_of(x), SPEC, labels_known=False
     )
     assert found.scores.certified == 2
     assert found.scores.recovered == (True, True)
@@ -313,7 +310,7 @@ def test_a_part_of_a_picture_that_is_exact_singles_it_out() -> None:
     x = coarse(8, 0)
     read = torch.zeros_like(x)
     read[..., 4:12, 4:12] = x[..., 4:12, 4:12]
-    scores = evaluate(Reconstruction(read, None, Status.CONVERGED), truth_of(x), SPEC_, labels_known=False).scores
+    scores = evaluate(Reconstruction(read, None, Status.CONVERGED), truth_of(x), SPEC, labels_known=False).scores
     assert sum(scores.identified) >= 7
 
 
@@ -328,11 +325,11 @@ def test_clients_who_hold_all_but_the_same_picture_are_no_strangers() -> None:
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
     blurred = (0.85 * x.mean((2, 3), keepdim=True) + 0.15 * x + 0.1 * noise).clamp(0, 1)
     seen = replace(truth_of(x), others=tuple(frames))
-    found = evaluate(Reconstruction(blurred, None, Status.CONVERGED), seen, SPEC_, labels_known=False)
+    found = evaluate(Reconstruction(blurred, None, Status.CONVERGED), seen, SPEC, labels_known=False)
     assert found.scores.identified == (True,)
     assert sum(found.controls.other_client.identified) <= 2
     alone = replace(seen, public=torch.cat([frame.inputs for frame in frames]))
-    nobody = evaluate(Reconstruction(blurred, None, Status.CONVERGED), alone, SPEC_, labels_known=False)
+    nobody = evaluate(Reconstruction(blurred, None, Status.CONVERGED), alone, SPEC, labels_known=False)
     assert nobody.controls.other_client is None
 
 

@@ -31,7 +31,6 @@ from leakgauge.study.judging.records import read_trial
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import ProgressLines, run
-from leakgauge.study.session import run_audit
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
 from leakgauge.task import Batch, DataSpec, Task
@@ -88,7 +87,7 @@ def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
         "report.json",
         "sheet.html",
     }
-    report = json.loads((finished / "report.json").read_text())
+    report = json.loads((finished / "report.json").read_text(), parse_constant=pytest.fail)
     assert report["schema_version"] == 3
     ids = [trial["id"] for trial in report["trials"]]
     assert ids == sorted(ids)
@@ -96,13 +95,6 @@ def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
     closed = [t for t in report["trials"] if t["attack"] == "closed-form" and t["scenario"]["defense"] == "none"]
     assert all(t["status"] == "exact" and t["scores"]["psnr"][0] >= 60 for t in closed)
     assert report["verdict"]["level"] == "exposed"
-
-
-def test_3_json_holds_no_number_that_is_not_finite(finished: Path) -> None:
-    def refuse(name: str) -> None:
-        raise AssertionError(name)
-
-    json.loads((finished / "report.json").read_text(), parse_constant=refuse)
 
 
 def test_3_a_finished_audit_does_no_work(finished: Path, tmp_path: Path) -> None:
@@ -155,6 +147,7 @@ def test_the_findings_are_in_their_file_when_they_are_printed(tmp_path: Path, mo
     monkeypatch.setattr(session, "print_rules", lambda *given: seen.append(Path(given[2]).is_file()))
     done = cli("audit", plan_file(tmp_path, attacks=["closed-form"]), "-o", tmp_path / "out", "--workers", "1")
     assert (done.returncode, seen) == (0, [True])
+    assert "report:" in done.stdout
 
 
 def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,14 +247,6 @@ def test_a_folder_with_images_cannot_become_counts_only(finished: Path, tmp_path
     done = cli("audit", plan_file(tmp_path, attacks=LONG), "-o", finished, "--counts-only")
     assert done.returncode == 2
     assert "--counts-only" in one_line(done.stderr)
-
-
-def test_report_writes_both_again(finished: Path, tmp_path: Path) -> None:
-    page = (finished / "report.html").read_bytes()
-    (finished / "report.html").unlink()
-    done = cli("report", finished)
-    assert done.returncode == 0
-    assert (finished / "report.html").read_bytes() == page
 
 
 def test_gate_is_an_exit_code_with_reasons(tmp_path: Path) -> None:
@@ -381,23 +366,6 @@ def test_a_gate_may_be_added_to_a_finished_audit(tmp_path: Path) -> None:
     store.close()
     assert ran == [(len(before), len(before), "")], "no trial was run again"
     assert after["verdict"]["gate"]["passed"] is False
-
-
-def test_a_run_without_terminal_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_audit(
-        plan_file(tmp_path, attacks=["closed-form"]), tmp_path / "out", workers=1, device="cpu", counts_only=False
-    )
-    assert "report:" in capsys.readouterr().out
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["config"]["attacks"] == ["closed-form"]
-
-
-@pytest.mark.parametrize("kind", ["shape", "none", "nan"])
-def test_an_attack_that_answers_nonsense_is_a_row(kind: str) -> None:
-    plan = resolve_plan(tiny(attacks=[{"study.broken:Nonsense": {"kind": kind}}], defenses=["none"]))
-    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
-    assert record["status"] in ("failed", "non_finite")
-    assert record["scores"] is None
-    assert record["message"]
 
 
 def test_a_client_that_diverges_is_a_row() -> None:

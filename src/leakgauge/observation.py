@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.clients.protocol import GradientSum
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import parts_of, steps_of
+from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import Scale, by_tensor
 from leakgauge.draws import Draws
@@ -314,6 +314,12 @@ class Observation:
         """That one gradient, in float64."""
         factor = self.factor
         return None if factor is None else map_tensors(lambda t: t.double() / factor, self.update.tensors)
+
+    @property
+    def defended(self) -> AttackerView:
+        """What is known of how a defence changed the update; empty where nothing is."""
+        known = self.knowledge
+        return AttackerView() if known.defense is None else view_of(known.defense, self.update, known.draws)
 
     @property
     def rescaled(self) -> bool:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from leakgauge.errors import FOREIGN
 from leakgauge.task import Task, cross_entropy
-from leakgauge.view.graph import Graph, OuterSum, traced
+from leakgauge.view.graph import Graph, OuterSum, followed
 
 
 def low_rank(rows: int, columns: int, rank: int) -> int:
@@ -136,10 +135,8 @@ class _Layer:
 def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelCount:
     """Counts in the graph of the gradient. Parameters that are used several times, or that no tensor is multiplied
     with, are given all their entries."""
-    try:
-        found, first = _layers(traced(task))
-    except FOREIGN:  # a network that cannot be followed
-        found, first = [], None
+    graph = followed(task)
+    found, first = _layers(graph) if isinstance(graph, Graph) else ([], None)
     layers = [layer.count(task, batch) for layer in found]
     missing = sum(v.numel() for v in task.parameters.values()) - sum(layer.equations for layer in layers)
     if missing:

@@ -12,14 +12,14 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.errors import InputError, said
 from leakgauge.files import read_json, sealed, unsealed
 from leakgauge.observation import Observation
 from leakgauge.risk.spectrum import rounded_levels, spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update
-from leakgauge.view.graph import traced
+from leakgauge.view.graph import Graph, followed
 
 
 class LintSeverity(Enum):
@@ -185,10 +185,8 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
 
 def _tables(update: Update, task: Task | None) -> Tensors:
     """Tables whose rows the network looks up; by the usual names where there is no network that can be followed."""
-    try:
-        products = () if task is None else traced(task).products
-    except FOREIGN:
-        products = ()
+    graph = None if task is None else followed(task)
+    products = graph.products if isinstance(graph, Graph) else ()
     if not products:
         return {n: t for n, t in _matrices(update.tensors).items() if "emb" in n.lower() and "pos" not in n.lower()}
     tables = {p.weight for p in products if p.activation is not None and p.activation.hot}

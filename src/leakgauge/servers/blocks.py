@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
 
-from leakgauge.errors import FOREIGN, InputError, require, said
-from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
+from leakgauge.errors import InputError, require
+from leakgauge.servers.mkor.network import NetworkLayer, known_graph, linear_stack
 from leakgauge.task import Batch, Task
 from leakgauge.view.axes import cut
 from leakgauge.view.graph import Graph, traced
@@ -120,10 +120,7 @@ def relu_pair(task: Task) -> ReluPair:
     Raises:
         InputError: no linear layer with bias reads the input, or none of those is followed by ReLU and a linear layer.
     """
-    try:
-        graph = traced(task)
-    except FOREIGN as error:
-        raise InputError("model", f"cannot be traced, so its layers are not known ({said(error)})", HINT) from error
+    graph = known_graph(task, HINT)
     rows = [p for p in graph.products if p.weight and _rows_read_in_order(p.terms[0])]
     read = {p: graph.same[p.activation.node] for p in rows if p.activation is not None}
     firsts = [

@@ -18,7 +18,7 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.graph import Graph, traced
+from leakgauge.view.graph import Graph, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.trace import operation, probe, trace
@@ -105,10 +105,8 @@ def _look(task: Task) -> Look:
         return Look(
             None, (Obstacle("layers are read as they are spelt: a penalty is added to the loss", opaque=False),)
         )
-    try:
-        graph = traced(task)
-    except FOREIGN as error:
-        return Look(None, (Obstacle(f"the network's gradient could not be followed ({said(error)})"),))
+    if isinstance(graph := followed(task), str):
+        return Look(None, (Obstacle(graph),))
     found = _not_understood(graph)
     try:
         made = _made(task, graph)

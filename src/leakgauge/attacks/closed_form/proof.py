@@ -13,7 +13,6 @@ from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.clients.protocol import example_gradients
-from leakgauge.defenses import view_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import Batch
@@ -78,11 +77,9 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten().cpu() for name in names])
     columns = torch.cat(made).cpu()
-    if known.defense is not None:
-        support = view_of(known.defense, observation.update, known.draws).support
-        if support is not None:
-            seen = torch.cat([support[name].flatten().cpu() for name in names]).bool()
-            sent, columns = sent[seen], columns[:, seen]
+    if (support := observation.defended.support) is not None:
+        seen = torch.cat([support[name].flatten().cpu() for name in names]).bool()
+        sent, columns = sent[seen], columns[:, seen]
     size = float(sent.norm())
     if not 0 < size < float("inf") or not bool(columns.isfinite().all()):
         return None

@@ -16,7 +16,7 @@ from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.row_space import SpanRead
 from leakgauge.clients import FedSGD
-from leakgauge.defenses import AttackerView, mixes_examples, only_scales, view_of
+from leakgauge.defenses import mixes_examples, only_scales
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -201,14 +201,9 @@ def _single(
     return ExactReads(start=near.start)
 
 
-def _view(observation: Observation) -> AttackerView:
-    known = observation.knowledge
-    return AttackerView() if known.defense is None else view_of(known.defense, observation.update, known.draws)
-
-
 def _leaves_out(observation: Observation) -> bool:
     """Whether a defence left entries out: a read has anything there, and explains what was sent all the same."""
-    return _view(observation).support is not None
+    return observation.defended.support is not None
 
 
 def nearest_read(
@@ -232,7 +227,7 @@ def nearest_read(
     portfolio.spent += explainer.spent
     left, share, index = min(scores)
     if share >= NEARER:
-        return ExactReads(rival=starts[index] if _view(observation).noise_scale is None else None)
+        return ExactReads(rival=starts[index] if observation.defended.noise_scale is None else None)
     return ExactReads(start=starts[index], doubt=min(5 * left, 1.0))
 
 

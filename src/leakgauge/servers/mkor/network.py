@@ -8,10 +8,10 @@ from typing import cast
 
 from torch import fx
 
-from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.errors import InputError, require
 from leakgauge.task import Task
 from leakgauge.view.axes import shape_of
-from leakgauge.view.graph import Graph, traced
+from leakgauge.view.graph import Graph, followed
 from leakgauge.view.trace import operation
 
 FIT = "give a chain of convolutions, max-pools and linear layers with ReLUs between them, such as vgg16"
@@ -155,11 +155,15 @@ class _Path:
         return f"'{operation(node).strip('_')}'" + (f" behind layer '{_layer(before[-1])}'" if before else "")
 
 
+def known_graph(task: Task, hint: str) -> Graph:
+    """The graph of a task. Raises `InputError` where there is none."""
+    if isinstance(graph := followed(task), str):
+        raise InputError("model", f"has no layers that are known: {graph}", hint)
+    return graph
+
+
 def _path(task: Task, hint: str) -> _Path:
-    try:
-        graph = traced(task)
-    except FOREIGN as error:
-        raise InputError("model", f"cannot be traced, so its layers are not known ({said(error)})", hint) from error
+    graph = known_graph(task, hint)
     require(graph.trace.outputs is not None, "model", "does not say what its logits are", hint)
     node, nodes, stopped = cast(fx.Node, graph.trace.outputs), list[fx.Node](), ""
     while node is not graph.inputs and not stopped:

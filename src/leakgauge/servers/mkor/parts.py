@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.defenses import AttackerView, view_of
+from leakgauge.defenses import AttackerView
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
 from leakgauge.registry import Registry
@@ -254,8 +254,7 @@ class Routes:
         Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries that were not sent are 0
         where the defence sends the largest ones, else NaN.
         """
-        known = observation.knowledge
-        view = AttackerView() if known.defense is None else view_of(known.defense, observation.update, known.draws)
+        known, view = observation.knowledge, observation.defended
         floor = self._floor(observation, view)
         rows, totals = self._sums(observation, view, positions)
         unseen = rows.isnan()

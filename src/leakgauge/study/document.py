@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,19 +94,13 @@ def signed(
         lint=tuple(lint),
     )
     decision = decide(judged, asked)
-    following = decision.next
     return {
         "answer": decision.answer.value,
         "title": decision.title,
         "reason": decision.reason,
         "rests_on": decision.rests_on,
         "rows": [f"{f.attack} on {f.scenario.words}" for f in own if f.level is own[0].level][:ROWS],
-        "next": {
-            "step": capital(following.step),
-            "clients": following.clients,
-            "examples": following.examples,
-            "minutes": following.minutes,
-        },
+        "next": vars(decision.next) | {"step": capital(decision.next.step)},
         "origin": _origin(config, own),
         "came_back": _came_back(own),
         "sure": _sure(judged, own),
@@ -196,14 +190,13 @@ def _means(f: Finding) -> dict[str, object]:
 
 def _singled_out(f: Finding) -> dict[str, object]:
     assert f.identified is not None
-    risk = f.residual_risk
     return {
         "setting": f.scenario.words,
         "attack": f.attack,
         "rate": f.identified.rate,
         "control": f.identified.chance,
         "naive": f.identified.naive,
-        "residual_risk": None if risk is None else {"rate": risk.rate, "low": risk.low, "high": risk.high},
+        "residual_risk": None if f.residual_risk is None else asdict(f.residual_risk),
         "low": f.identified.low,
         "high": f.identified.high,
         "clients": f.clients,

@@ -88,7 +88,6 @@ class Protocol(ABC):
 
     def linear(self, examples: int) -> GradientSum | None:
         """The update as a sum of gradients; `None` where it is no such sum, or nobody says which."""
-        del examples
         return None
 
     def parts(self, examples: int) -> tuple[int, ...]:

@@ -74,7 +74,6 @@ class ClipExamples(Defense):
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Clips each row of the stacked gradients ``(n, *shape)``."""
-        del generator
         squared = squared_rows(per_example)
         counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
 
@@ -180,7 +179,6 @@ class DPSGD(Defense):
         return PerExampleScale(bound=self.norm), noise
 
     def _multiplier(self, examples: int | None, layers: int | None) -> float:
-        del examples, layers
         return self.noise_multiplier
 
     def noise_on_mean(self, examples: int | None) -> float | None:

@@ -47,7 +47,6 @@ class Defense:
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Changes the examples before training (MixUp)."""
-        del generator
         return batch
 
     def for_batch(self, task: Task, batch: Batch) -> Defense:
@@ -56,12 +55,10 @@ class Defense:
         Called by the client alone, after `on_task` and `on_batch`: `batch` is what it trains on. What comes
         back never leaves the client; attackers know the defence that was asked.
         """
-        del task, batch
         return self
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Changes each example's gradient, stacked as ``(n, *shape)``, before they are averaged (DP-SGD)."""
-        del generator
         return per_example
 
     @property
@@ -76,7 +73,6 @@ class Defense:
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         """Changes the raw update before it is sent (clip, top-k, noise)."""
-        del generator
         return tensors
 
     @property

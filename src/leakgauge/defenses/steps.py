@@ -61,7 +61,6 @@ class DefenseStep:
 
     def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
         """With what a sent update shows of it, to one who has the client's `draw` or not. Reads nothing else."""
-        del update
         return self if draw is None or self.drawn is None else replace(self, how=replayed(self.drawn, draw))
 
     def sent(self, raw: Tensors) -> Tensors:

@@ -199,7 +199,6 @@ class FeatureFishing:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` as `ClassFishing`, and where there is no such feature."""
-        del generator
         weight, bias = single_row(task, self.target)
         direction = _direction(task.parameters[weight], self.target, self.feature)
         rows, biases = torch.zeros_like(task.parameters[weight]), torch.zeros_like(task.parameters[bias])
@@ -263,7 +262,6 @@ class LabelFlip:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where there is no linear classifier, or the rows stay as they are."""
-        del generator
         head, order = classifier_of(task), self._order(task)
         sign = -1.0 if self.negate else 1.0
         names = [head.weight] + ([head.bias] if head.bias is not None and self.biases else [])

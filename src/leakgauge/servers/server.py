@@ -63,5 +63,4 @@ class Honest:
     """Broadcasts the model as it is."""
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
-        del generator
         return Broadcast(task)

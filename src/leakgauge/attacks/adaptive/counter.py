@@ -269,7 +269,6 @@ class Signs(Objective):
 
     def wants_raw(self, view: AttackerView) -> bool:
         """Always: the sign of a raw value is what is matched."""
-        del view
         return True
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:

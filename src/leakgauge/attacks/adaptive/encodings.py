@@ -50,7 +50,6 @@ class Mixing(Hidden):
     free: bool = False
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        del examples, data, generator
         return {MIXING: self.matrix.double().clamp_min(1e-4).log()} if self.free else {}
 
     def encode(self, batch: Batch, variables: Tensors) -> Batch:
@@ -246,7 +245,6 @@ class BottleneckDraw(Hidden):
     weight: float = 0.0
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        del data, generator
         zero = torch.zeros((examples, self.size), dtype=torch.float64)
         return {BUFFER + self.buffer: zero if self.first is None else self.first.detach().cpu().double()}
 

@@ -64,7 +64,6 @@ class KnownLabels:
     """Takes the labels from the attacker's knowledge, with confidence 1. Reads nothing else."""
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
-        del generator
         labels = observation.knowledge.labels
         if labels is None:
             return Unknown("the attacker was not given the labels; add labels to what it knows, or infer them")
@@ -119,7 +118,6 @@ class IDLG:
     """
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
-        del generator
         observation = observation.view
         count = observation.examples
         if count != 1:

@@ -42,7 +42,6 @@ class Objective(Protocol):
 
     def wants_raw(self, view: AttackerView) -> bool:
         """Whether `simulated` is to be the update before the client's last stage, not as it would look on the wire."""
-        del view
         return False
 
 
@@ -54,7 +53,6 @@ class Prior(Protocol):
 
     def refuses(self, data: DataSpec) -> str:
         """Why it has no meaning for such data; empty where it has."""
-        del data
         return ""
 
 
@@ -111,7 +109,6 @@ class Hidden(Protocol):
     def encode(self, batch: Batch, variables: Tensors) -> Batch:
         """The candidate batch as the client would train on it, differentiable. Soft labels may have fewer columns
         than the model has outputs."""
-        del variables
         return batch
 
     def penalty(self, variables: Tensors) -> Float[Tensor, ""]:
@@ -146,7 +143,6 @@ class Polish(Protocol):
 
     def refuses(self, data: DataSpec) -> str:
         """Why it cannot take such data; empty where it can."""
-        del data
         return ""
 
 

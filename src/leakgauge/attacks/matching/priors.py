@@ -266,7 +266,6 @@ class StepDecay(Schedule):
         require(self.every > 0, "every", f"is {self.every}", "give a positive number")
 
     def __call__(self, step: int, steps: int, data: float) -> float:
-        del steps, data
         return float(self.factor ** (step // self.every))
 
 
@@ -351,7 +350,6 @@ class Proportional(Schedule):
         require(0 <= self.least <= self.most, "least", f"is {self.least}", "give a number from 0 to `most`")
 
     def __call__(self, step: int, steps: int, data: float) -> float:
-        del step, steps
         gap = max(data, 0.0) if math.isfinite(data) else 1.0
         return float(max(self.least, min(self.share * gap**self.power, self.most)))
 

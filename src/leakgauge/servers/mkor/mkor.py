@@ -138,7 +138,6 @@ class Constant:
         self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
     ) -> CraftedHead:
         """See `Head.craft`. The generator is not used."""
-        del generator
         plan = planned(task, self.paths)
         units, logits = consecutive(plan.outputs, plan.paths), torch.arange(plan.outputs)[:, None]
         head: Tensors = {}
@@ -172,7 +171,6 @@ class MKORCrafting(ReadingAttack):
         Costs no gradient evaluation and draws nothing. `CONVERGED`, never certified: the inverse of the pooling is
         an interpolation. `FAILED` with the reason where no class can be read.
         """
-        del generator
         reading = self.wiring.read(observation, self.map.positions)
         if isinstance(reading, str):
             return Reconstruction(None, None, Status.FAILED, reading)

@@ -27,6 +27,7 @@ from leakgauge.step.training import (
     Supervised,
     TrainingStep,
     TriedBatch,
+    as_it_was,
     computing_type,
     cross_entropy,
     in_one_type,
@@ -312,7 +313,7 @@ class Task:
             require(bool(answers), "model", problem, "call model(…) in the loss where its logits are to be read")
             return answers[0], fresh
         fresh = _fresh(buffers, inputs)
-        with twice_differentiable():
+        with twice_differentiable(), as_it_was(self.module):
             given = self._typed({"inputs": self.data.given(inputs)})["inputs"]
             out = functional_call(self.module, {**parameters, **fresh}, (given,))
         return logits_of(out), fresh
@@ -348,7 +349,8 @@ class Task:
         state = {f"module.{name}": value for name, value in {**parameters, **fresh}.items()}
         kind = next(iter(parameters.values())).dtype
         keep = watched(self.module, [""], lambda _name, _given, out: answers.extend(islice(tensors_of(out), 1)))
-        with keep, twice_differentiable(), in_one_type(kind) if self.trains else nullcontext():
+        quiet = in_one_type(kind) if self.trains else nullcontext()
+        with keep, twice_differentiable(), as_it_was(self.module), quiet:
             value = functional_call(StepModule(self.module, self.step), state, (given,))
         return value, fresh, answers
 

@@ -34,25 +34,15 @@ def test_loops_send_the_same(name: str) -> None:
     assert all(float((own[k] - same[k]).norm()) <= 1e-5 * float(same[k].norm()) for k in same)
 
 
-WEAKER: dict[str, str] = {
-    "the picture as the kernel": "nobody finds a linear layer; nothing is certified, the picture comes back roughly",
-    "pruned by nothing": "its layers do not let themselves be copied once they have run; nothing comes back",
-    "ensemble of one": "nobody finds a linear layer; nothing comes back",
-}
-"""At their first and only run three in forty, each with one example and with four: three of the 32 networks, none of
-the eight loops. Nothing of the list was changed after it."""
-
-
-@pytest.mark.parametrize(
-    ("name", "examples"), [pytest.param(k, n, marks=share(12, k, n)) for k in ALL for n in SIZES if k not in WEAKER]
-)
+@pytest.mark.parametrize(("name", "examples"), [pytest.param(k, n, marks=share(12, k, n)) for k in ALL for n in SIZES])
 def test_they_are_read_as_the_plain_form(name: str, examples: int) -> None:
+    """At their first and only blind run three in forty were weaker, each with one example and with four: `the picture
+    as the kernel` (no kernel was taken for data), `pruned by nothing` (it could not be copied once it had run, and a
+    layer with a hook was taken for plain) and `ensemble of one` (examples were looked for in the first axis)."""
     assert not unlike(attacked(network(name), pictures(examples)), plain(examples))
 
 
-@pytest.mark.parametrize(
-    ("name", "examples"), [pytest.param(k, n, marks=share(4, k, n)) for k in LOOPS for n in SIZES if k not in WEAKER]
-)
+@pytest.mark.parametrize(("name", "examples"), [pytest.param(k, n, marks=share(4, k, n)) for k in LOOPS for n in SIZES])
 def test_loops_are_read_as_the_plain_one(name: str, examples: int) -> None:
     own, same = LOOPS[name].own(examples), LOOPS[name].same
     read, plainly = (attacked(perceptron(), pictures(examples), client=client) for client in (own, same))

@@ -32,7 +32,8 @@ def own_copy(module: nn.Module) -> nn.Module:
     lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
     require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
     try:
-        made = copy.deepcopy(module)
+        # What was worked out of parameters and is held beside them, as pruning does, is no leaf and cannot be copied.
+        made = copy.deepcopy(module, {id(t): t.detach() for _, _, t in _held(module) if not t.is_leaf})
     except FOREIGN as error:
         hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"
         raise InputError("model", f"cannot be copied ({said(error)})", hint) from error
@@ -43,6 +44,23 @@ def own_copy(module: nn.Module) -> nn.Module:
         if callable(stop):
             stop()
     return made
+
+
+def _held(module: nn.Module) -> list[tuple[dict[str, object], str, Tensor]]:
+    """Tensors that its parts hold beside parameters and buffers."""
+    every = [(vars(part), name, t) for part in module.modules() for name, t in vars(part).items()]
+    return [(own, name, t) for own, name, t in every if isinstance(t, Tensor)]
+
+
+@contextmanager
+def as_it_was(module: nn.Module) -> Iterator[None]:
+    """Puts back what a call wrote over tensors that the module's parts hold."""
+    held = _held(module)
+    try:
+        yield
+    finally:
+        for own, name, t in held:
+            own[name] = t
 
 
 def unwrapped_module(module: nn.Module) -> nn.Module:

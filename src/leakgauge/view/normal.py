@@ -133,7 +133,7 @@ def _is_plain_chain(task: Task) -> bool:
         return False
     first = next((m for m in module if list(m.parameters())), None)
     known = (nn.Flatten, nn.Linear, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Conv2d)
-    plain = all(type(m) in known for m in module)
+    plain = all(type(m) in known and not m._forward_pre_hooks and not m._forward_hooks for m in module)
     return plain and (type(first) is nn.Linear or not _over_all(first, task))
 
 
@@ -252,10 +252,9 @@ def _is_plain(graph: Graph, layer: Effective) -> bool:
         return False
     in_order = torch.equal(body.index, torch.arange(len(body.index)))
     in_order &= body.right is not None and bool((body.right == 1).all())
-    owner = graph.task.module.get_submodule(name.rpartition(".")[0])
-    own = type(owner) is nn.Linear and set(layer.parameters) == {
-        f"{name.rpartition('.')[0]}.{own}".lstrip(".") for own, _ in owner.named_parameters(recurse=False)
-    }
+    owner, _, last = name.rpartition(".")
+    own = type(graph.task.module.get_submodule(owner)) is nn.Linear and last == "weight"
+    own &= all(other.rpartition(".")[0] == owner for other in layer.parameters)
     output = graph.trace.outputs
     ends = output is not None and graph.same[output] is graph.same[layer.output]
     return in_order and own and (ends or layer.given == (graph.inputs,))

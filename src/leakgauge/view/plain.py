@@ -37,20 +37,21 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     names = tuple(sorted(graph.colours.parameters[output] - _elsewhere(graph, output, given)))
     if not names or set(names) != _between(graph, given, output):
         return None
-    shape = tuple(int(s) for s in output.meta["val"].shape)
-    widths = [math.prod(int(s) for s in h.meta["val"].shape[1:]) for h in given]
-    units, width = math.prod(shape[1:]), sum(widths)
-    alone = shape[0] == graph.trace.examples and all(h.meta["val"].shape[0] == shape[0] for h in given)
+    if not all(_by_rows(graph, node) for node in (output, *given)):
+        return None
+    count = graph.trace.examples
+    widths = [_numbers(graph, h) for h in given]
+    units, width = _numbers(graph, output), sum(widths)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
     reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
-    reads &= all(_once(p, graph.trace.examples) for p in products)
+    reads &= all(_once(p, count) for p in products)
     written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
     reads &= not any(written)  # a weight that changes by being used
-    if not alone or units * width > MOST or not (enough or reads):
+    if units * width > MOST or not (enough or reads):
         return None
     signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
-    roots = [s for s in signals if tuple(int(n) for n in s.meta["val"].shape) == shape]
+    roots = [s for s in signals if shape_of(s) == shape_of(output)]
     for root in roots:
         parts = [_part(graph, p, given, widths, root, units) for p in products]
         known = tuple(p for p in parts if p is not None)
@@ -68,6 +69,23 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             if reads and (part := _in_part(layer)) is not None:
                 return part
     return None
+
+
+def _by_rows(graph: Graph, node: fx.Node) -> bool:
+    """Whether a tensor has a row an example, behind axes of length one."""
+    return next((s for s in shape_of(node) if s != 1), 0) == graph.trace.examples
+
+
+def _numbers(graph: Graph, node: fx.Node) -> int:
+    """Of one example."""
+    return math.prod(shape_of(node)) // graph.trace.examples
+
+
+def _of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:
+    """Rows in the shape of a tensor that has one an example."""
+    shape = shape_of(node)
+    first = shape.index(graph.trace.examples)
+    return rows.reshape(*shape[:first], len(rows), *shape[first + 1 :])
 
 
 def _once(product: OuterSum, examples: int) -> bool:
@@ -113,7 +131,7 @@ def _part(
     if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
         return None
     task = graph.task.to(torch.empty((), dtype=torch.float64))
-    one = torch.eye(units, dtype=torch.float64).view(units, *(int(s) for s in root.meta["val"].shape[1:]))
+    one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
     rows = graph.rows(term, term.signal, {root: one}, task, units)
     if rows.shape[1] % units or (rows.shape[1] != units and term.activation is not None):  # of several positions
         return None
@@ -124,7 +142,7 @@ def _part(
         return OneProduct(product, None if exact else left, None, None, none)
     if not _follows(graph, term.activation.node, given):
         return None
-    blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
+    blank = _blank(graph, given)
     shift = graph.rows(term, term.activation, blank, task, 1)
     if shift.shape[1] != 1:
         return None
@@ -153,31 +171,33 @@ def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
 def _map(graph: Graph, term, given, widths, shift, task) -> Float[Tensor, "inputs d"]:  # type: ignore[no-untyped-def]
     columns = []
     for start in range(0, sum(widths), CHUNK):
-        one = _basis(given, widths, start, min(CHUNK, sum(widths) - start))
-        rows = graph.rows(term, term.activation, one, task, len(next(iter(one.values()))))
+        many = min(CHUNK, sum(widths) - start)
+        rows = graph.rows(term, term.activation, _basis(graph, given, widths, start, many), task, many)
         columns.append(rows[0] - shift)
     return torch.cat(columns).T
 
 
-def _basis(given: tuple[fx.Node, ...], widths: list[int], start: int, count: int) -> dict[fx.Node, Tensor]:
+def _blank(graph: Graph, given: tuple[fx.Node, ...]) -> dict[fx.Node, Tensor]:
+    return {h: _of_rows(graph, h, torch.zeros(1, _numbers(graph, h), dtype=torch.float64)) for h in given}
+
+
+def _basis(
+    graph: Graph, given: tuple[fx.Node, ...], widths: list[int], start: int, count: int
+) -> dict[fx.Node, Tensor]:
     every = torch.zeros(count, sum(widths), dtype=torch.float64)
     every[torch.arange(count), start + torch.arange(count)] = 1
-    parts = every.split(widths, 1)
-    return {
-        h: part.reshape(count, *(int(s) for s in h.meta["val"].shape[1:])) for h, part in zip(given, parts, strict=True)
-    }
+    return {h: _of_rows(graph, h, part) for h, part in zip(given, every.split(widths, 1), strict=True)}
 
 
 def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: int, width: int) -> tuple[Tensor, Tensor]:
     task = graph.task.to(torch.empty((), dtype=torch.float64))
-    widths = [math.prod(int(s) for s in h.meta["val"].shape[1:]) for h in given]
-    blank = {h: torch.zeros(1, *(int(s) for s in h.meta["val"].shape[1:]), dtype=torch.float64) for h in given}
+    widths = [_numbers(graph, h) for h in given]
     with torch.no_grad():
-        bias = graph.trace.evaluate([output], task, probe(task, 1), given=blank)[0].reshape(units)
+        bias = graph.trace.evaluate([output], task, probe(task, 1), given=_blank(graph, given))[0].reshape(units)
         columns = []
         for start in range(0, width, CHUNK):
-            one = _basis(given, widths, start, min(CHUNK, width - start))
-            count = len(next(iter(one.values())))
+            count = min(CHUNK, width - start)
+            one = _basis(graph, given, widths, start, count)
             made = graph.trace.evaluate([output], task, probe(task, count), given=one)[0]
             columns.append(made.reshape(count, units) - bias)
     return torch.cat(columns).T, bias
@@ -277,15 +297,16 @@ class PlainNetwork(nn.Module):
         return found
 
     def _layer(self, name: str) -> Any:
-        held, shape = dict(self.named_buffers()), shape_of(self.shared.layers[name].output)[1:]
+        held, graph, own = dict(self.named_buffers()), self.shared.graph, self.shared.layers[name]
+        widths = [_numbers(graph, h) for h in own.given]
 
         def layer(*given: Tensor) -> Tensor:
-            h = torch.cat([g.flatten(1) for g in given], 1)
+            h = torch.cat([g.reshape(-1, width) for g, width in zip(given, widths, strict=True)], 1)
             out = self.get_submodule(name)(h)
             if f"{name}_rows" in held:
                 out = out @ held[f"{name}_rows"] + h @ held[f"{name}_rest"].T
             out = out + held[f"{name}_shift"] if f"{name}_shift" in held else out
-            return cast(Tensor, out.unflatten(1, shape))
+            return _of_rows(graph, own.output, out)
 
         return layer
 

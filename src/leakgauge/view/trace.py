@@ -90,7 +90,7 @@ class TracedGradient:
         for node in self.code.graph.nodes:
             if node in others and node in needed:
                 environment[node] = others[node].value(*(environment[n] for n in others[node].given))
-                running.examples = len(environment[node])
+                running.examples = environment[node].numel() * self.examples // node.meta["val"].numel()
             elif node in needed and node not in environment:
                 environment[node] = running.run_node(node)
         return [environment[n] for n in wanted]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakgauge.attacks.closed_form import LinearRead
-from leakgauge.attacks.closed_form.proof import paired_labels
+from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes import Auto
 from leakgauge.attacks.recipes.portfolio import others, remaining
@@ -257,6 +257,6 @@ def test_labels_of_known_examples_are_solved_for(known: bool) -> None:
     torch.manual_seed(0)
     observation, batch = observe(lenet(classes=PHOTOS.classes, size=16), 6, labels=known)
     order = torch.tensor([3, 1, 5, 0, 2, 4])
-    labels = paired_labels(observation, batch.inputs[order], observation.update.tensors)
-    assert labels is not None
-    assert labels.tolist() == batch.labels[order].tolist()
+    found = tried_labels(observation, batch.inputs[order])
+    assert found is not None
+    assert found.labels.tolist() == batch.labels[order].tolist()

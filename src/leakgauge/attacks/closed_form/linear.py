@@ -10,9 +10,8 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import (
     NamedLabels,
-    mean_gradient_of,
     name_labels,
-    paired_labels,
+    signals_cost,
     simulated,
     tried_labels,
 )
@@ -49,7 +48,7 @@ class LinearRead(SearchingAttack):
     is unknown nothing about a single driven row (which any input explains) or inputs that no row shows.
     Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
     then single rows inside the range. Where that are all examples, each gets its label by least squares
-    (`paired_labels`), and a simulated update that explains the observed one certifies them: units that the same
+    (`tried_labels`), and a simulated update that explains the observed one certifies them: units that the same
     examples drive in the same proportions agree on a mixture too, which explains nothing. Else their labels are a
     multiset, not paired with the images.
 
@@ -113,54 +112,72 @@ class LinearRead(SearchingAttack):
         inputs, count = found.inputs, observation.examples or 0
         if inputs is None or len(inputs) < count:
             return found
-        gradient = mean_gradient_of(observation)
-        labels = None if gradient is None else paired_labels(observation, inputs, gradient)
         draws = effort.generator.clone_state()  # a search starts from the same draws, whatever is read before it
         explainer = Explainer.of(observation, draws)
         room, price = effort.budget.gradient_evaluations, (2 + 2 * count) * explainer.simulator.cost(count)
-        if labels is None and (room is None or room >= price + observation.task.data.classes):
-            tried = tried_labels(observation, inputs)
-            labels, explainer.spent = (None, 0) if tried is None else (tried.labels, tried.cost)
-        if labels is None:
-            return replace(found, message=f"{found.message}; nothing tells which label is whose")
-        if room is not None and room < price:
+        if room is not None and room < price + signals_cost(observation, count):
             return found
-        return simulated(observation, inputs, NamedLabels(labels), draws, explainer)
+        if (tried := tried_labels(observation, inputs)) is None:
+            return replace(found, message=f"{found.message}; nothing tells which label is whose")
+        explainer.spent = tried.cost
+        return simulated(observation, inputs, NamedLabels(tried.labels), draws, explainer)
 
     def _several(
-        self,
-        sums: Entries,
-        totals: Entries,
-        examples: int,
-        data: DataSpec,
+        self, sums: Entries, totals: Entries, examples: int, data: DataSpec
     ) -> tuple[Float[Tensor, "k d"] | None, str]:
-        weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
-        driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
-        ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
-        edge = ratios.new_zeros((1, *data.shape))
+        edge = sums.value.new_zeros((1, *data.shape))
         low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
         slack = self.slack * (high - low)
-        plausible = ((ratios >= low - slack) & (ratios <= high + slack)).all(1)
-        ratios, strength, doubt = ratios[plausible], strength[plausible] / bias.abs().max(), doubt[plausible]
-        groups: list[list[int]] = []
-        for row in strength.argsort(descending=True).tolist():
-            for group in groups:
-                gap = (ratios[row] - ratios[group[0]]).norm() / ratios[group[0]].norm().clamp_min(1e-12)
-                if float(gap) < self.agreement + float(doubt[row] + doubt[group[0]]):
-                    group.append(row)
-                    break
-            else:
-                groups.append([row])
-        groups = sorted((g for g in groups if len(g) >= self.rows), key=len, reverse=True)
+        groups = agreeing_rows(sums, totals, self.agreement, (low - slack, high + slack))
+        groups = [group for group in groups if group.count >= self.rows][:examples]
         if not groups:
             return None, "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
-        groups = groups[:examples]
-        pooled = [_pooled(ratios[g], strength[g], doubt[g]) for g in groups]
-        agreed = sum(len(g) > 1 for g in groups)
+        agreed = sum(group.count > 1 for group in groups)
         message = (
             f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
         )
-        return torch.stack(pooled), message
+        return torch.stack([group.x for group in groups]), message
+
+
+@dataclass(frozen=True, eq=False)
+class AgreeingRows:
+    """What entered a layer, as rows have it that agree.
+
+    Attributes:
+        count: rows.
+    """
+
+    x: Float[Tensor, " d"]
+    count: int
+
+
+def agreeing_rows(
+    sums: Entries, totals: Entries, agreement: float, within: tuple[Tensor, Tensor] | None = None
+) -> list[AgreeingRows]:
+    """Ratios of a layer's driven rows and its bias's, those that are alike taken together, the largest group first.
+
+    Args:
+        agreement: relative distance up to which they are, beside what rounding makes.
+        within: least and largest values; rows beyond are mixtures.
+    """
+    weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
+    driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
+    ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
+    if within is not None:
+        inside = ((ratios >= within[0]) & (ratios <= within[1])).all(1)
+        ratios, strength, doubt = ratios[inside], strength[inside], doubt[inside]
+    strength = strength / bias.abs().max()
+    groups: list[list[int]] = []
+    for row in strength.argsort(descending=True).tolist():
+        for group in groups:
+            gap = (ratios[row] - ratios[group[0]]).norm() / ratios[group[0]].norm().clamp_min(1e-12)
+            if float(gap) < agreement + float(doubt[row] + doubt[group[0]]):
+                group.append(row)
+                break
+        else:
+            groups.append([row])
+    groups.sort(key=len, reverse=True)
+    return [AgreeingRows(_pooled(ratios[g], strength[g], doubt[g]), len(g)) for g in groups]
 
 
 def _pooled(

@@ -1,4 +1,4 @@
-"""Labels of examples that were read: known, counted, or those whose gradients make up the update; the proof."""
+"""Labels of examples that were read: known, counted, or those whose error signals the update shows; the proof."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer
-from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.attacks.labels.targets import jacobian, least, slopes_at
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.clients.protocol import example_gradients
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import Batch
-from leakgauge.tensors import Tensors, entries, map_tensors
+from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 
 TIMES = 16
-"""Entries of the update that are compared, for each pair of an example and a label."""
-MOST_PAIRS = 2048
-"""Pairs of an example and a label."""
-MOST_ENTRIES = 2**24
-"""Of the gradients that are held at once."""
+"""Entries of the update that are compared, for each signal."""
+MOST_SIGNALS = 2048
+"""Of all examples, that labels are looked for by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +31,7 @@ class TriedLabels:
 
     Attributes:
         labels: of each.
-        unexplained: share of the length of the entries that were compared which no labels explain.
+        unexplained: share of the length of the entries that were compared which no error signals explain.
         cost: gradient evaluations.
     """
 
@@ -43,97 +41,61 @@ class TriedLabels:
 
 
 def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> TriedLabels | None:
-    """Each example under each label, and least squares for how much of each is in the update.
+    """The class of each example whose own error signal points as the one does that the update shows.
 
     It asks for nothing of the model's head. The update's length need not be known, nor need it be of one local step:
-    only its direction is compared, in the smallest tensors that say enough, where entries were sent.
+    only its direction is compared, in the smallest tensors that say enough, where entries were sent. Labels that are
+    known as a multiset are put in order.
 
     Args:
         inputs: raw examples, all those of the update.
 
     Returns:
-        `None` where examples have no gradients of their own, a client's optimiser rescales entries, or there are more
-        than `MOST_PAIRS` to try.
+        `None` where examples have no signals of their own, a client's optimiser rescales entries, or there are more
+        than `MOST_SIGNALS`.
     """
-    task, known = observation.task, observation.knowledge
-    n, classes = len(inputs), task.data.classes
-    given = known.labels
-    if task.stochastic or task.penalties or observation.rescaled or n * classes > MOST_PAIRS:
+    observation = observation.origin
+    task, given, n = observation.task, observation.knowledge.labels, len(inputs)
+    if task.stochastic or task.penalties or observation.rescaled or not 0 < n * task.outputs <= MOST_SIGNALS:
         return None
     if given is not None and (given.ndim != 1 or len(given) != n):
         return None
-    task = task.to(torch.empty((), dtype=torch.float64))
-    inputs = inputs.detach().to(next(iter(task.parameters.values())))
-    names = _smallest(observation.update.tensors, TIMES * n * classes)
-    pairs = torch.arange(n * classes)
-    made = []
+    task, support = task.to(torch.empty((), dtype=torch.float64)), observation.defended.support
+    names = _smallest(observation.update.tensors, TIMES * n * task.outputs)
+    sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+    sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
     try:
-        for at in pairs.split(max(1, MOST_ENTRIES // entries(task.parameters))):
-            batch = Batch(inputs[at // classes], at % classes)
-            each = example_gradients(task, task.parameters, task.buffers, batch, None)
-            made.append(torch.cat([each[name].detach().flatten(1) for name in names], 1))
+        z, matrix = jacobian(task, names, inputs.detach().to(next(iter(task.parameters.values()))))
+        every = [slopes_at(task, z, torch.full((n,), label, device=z.device)) for label in range(task.data.classes)]
     except FOREIGN:
         return None
-    sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
-    sent = sign * torch.cat([observation.values(name).flatten().cpu() for name in names])
-    columns = torch.cat(made).cpu()
-    if (support := observation.defended.support) is not None:
-        seen = torch.cat([support[name].flatten().cpu() for name in names]).bool()
-        sent, columns = sent[seen], columns[:, seen]
+    matrix = matrix.cpu()
+    if support is not None:
+        seen = torch.cat([support[name].flatten() for name in names]).bool().cpu()
+        sent, matrix = sent[seen], matrix[seen]
     size = float(sent.norm())
-    if not 0 < size < float("inf") or not bool(columns.isfinite().all()):
+    if not 0 < size < float("inf") or not bool(matrix.isfinite().all()):
         return None
-    # Σ_c p_c·g(c) is zero for cross-entropy: of all solutions the shortest, whose largest entry is the label's.
-    unit = columns.norm(dim=1).max().clamp_min(torch.finfo(torch.float64).tiny)
-    solved = torch.linalg.lstsq((columns / unit).T, sent / size, driver="gelsd").solution
-    unexplained = float(((columns / unit).T @ solved - sent / size).norm())
-    return TriedLabels(assigned(solved.view(n, classes), given), unexplained, classes)
+    solved, left = least(matrix, sent / size)
+    slopes = torch.stack(every, 1).cpu()
+    length = slopes.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
+    scores = (slopes * solved.view(n, 1, -1)).sum(2) / length
+    return TriedLabels(_assigned(scores, given), float(left.norm()), signals_cost(observation, n))
 
 
-def mean_gradient_of(observation: Observation) -> Tensors | None:
-    """The gradient of the mean loss: as sent, or as a delta of small local steps says nearly; `None` if unknown."""
-    observation = observation.view
-    told = observation.linear
-    return None if told is None else map_tensors(lambda t: t / told.total, observation.update.tensors)
+def signals_cost(observation: Observation, examples: int) -> int:
+    """Gradient evaluations that `tried_labels` takes: one for each output, of a part of the parameters."""
+    outputs, sent = observation.task.outputs, observation.update.tensors
+    names = _smallest(sent, TIMES * examples * outputs)
+    part, whole = (sum(sent[name].numel() for name in some) for some in (names, sent))
+    return round(outputs * part / max(whole, 1))
 
 
-def paired_labels(
-    observation: Observation, inputs: Float[Tensor, "n *shape"], gradient: Tensors
-) -> Int[Tensor, " n"] | None:
-    """The label of each of all examples of a batch, which were read in some order.
-
-    n·∂L/∂W = Σ_k (p_k − e_k) h_kᵀ and n·∂L/∂b = Σ_k (p_k − e_k) for the classifier, whose inputs h_k and answers p_k
-    follow from the examples: linear in the one-hot labels e_k, and solved by least squares. Where the multiset is known
-    the most likely assignment of it is taken, else the largest entry of each.
-
-    Args:
-        gradient: of the mean loss, as one local step has it.
-
-    Returns:
-        `None` where the model has no linear classifier.
-    """
-    observation = observation.view
-    layer = find_classifier(observation)
-    if isinstance(layer, Unknown):
-        return None
-    task = observation.task
-    with torch.no_grad():
-        like = next(iter(task.parameters.values()))
-        features, logits = layer.features(task, inputs.to(like))
-    h, p = features.detach().cpu().double(), logits.detach().cpu().double().softmax(1)
-    slope, offset = layer.of(gradient)
-    if offset is not None:
-        h, slope = torch.cat([h, h.new_ones(len(h), 1)], 1), torch.cat([slope, offset[:, None]], 1)
-    explained = p.T @ h - len(h) * slope  # Σ e_k h_kᵀ, classes by features
-    shares: Tensor = (explained @ torch.linalg.pinv(h)).T[:, : task.data.classes]
-    return assigned(shares, observation.knowledge.labels)
-
-
-def assigned(shares: Float[Tensor, "n classes"], given: Int[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    """The label of each example by its largest share, or the best order of labels that are known."""
-    if given is None or len(given) != len(shares):
-        return shares.argmax(1)
-    slots, which = linear_sum_assignment(-shares[:, given.cpu().long()].numpy())
+def _assigned(scores: Float[Tensor, "n classes"], given: Int[Tensor, " n"] | None) -> Int[Tensor, " n"]:
+    """The label of each example by its largest score, or the best order of labels that are known."""
+    if given is None:
+        return scores.argmax(1)
+    slots, which = linear_sum_assignment(-scores[:, given.cpu().long()].numpy())
     labels = given.cpu().clone()
     labels[slots] = given.cpu()[which]
     return labels

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import mean_gradient_of, name_labels, paired_labels
+from leakgauge.attacks.closed_form.proof import name_labels, tried_labels
 from leakgauge.attacks.closed_form.token_rows import (
     FULL,
     SHARED,
@@ -157,7 +157,9 @@ def _ordered(
     explainer = Explainer.of(observation, generator)
     for texts in tried:
         why = "the update does not prove the texts found"
-        batch = _labelled(observation, texts, labels)
+        own = tried_labels(observation, texts.double()) if len(texts) > 1 else None
+        batch = Batch(texts.double(), labels if own is None else own.labels)
+        explainer.spent += 0 if own is None else own.cost
         if _proved(explainer, batch, task.data, each=occur is None):
             counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
             what = (
@@ -167,13 +169,6 @@ def _ordered(
             )
             return TokenCounts(counts, True, True, texts), explainer.spent, f"{what} the update"
     return None, explainer.spent, f": {why}"
-
-
-def _labelled(observation: Observation, texts: Int[Tensor, "n length"], labels: Int[Tensor, " n"]) -> Batch:
-    """Texts with the labels that are theirs, as far as the classifier's gradient says."""
-    gradient = mean_gradient_of(observation) if len(texts) > 1 else None
-    own = None if gradient is None else paired_labels(observation, texts.double(), gradient)
-    return Batch(texts.double(), labels if own is None else own)
 
 
 def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> bool:

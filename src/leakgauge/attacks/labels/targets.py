@@ -73,17 +73,9 @@ class ErrorSignals:
 
     def solve(self, inputs: Float[Tensor, "n *shape"]) -> tuple[Tensor, Float[Tensor, " p"]]:
         """Error signals, of the shape of the logits, and what they leave of the gradient."""
-
-        def answer(*values: Tensor) -> Tensor:
-            parameters = dict(zip(self.task.parameters, values, strict=True))
-            return self.task.logits(parameters, self.task.buffers, inputs.double())[0]
-
-        z, back = vjp(answer, *self.task.parameters.values())[:2]
-        rows = [torch.cat([g.flatten() for g in back(unit.view_as(z))]) for unit in torch.eye(z.numel()).to(z)]
-        matrix = torch.stack(rows, 1).detach()
-        size = matrix.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
-        solved = torch.linalg.lstsq(matrix / size, self.sent, driver="gelsd").solution
-        return (solved / size).view_as(z), self.sent - matrix @ (solved / size)
+        z, matrix = jacobian(self.task, list(self.task.parameters), inputs.double())
+        solved, left = least(matrix, self.sent)
+        return solved.view_as(z), left
 
     def left(self, inputs: Float[Tensor, "n *shape"]) -> float:
         """Share of the gradient's length that no error signals of these inputs explain."""
@@ -141,6 +133,26 @@ class ErrorSignals:
         return every_input_shows(made, heard, inputs, self.task.data, 10 * self.tolerance * float(self.sent.norm()))
 
 
+def jacobian(
+    task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
+) -> tuple[Tensor, Float[Tensor, "p signals"]]:
+    """Logits of raw examples, and the gradient of some parameters that one signal of each makes."""
+
+    def answer(*values: Tensor) -> Tensor:
+        return task.logits({**task.parameters, **dict(zip(names, values, strict=True))}, task.buffers, inputs)[0]
+
+    z, back = vjp(answer, *(task.parameters[name] for name in names))[:2]
+    rows = [torch.cat([g.flatten() for g in back(unit.view_as(z))]) for unit in torch.eye(z.numel()).to(z)]
+    return z.detach(), torch.stack(rows, 1).detach()
+
+
+def least(matrix: Float[Tensor, "p signals"], sent: Float[Tensor, " p"]) -> tuple[Tensor, Float[Tensor, " p"]]:
+    """The shortest least-squares solution, and what it leaves."""
+    size = matrix.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    solved = torch.linalg.lstsq(matrix / size, sent, driver="gelsd").solution / size
+    return solved, sent - matrix @ solved
+
+
 STEPS = 30
 """Of Gauss–Newton, from each start."""
 FITS = 1e-3
@@ -170,7 +182,7 @@ def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tens
         return None
 
 
-def _slopes(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+def slopes_at(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     with torch.enable_grad():
         at = logits.detach().requires_grad_()
         (slope,) = torch.autograd.grad(task.loss_of(at, labels), at)
@@ -179,7 +191,7 @@ def _slopes(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
 
 def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:
     """Share of the signals that these targets leave, at the best length."""
-    made = _slopes(task, logits, labels)
+    made = slopes_at(task, logits, labels)
     length = (made * wanted).sum() / made.square().sum().clamp_min(torch.finfo(made.dtype).tiny)
     return float((length * made - wanted).norm() / wanted.norm())
 
@@ -208,7 +220,7 @@ def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor
 
     flat = start.flatten()
     for _ in range(STEPS):
-        left = (_slopes(task, logits, flat.view_as(start)) - wanted).flatten()
+        left = (slopes_at(task, logits, flat.view_as(start)) - wanted).flatten()
         bend = _bend(task, logits, flat.view_as(start))
         move = torch.linalg.lstsq(bend, -left[:, None], driver="gelsd").solution[:, 0]
         flat = flat + move
@@ -234,7 +246,7 @@ def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Ten
     shape = (len(logits), *target.shape)
     gaps = []
     for label in range(target.classes):
-        slope = _slopes(task, logits, torch.full(shape, label, dtype=torch.long))
+        slope = slopes_at(task, logits, torch.full(shape, label, dtype=torch.long))
         one, two = (v.flatten(1) if v.ndim == 2 else v for v in (slope, wanted))
         axis = _axis(one, target)
         gaps.append(1 - torch.nn.functional.cosine_similarity(one, two, axis))

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from leakgauge.attacks.closed_form.linear import agreeing_rows
+from leakgauge.attacks.closed_form.single import gradients
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.labels.targets import ErrorSignals, shares_of, targets_of
 from leakgauge.errors import FOREIGN
@@ -16,7 +18,7 @@ from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors, Wire
+from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, linear_layers
 
 WIDEST = 4096
@@ -26,7 +28,7 @@ MOST_CATEGORIES = 1024
 CANDIDATES = 4
 """Candidates for each example."""
 AGREE = 1e-4
-"""Rows that are so near, or within ten times their rounding, show one example."""
+"""Rows that are so near, or within their rounding, show one example."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +147,9 @@ class AnyLossRead(ReadingAttack):
             numbers = torch.Size(task.data.shape).numel() - len(categories(task))
             for door in ways:
                 if found is None and door.rank == numbers:
-                    found = _several(task, door, gradient, count * CANDIDATES)
+                    rows = agreeing_rows(*gradients(observation, door.layer), AGREE)
+                    alike = [group.x.cpu() for group in rows if group.count > 1][: count * CANDIDATES]
+                    found = _examples(task, [door], [torch.stack(alike)]) if alike else None
         if found is None:
             return Reconstruction(None, None, Status.FAILED, "no rows agree on an example")
         data = task.data
@@ -229,32 +233,3 @@ def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) ->
             gaps.append(torch.cat(far, 1).norm(dim=1))
         found[:, column] = torch.stack(gaps).argmin(0).double() / (count - 1)
     return found
-
-
-def _several(task: Task, door: Door, gradient: Tensors, most: int) -> Float[Tensor, "m size"] | None:
-    """Examples that at least two rows agree on, most rows first."""
-    assert door.layer.bias is not None
-    weight, bias = gradient[door.layer.weight].cpu(), gradient[door.layer.bias].cpu()
-    unit = Wire.of(weight, bias).unit
-    driven = bias.abs() > 1e-6 * bias.abs().max().clamp_min(1e-300)
-    ratios, strength = weight[driven] / bias[driven][:, None], bias[driven].abs()
-    order = strength.argsort(descending=True)
-    ratios, strength = ratios[order], strength[order]
-    if not len(ratios):
-        return None
-    size = ratios.norm(dim=1).clamp_min(1e-12)
-    doubt = 10 * unit * (strength[0] / strength) ** 0.5
-    gaps = torch.cdist(ratios, ratios, compute_mode="donot_use_mm_for_euclid_dist") / size
-    near = gaps <= torch.minimum(AGREE + doubt[:, None] + doubt, torch.tensor(1e-2))
-    left = torch.ones(len(ratios), dtype=torch.bool)
-    groups = []
-    for row in range(len(ratios)):
-        group = near[row] & left
-        if left[row] and int(group.sum()) > 1:
-            weights = strength[group] ** 2
-            groups.append((int(group.sum()), (ratios[group] * weights[:, None]).sum(0) / weights.sum()))
-        left &= ~group
-    if not groups:
-        return None
-    groups.sort(key=lambda g: -g[0])
-    return _examples(task, [door], [torch.stack([x for _, x in groups[:most]])])

@@ -99,9 +99,10 @@ CASES = (
 )
 ELSEWHERE = {
     "features": "features/test_features.py",
+    "row-differences": "closed_form/test_row_differences.py",
     "tokens": "closed_form/test_tokens.py",
 }
-"""Registered attacks of texts, or of trained networks, and the tests that hold their contracts."""
+"""Registered attacks of texts, of trained or crafted networks, and the tests that hold their contracts."""
 
 
 def observe(

@@ -185,12 +185,13 @@ class Auto(SearchingAttack):
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator
     ) -> Reconstruction:
-        """Takes the proved examples out of the update, and attacks what is left of it."""
+        """Takes examples that are certified out of the update, and attacks what is left of it."""
         assert proved.inputs is not None
         assert proved.labels is not None
-        count = observation.examples or 0
+        count, left = observation.examples or 0, None
         batch = Batch(proved.inputs, proved.labels)
-        left = portfolio.asked("the rest of the update", lambda: remaining(observation, batch), None)
+        if proved.certified is None or bool(proved.certified.any()):
+            left = portfolio.asked("the rest of the update", lambda: remaining(observation, batch), None)
         if portfolio.ended:
             rest = Reconstruction(None, None, portfolio.ended)
         elif left is None:  # they cannot be taken out: all are searched for

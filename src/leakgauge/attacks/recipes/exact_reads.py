@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, RowDifferences
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
@@ -61,6 +61,9 @@ EXACT = (
 
 AGREEING = LinearRead(agreement=1e-5, rows=3)
 """Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
+
+BINNED = RowDifferences(plausible=True)
+"""Of what falls into one bin a mixture must lie in the range, and be of one sign."""
 
 NEARER = 0.5
 """A read is a start where it leaves less than this share of what a grey batch leaves unexplained."""
@@ -146,15 +149,16 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
     count = observation.examples
     if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
         return None
-    found = AGREEING.read(observation, generator)
-    if found.inputs is None or found.labels is None:
-        return None
-    size = len(found.inputs)
-    if size != count and not observation.task.stochastic and observation.gradient is not None:
-        return None
-    portfolio.note("rows that agree", Status.CONVERGED, found.message)
-    one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))
-    return ExactReads(one, whole=size == count)
+    alone = observation.task.stochastic or observation.gradient is None
+    for name, reader, partly in (("row-differences", BINNED, True), ("rows that agree", AGREEING, alone)):
+        found = reader.read(observation, generator)
+        if found.inputs is None or found.labels is None or not (partly or len(found.inputs) == count):
+            continue
+        size = len(found.inputs)
+        portfolio.note(name, Status.CONVERGED, found.message)
+        one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))
+        return ExactReads(one, whole=size == count)
+    return None
 
 
 def unmixed(read: ExactReads, observation: Observation) -> ExactReads:

@@ -21,6 +21,7 @@ from leakgauge.metrics.assignment import pairwise_mse
 from leakgauge.metrics.labels import counts_of, uncovered
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec
+from leakgauge.view.entries import undecayed
 
 EXACTLY, SEEN = 45.0, 20.0
 """dB above which a read is exact, and above which a person sees the picture."""
@@ -99,7 +100,7 @@ def reads_of(plan: FrontierPlan) -> list[ReadRow]:
             local_training=row.client.value if Known.LOCAL_TRAINING in known else None,
             defense=defense if Known.DEFENSE in known else None,
         )
-        return Observation(task, update, knowledge).plain
+        return undecayed(Observation(task, update, knowledge))
 
     def tried(name: str, defense: Defense | None) -> tuple[int, int]:
         seen = observed(defense)

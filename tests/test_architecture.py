@@ -59,6 +59,18 @@ HOOKS = {"step.training", "capture.recorder"}
 """Modules that register hooks. Networks are looked into by `view.graph`, else by `step.training`."""
 
 
+ROUNDINGS = {"tensors", "view.entries"}
+"""Modules that derive how far rounding moved what was sent: what a float type does to a number, and what that makes of
+an update. Others ask the second."""
+NUMERICS = {
+    "risk.jacobian": "the rank of a Jacobian that was computed here",
+    "risk.spectrum": "the rank of a gradient, to the arithmetic that finds it",
+    "attacks.recipes.information": "a gap that this arithmetic resolves",
+    "servers.mkor.parts": "a sum that is zero",
+}
+"""Modules that ask for the precision of their own arithmetic, and of what."""
+
+
 LATE = {
     "leakgauge.attacks.matching.engine": {"leakgauge.attacks.adaptive.counter"},  # counters are made of its parts
 }
@@ -160,6 +172,22 @@ def test_hooks_are_registered_in_few_modules() -> None:
         if re.search(r"^(?!from|import).*register_(module_)?\w+_hook\(", path.read_text(encoding="utf-8"), re.M)
     }
     assert found <= HOOKS, found - HOOKS
+
+
+def test_roundings_are_derived_in_one_module() -> None:
+    found = {
+        name.removeprefix("leakgauge.")
+        for name, path in MODULE.items()
+        if re.search(r"finfo\([^)]*\)\.(eps|resolution)|Wire\.of\(|\bWire\(", path.read_text(encoding="utf-8"))
+    }
+    assert found - ROUNDINGS == set(NUMERICS)
+
+
+def test_evidence_names_tensors_as_the_user_does() -> None:
+    """What reads updates never works on names by patterns."""
+    readers = [path for name, path in MODULE.items() if re.match(r"leakgauge\.(attacks|view|risk|observation)", name)]
+    assert len(readers) > 60
+    assert not [path.name for path in readers if re.search(r"^(import|from) re\b", path.read_text(), re.M)]
 
 
 def test_records_without_a_type_stay_where_files_are_read_and_written() -> None:

@@ -17,6 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import map_tensors, squared_norm
+from leakgauge.view.entries import undecayed
 
 SPEC = DataSpec((3, 8, 8), 4)
 DECAYS = {"lr": 0.1, "weight_decay": 5e-4}
@@ -37,7 +38,7 @@ def batch() -> Batch:
 def seen(client: Protocol, where: Task | None = None, **known: object) -> Observation:
     where = where or task()
     sent = client_update(where, client, batch(), Draws(3))
-    return Observation(where, sent, Knowledge(example_count=8, local_training=client, **known)).plain  # type: ignore[arg-type]
+    return undecayed(Observation(where, sent, Knowledge(example_count=8, local_training=client, **known)))  # type: ignore[arg-type]
 
 
 ONE_STEP = (
@@ -69,7 +70,7 @@ def test_a_cohort_of_one_is_its_client(client: Protocol, known: bool) -> None:
     where, defense, draws = task(), RandomK(keep=0.5), Draws(3)
     sent = client_update(where, cohort, batch(), draws, defense=defense)
     knowledge = Knowledge(local_training=cohort, defense=defense, draws=draws if known else None)
-    alone = Observation(where, sent, knowledge).plain
+    alone = undecayed(Observation(where, sent, knowledge))
     assert alone.knowledge.local_training == client
     simulator = Simulator.of(alone, torch.empty(()), torch.Generator())
     assert simulator.view.support is not None
@@ -145,5 +146,7 @@ def test_what_was_not_sent_stays_zero() -> None:
     client = FedAvg(**DECAYS)
     sent, where = client_update(task(), client, batch(), Draws(3)), task()
     holes = map_tensors(lambda t: torch.where(t > 0, t, 0.0), sent.tensors)
-    plain = Observation(where, replace(sent, tensors=holes), Knowledge(example_count=8, local_training=client)).plain
+    plain = undecayed(
+        Observation(where, replace(sent, tensors=holes), Knowledge(example_count=8, local_training=client))
+    )
     assert all(bool((plain.update.tensors[k][v == 0] == 0).all()) for k, v in holes.items())

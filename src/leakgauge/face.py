@@ -31,6 +31,7 @@ from leakgauge.study.session import Audit, audited, lent, owning
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
+from leakgauge.view.entries import undecayed
 from leakgauge.workers import LocalPool
 
 State = Mapping[str, Tensor]
@@ -182,7 +183,7 @@ def attack(
     if not task.layout.targets and count is not None and given.labels is None:
         given = replace(given, labels=torch.zeros(count, dtype=torch.long))  # nothing is taught beside the inputs
     generator = torch.Generator().manual_seed(seed)
-    observation = Observation(task, update, given).plain
+    observation = undecayed(Observation(task, update, given))
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
     if not found.shares:
         proved = found.inputs if found.status is Status.EXACT else None

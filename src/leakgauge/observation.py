@@ -20,7 +20,7 @@ from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import Scale, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors, Wire, map_tensors
+from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateKind
 from leakgauge.view.normal import Obstacle, look_at, looked
 
@@ -258,41 +258,6 @@ class Observation:
 
     def __post_init__(self) -> None:
         self.update.check(self.task.parameters)
-
-    @property
-    def plain(self) -> Observation:
-        """The same client in plainer words, as attacks are given it.
-
-        A cohort of one client is that client. What weight decay adds to one step is a known share of the broadcast
-        parameters, and is taken off; not of texts, whose reader does so itself, nor where a defence changes the update.
-        """
-        client = self.knowledge.local_training
-        if client is None:
-            return self
-        plain, update = client.alone, self.update
-        if (decay := self._decay(plain)) and self.examples is not None:
-            plain, update = plain.without_decay(self.examples), self._less(decay)
-        known = replace(self.knowledge, local_training=plain)
-        return self if plain is client else replace(self, knowledge=known, update=update)
-
-    def _decay(self, client: ClientProtocol) -> float:
-        """What the weight decay of one step adds, in shares of the parameters; 0 where a defence changes the sum."""
-        defense, examples = self.knowledge.defense, self.examples
-        if examples is None or (defense is not None and defense.acts_on_update) or self.task.data.is_text:
-            return 0.0
-        told = client.linear(examples)
-        return 0.0 if told is None or len(told.weights) != 1 else told.decay
-
-    def _less(self, decay: float) -> Update:
-        """The update less a multiple of the parameters; zero where no more is left than rounding."""
-        found: Tensors = {}
-        for name, sent in self.update.tensors.items():
-            own = self.task.parameters[name].detach().to(sent.device)
-            left = sent.double() - decay * own.double()
-            rounding = torch.finfo(own.dtype).eps * own.double().abs() + Wire.of(sent).errors(sent.double())
-            still = (sent == 0) | (left.abs() <= rounding)
-            found[name] = torch.where(still, 0.0, left).to(sent.dtype)
-        return replace(self.update, tensors=found)
 
     @property
     def linear(self) -> GradientSum | None:

@@ -12,6 +12,7 @@ from leakgauge.attacks.exact.residual import FACTOR, Shares, shares_of
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
+from leakgauge.view.entries import summed
 from leakgauge.view.normal import normal_form
 
 
@@ -126,7 +127,7 @@ def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) ->
     labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
     x = task.data.normalise(batch.inputs.double()).flatten(1)
     reach = max(1.0, float(x.abs().max()))
-    return shares_of(tail, x, labels, x.new_zeros(len(x)), scale=1 / len(batch), reach=reach, computed=wire.computed)
+    return shares_of(tail, x, labels, x.new_zeros(len(x)), scale=1 / len(batch), reach=reach, wire=wire)
 
 
 def _sent(task: Task, wire: torch.dtype | None) -> torch.dtype:
@@ -141,9 +142,8 @@ def peel_mask(shares: Shares, wire: Wire) -> Replay:
     """
     examples, units = shares.value.shape
     size, active = shares.value.abs(), shares.value != 0
-    unit = torch.finfo(wire.computed).eps / 2
-    terms = active.sum(0).clamp_min(1).sqrt()
-    rounding = 3 * unit * terms * size.sum(0) + wire.unit * shares.value.sum(0).abs() + wire.least
+    terms = active.sum(0).clamp_min(1)
+    rounding = 3 * summed(wire, terms, size.sum(0)) + wire.errors(shares.value.sum(0))
     carried = torch.zeros_like(rounding)
     left = torch.ones(examples, dtype=torch.bool, device=size.device)
     alone = rounds = 0

@@ -17,6 +17,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Cost, KnownFeatures, Observation, Reconstruction, Status, Tried
 from leakgauge.task import DataSpec, Task
+from leakgauge.view.entries import undecayed
 
 
 def attempt(
@@ -30,7 +31,7 @@ def attempt(
     """
     try:
         with undisturbed():
-            plain = observation.plain
+            plain = undecayed(observation)
             found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
             return checked(found, observation.task).with_view(plain)
     except InputError as error:

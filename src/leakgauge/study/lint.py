@@ -44,6 +44,7 @@ from leakgauge.study.judging.gate import needed
 from leakgauge.study.plan import Plan
 from leakgauge.task import Task
 from leakgauge.update import Update
+from leakgauge.view.entries import undecayed
 
 READS: dict[str, Attack] = {
     "tokens": TokenRead(),
@@ -149,7 +150,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             local_training=client.value,
             defense=defense.value,
         )
-        observation = Observation(defense.value.on_task(task), update, knowledge).plain
+        observation = undecayed(Observation(defense.value.on_task(task), update, knowledge))
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         yield _not_read(where, f"the client could not be simulated ({said(error)})")
         return

@@ -176,6 +176,41 @@ class SentTensor:
         return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
 
 
+def undecayed(observation: Observation) -> Observation:
+    """The same client in plainer words, as attacks are given it.
+
+    A cohort of one client is that client. What weight decay adds to one step is a known share of the broadcast
+    parameters, and is taken off; what is left is zero where it is no more than rounding. Not of texts, whose reader
+    does so itself, nor where a defence changes the update.
+    """
+    known, examples = observation.knowledge, observation.examples
+    if known.local_training is None:
+        return observation
+    client, update, told = known.local_training.alone, observation.update, None
+    if examples is not None and not observation.task.data.is_text:
+        told = None if known.defense is not None and known.defense.acts_on_update else client.linear(examples)
+    if examples is not None and told is not None and told.decay and len(told.weights) == 1:
+        client, left = client.without_decay(examples), dict[str, Tensor]()
+        for name, sent in update.tensors.items():
+            entry = SentTensor.of(observation, name, operations=0, view=AttackerView(), decay=told.decay)[...]
+            still = (sent == 0) | (entry.value.abs() <= entry.bound)
+            left[name] = torch.where(still, 0.0, entry.value).to(sent.dtype)
+        update = replace(update, tensors=left)
+    if client is known.local_training:
+        return observation
+    return replace(observation, knowledge=replace(known, local_training=client), update=update)
+
+
+def wire_of(observation: Observation, *names: str) -> Wire:
+    """The format that some tensors came in."""
+    return Wire.of(*(observation.update.tensors[name] for name in names))
+
+
+def summed(wire: Wire, terms: Tensor, sizes: Tensor) -> Tensor:
+    """Standard error of sums of so many terms, of such sizes together, that are rounded after each addition."""
+    return wire.arithmetic * terms.sqrt() * sizes
+
+
 def _hides(defense: Defense | None, shown: AttackerView) -> bool:
     """Whether a defence may leave out entries beside those that its view shows."""
     steps = [step for step in steps_of(defense) if step.stage is not DefenseStage.BATCH]

@@ -23,7 +23,7 @@ from torch import Tensor, fx
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
-from leakgauge.view.trace import probe
+from leakgauge.view.trace import blank
 
 DENSE = 2**22
 """Entries of a map of activations that is solved at once."""
@@ -173,7 +173,7 @@ class Effective:
         held = {p.product.node: p.of(gradient) for p in self.parts}
         wanted = [graph.trace.gradients[name] for name in self.used]
         task = self._double if gradient.device.type == "cpu" else graph.task.to(gradient)
-        found = graph.trace.evaluate([n for n in wanted if n is not None], task, probe(task, 1), given=held)
+        found = graph.trace.evaluate([n for n in wanted if n is not None], task, blank(task, 1), given=held)
         return dict(zip(self.used, found, strict=True))
 
     def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:

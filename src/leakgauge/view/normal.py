@@ -175,6 +175,8 @@ def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, t
     assert body.right is not None
     scale, shift = torch.empty_like(body.right), torch.empty_like(body.shift)
     scale[body.index], shift[body.index] = body.right, body.shift
+    if bool((scale == 1).all()) and not bool(shift.any()):
+        return data, layers
     ends = (torch.tensor(v, dtype=torch.float64).repeat_interleave(len(scale) // len(v)) for v in (data.std, data.mean))
     std, mean = ends
     std, mean = std / scale, mean - shift * std / scale

@@ -16,7 +16,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.layer import Effective, OneProduct
-from leakgauge.view.trace import Instead, operation, probe, writes
+from leakgauge.view.trace import Instead, blank, operation, writes
 
 MOST = 2**26
 """Entries of a layer that is solved for."""
@@ -132,7 +132,7 @@ def _part(
         return None
     task = graph.task.to(torch.empty((), dtype=torch.float64))
     one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
-    rows = graph.rows(term, term.signal, {root: one}, task, units)
+    rows = graph.rows(term, term.signal, {root: one}, task, units, blank(task, units))
     if rows.shape[1] % units or (rows.shape[1] != units and term.activation is not None):  # of several positions
         return None
     left = rows[0].view(units, -1, rows.shape[2]).sum(1).T
@@ -142,11 +142,12 @@ def _part(
         return OneProduct(product, None if exact else left, None, None, none)
     if not _follows(graph, term.activation.node, given):
         return None
-    blank = _blank(graph, given)
-    shift = graph.rows(term, term.activation, blank, task, 1)
+    shift = graph.rows(term, term.activation, _blank(graph, given), task, 1, blank(task, 1))
     if shift.shape[1] != 1:
         return None
     shift = shift[0, 0]
+    if (index := _picked(graph, term, given, widths, task)) is not None:
+        return OneProduct(product, None if exact else left, index, torch.ones(len(index)).double(), shift)
     right = _map(graph, term, given, widths, shift, task)
     if int((right != 0).sum(1).max()) <= 1:
         index = right.abs().argmax(1)
@@ -168,11 +169,23 @@ def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
     return node in given or base in given or base in {graph.bases.get(h) for h in given}
 
 
+def _picked(graph, term, given, widths, task) -> Tensor | None:  # type: ignore[no-untyped-def]
+    """Which number of h each activation is, where it is that and no more, as two random examples show."""
+    drawn = torch.rand(2, sum(widths), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    held = {h: _of_rows(graph, h, part) for h, part in zip(given, drawn.split(widths, 1), strict=True)}
+    rows = graph.rows(term, term.activation, held, task, 2, blank(task, 2))[0]
+    order = drawn[0].argsort()
+    index = order[torch.searchsorted(drawn[0][order], rows[0]).clamp_max(len(order) - 1)]
+    return index if torch.equal(drawn[:, index], rows) else None
+
+
 def _map(graph: Graph, term, given, widths, shift, task) -> Float[Tensor, "inputs d"]:  # type: ignore[no-untyped-def]
     columns = []
     for start in range(0, sum(widths), CHUNK):
         many = min(CHUNK, sum(widths) - start)
-        rows = graph.rows(term, term.activation, _basis(graph, given, widths, start, many), task, many)
+        rows = graph.rows(
+            term, term.activation, _basis(graph, given, widths, start, many), task, many, blank(task, many)
+        )
         columns.append(rows[0] - shift)
     return torch.cat(columns).T
 
@@ -193,12 +206,12 @@ def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: in
     task = graph.task.to(torch.empty((), dtype=torch.float64))
     widths = [_numbers(graph, h) for h in given]
     with torch.no_grad():
-        bias = graph.trace.evaluate([output], task, probe(task, 1), given=_blank(graph, given))[0].reshape(units)
+        bias = graph.trace.evaluate([output], task, blank(task, 1), given=_blank(graph, given))[0].reshape(units)
         columns = []
         for start in range(0, width, CHUNK):
             count = min(CHUNK, width - start)
             one = _basis(graph, given, widths, start, count)
-            made = graph.trace.evaluate([output], task, probe(task, count), given=one)[0]
+            made = graph.trace.evaluate([output], task, blank(task, count), given=one)[0]
             columns.append(made.reshape(count, units) - bias)
     return torch.cat(columns).T, bias
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, fx
-from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -19,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from leakgauge.batch import Batch
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.view.derivatives import COPIES, PARTS
 
 PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
@@ -169,6 +169,15 @@ def writes(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
+def _last_use(node: fx.Node) -> bool:
+    """Whether what it writes into is no view of another tensor, and nothing reads it afterwards: a counter, say."""
+    into = node.args[0] if node.args else None
+    if not isinstance(into, fx.Node) or node.users or list(into.users)[-1] is not node:
+        return False
+    made = into.target._schema.returns if isinstance(into.target, torch._ops.OpOverload) else ()
+    return into.op in ("placeholder", "call_function") and all(r.alias_info is None for r in made)
+
+
 def _arguments(task: Task, batch: Batch) -> dict[str, object]:
     like = next(iter(task.parameters.values()))
     held: dict[str, object] = {f"p:{k}": v for k, v in task.parameters.items()}
@@ -186,6 +195,13 @@ def probe(task: Task, examples: int) -> Batch:
         shape = (examples, *data.shape)
         inputs = (data.low + data.range * torch.rand(shape, generator=generator, dtype=torch.float64)).to(like)
     return Batch(inputs, torch.arange(examples, device=like.device) % data.classes)
+
+
+def blank(task: Task, examples: int) -> Batch:
+    """Examples of zeros, where nothing of them is asked for."""
+    like = next(iter(task.parameters.values()))
+    inputs, labels = like.new_zeros(1, *task.data.shape), torch.zeros(1, dtype=torch.long, device=like.device)
+    return Batch(inputs.expand(examples, *task.data.shape), labels.expand(examples))
 
 
 def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
@@ -245,68 +261,6 @@ def _like(one: object, other: Tensor) -> bool:
     return isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
-def _bags(
-    grad: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, sizes: Tensor, _most: Tensor, *rest: Any
-) -> Any:
-    """Gradient of the table behind ``F.embedding_bag`` by its mean or sum."""
-    rows, _, mode = rest[:3]
-    weights = rest[4] if len(rest) > 4 else None
-    if mode > 1:
-        return NotImplemented
-    if not len(bags):  # which sums may leave out
-        bags = torch.searchsorted(offsets, torch.arange(len(indices), device=indices.device), right=True) - 1
-    each = grad.index_select(0, bags)
-    if mode == 1:
-        each = each / sizes.index_select(0, bags).unsqueeze(1)
-    if weights is not None:
-        each = each * weights.unsqueeze(1)
-    return grad.new_zeros(rows, grad.shape[1]).index_add(0, indices, each)
-
-
-def _looked_up(grad: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Any:
-    """Gradient of the table behind ``F.embedding``."""
-    if by_frequency:
-        return NotImplemented
-    if padding >= 0:
-        grad = grad.masked_fill((indices == padding).unsqueeze(-1), 0)
-    return grad.new_zeros(rows, grad.shape[-1]).index_put([indices], grad, accumulate=True)
-
-
-def _copied(there: Tensor, from_: Tensor, non_blocking: bool = False) -> Tensor:
-    """What is written over a tensor."""
-    del non_blocking
-    from_ = from_.to(there.dtype)
-    return from_ if from_.shape == there.shape else from_.expand_as(there)
-
-
-def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
-    """``nn.Bilinear`` and its gradients: a product of three tensors with new axes, summed."""
-    factors = []
-    for factor, axes in zip((one, two, three), rest[:3], strict=True):
-        for axis in sorted(axes):
-            factor = factor.unsqueeze(axis)
-        factors.append(factor)
-    return (factors[0] * factors[1] * factors[2]).sum(rest[3])
-
-
-def _normed(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Gradients of a weight's direction and length behind `weight_norm`."""
-    over = [a for a in range(v.ndim) if a != axis]
-    along = (grad * v).sum(over, keepdim=True) / norms
-    return g / norms * (grad - v / norms * along), along
-
-
-_aten = torch.ops.aten
-_PARTS: dict[Any, Callable[..., Any]] = {
-    **get_decompositions([getattr(_aten, f"native_{n}_norm_backward") for n in ("layer", "batch", "group")]),
-    _aten._embedding_bag_backward.default: _bags,
-    _aten._trilinear.default: _three,
-    _aten._weight_norm_interface_backward.default: _normed,
-    _aten.embedding_dense_backward.default: _looked_up,
-}
-"""Gradients whose parts are to be seen."""
-
-
 def _examples(task: Task, among: tuple[int, ...]) -> int:
     tensors = [*task.parameters.values(), *task.buffers.values()]
     lengths = {length for t in tensors for length in t.shape} | set(task.data.shape) | {task.outputs}
@@ -337,16 +291,16 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
     with plain_operations(), torch.random.fork_rng(devices=[]):
         code = make_fx(
             gradient,
-            decomposition_table=_PARTS,
+            decomposition_table=PARTS,
             tracing_mode=mode,
             _allow_non_fake_inputs=True,
             _error_on_data_dependent_ops=mode == "fake",
         )(*held.values())
         written = _written(code.graph, names.index("seed"), list(task.parameters))
-        if any(writes(node) for node in code.graph.nodes):
+        if any(writes(node) and not _last_use(node) for node in code.graph.nodes):
             code = make_fx(
                 torch.func.functionalize(code),
-                decomposition_table={_aten.copy.default: _copied},
+                decomposition_table=COPIES,
                 tracing_mode=mode,
                 _allow_non_fake_inputs=True,
                 _error_on_data_dependent_ops=mode == "fake",

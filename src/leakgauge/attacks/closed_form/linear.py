@@ -39,7 +39,7 @@ class LinearRead(SearchingAttack):
 
     Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
     unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too, since every local
-    step has the same ratio; with weight decay for one step (`Observation.plain` takes it off).
+    step has the same ratio; with weight decay for one step (`leakgauge.view.entries.undecayed` takes it off).
 
     One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
     known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer
@@ -64,17 +64,31 @@ class LinearRead(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
-        found = self.read(observation, effort.generator)
+        found = self._inputs(observation, effort.generator)
         solved = (
             found.status is Status.CONVERGED and observation.view is not observation
         )  # bounds are of entries as sent
         if observation.examples != 1 or solved:
             found = self._proved(observation.view, found, effort)
+        found = self._named(observation, found, effort.generator)
         return replace(found, cost=effort.cost(found.cost.gradient_evaluations)).with_view(observation)
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Of several examples without labels of their own and proof. Costs no gradient evaluation, but one a class
         where the label of a certified example has to be tried."""
+        return self._named(observation, self._inputs(observation, generator), generator)
+
+    @staticmethod
+    def _named(observation: Observation, found: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """With labels, where it has none."""
+        if found.inputs is None or found.labels is not None:
+            return found
+        sure = found.inputs if found.status is Status.EXACT else None
+        named = name_labels(observation.view, generator, sure)
+        cost, paired = Cost(found.cost.gradient_evaluations + named.cost), observation.examples == 1
+        return replace(found, labels=named.labels, label_confidence=named.confidence, cost=cost, paired=paired)
+
+    def _inputs(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         observation = observation.view
         layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
         if not layers:
@@ -100,12 +114,7 @@ class LinearRead(SearchingAttack):
             return Reconstruction(None, None, Status.FAILED, message)
         like = observation.task.parameters[layers[0].weight].dtype
         inputs = data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like, torch.float32))
-        named = name_labels(observation, generator, inputs if certain else None)
-        status = Status.EXACT if certain else Status.CONVERGED
-        labels, paired = named.labels, examples == 1
-        return Reconstruction(
-            inputs, labels, status, message, None, named.confidence, cost=Cost(named.cost), paired=paired
-        )
+        return Reconstruction(inputs, None, Status.EXACT if certain else Status.CONVERGED, message)
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
         """All examples with labels of their own, by simulation."""
@@ -167,15 +176,13 @@ def agreeing_rows(
         inside = ((ratios >= within[0]) & (ratios <= within[1])).all(1)
         ratios, strength, doubt = ratios[inside], strength[inside], doubt[inside]
     strength = strength / bias.abs().max()
-    groups: list[list[int]] = []
+    gaps = torch.cdist(ratios, ratios) / ratios.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    near, left, groups = gaps < agreement + doubt[:, None] + doubt, torch.ones_like(strength).bool(), list[Tensor]()
     for row in strength.argsort(descending=True).tolist():
-        for group in groups:
-            gap = (ratios[row] - ratios[group[0]]).norm() / ratios[group[0]].norm().clamp_min(1e-12)
-            if float(gap) < agreement + float(doubt[row] + doubt[group[0]]):
-                group.append(row)
-                break
-        else:
-            groups.append([row])
+        if left[row]:
+            near[row, row] = True
+            groups.append((near[row] & left).nonzero()[:, 0])
+            left[groups[-1]] = False
     groups.sort(key=len, reverse=True)
     return [AgreeingRows(_pooled(ratios[g], strength[g], doubt[g]), len(g)) for g in groups]
 

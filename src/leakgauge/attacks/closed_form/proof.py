@@ -23,6 +23,8 @@ TIMES = 16
 """Entries of the update that are compared, for each signal."""
 MOST_SIGNALS = 2048
 """Of all examples, that labels are looked for by."""
+MOST_ENTRIES = 2**24
+"""Of one tensor, times the signals."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +46,8 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     """The class of each example whose own error signal points as the one does that the update shows.
 
     It asks for nothing of the model's head. The update's length need not be known, nor need it be of one local step:
-    only its direction is compared, in the smallest tensors that say enough, where entries were sent. Labels that are
-    known as a multiset are put in order.
+    only its direction is compared, in the last tensors that say enough, where entries were sent. Labels that are known
+    as a multiset are put in order.
 
     Args:
         inputs: raw examples, all those of the update.
@@ -61,7 +63,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     if given is not None and (given.ndim != 1 or len(given) != n):
         return None
     task, support = task.to(torch.empty((), dtype=torch.float64)), observation.defended.support
-    names = _smallest(observation.update.tensors, TIMES * n * task.outputs)
+    names = _last(observation.update.tensors, n * task.outputs)
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
     try:
@@ -86,7 +88,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
 def signals_cost(observation: Observation, examples: int) -> int:
     """Gradient evaluations that `tried_labels` takes: one for each output, of a part of the parameters."""
     outputs, sent = observation.task.outputs, observation.update.tensors
-    names = _smallest(sent, TIMES * examples * outputs)
+    names = _last(sent, examples * outputs)
     part, whole = (sum(sent[name].numel() for name in some) for some in (names, sent))
     return round(outputs * part / max(whole, 1))
 
@@ -101,14 +103,13 @@ def _assigned(scores: Float[Tensor, "n classes"], given: Int[Tensor, " n"] | Non
     return labels
 
 
-def _smallest(tensors: Tensors, wanted: int) -> list[str]:
-    """Names of the smallest tensors that have so many entries together."""
-    names, total = [], 0
-    for name in sorted(tensors, key=lambda name: tensors[name].numel()):
-        names.append(name)
-        total += tensors[name].numel()
-        if total >= wanted:
-            break
+def _last(tensors: Tensors, signals: int) -> list[str]:
+    """Names of the last tensors that have `TIMES` as many entries as there are signals; no large ones."""
+    names, total = list[str](), 0
+    for name in reversed(tensors):
+        if total < TIMES * signals and signals * tensors[name].numel() <= MOST_ENTRIES:
+            names.append(name)
+            total += tensors[name].numel()
     return names
 
 

@@ -66,7 +66,7 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     if not len(rows):
         return none, gap.numel()
     own = scale[near].gather(1, best[near, None])
-    shares = shares_of(tail, x, labels, doubt, scale=own, reach=sums.reach, computed=sums.wire.computed)
+    shares = shares_of(tail, x, labels, doubt, scale=own, reach=sums.reach, wire=sums.wire)
     at = torch.arange(len(rows), device=rows.device)
     tolerance = FACTOR * (state.error[rows] + shares.error[at, rows] + shares.open[at, rows])
     relative = tolerance / state.bias[rows].abs()

@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
-from leakgauge.view.entries import HARD
+from leakgauge.tensors import Wire
+from leakgauge.view.entries import HARD, summed
 
 FACTOR = 8.0
 """How many standard errors a true value may be off."""
@@ -116,7 +117,7 @@ def shares_in(
 ) -> Shares:
     """As `shares_of`, in the format of the sums."""
     scale = sums.scale * shortened_by(tail, sums, x, labels)[:, None]
-    return shares_of(tail, x, labels, doubt, scale=scale, reach=sums.reach, computed=sums.wire.computed)
+    return shares_of(tail, x, labels, doubt, scale=scale, reach=sums.reach, wire=sums.wire)
 
 
 def shares_of(
@@ -127,16 +128,16 @@ def shares_of(
     *,
     scale: float | Float[Tensor, "k 1"],
     reach: float,
-    computed: torch.dtype,
+    wire: Wire,
 ) -> Shares:
     """s·δ_ki of examples that are known up to a share `doubt` of themselves.
 
     Args:
         scale: s, or that of each example.
         reach: largest number that enters the layer.
-        computed: the type that the client computes in.
+        wire: the format of the update, which tells what the client computes in.
     """
-    unit = torch.finfo(computed).eps / 2
+    unit = wire.arithmetic
     z = tail.answers(x)
 
     def errors(at: Tensor, of: Tensor = labels) -> Tensor:
@@ -172,13 +173,11 @@ def residual(tail: Tail, sums: Sums, found: ExplainedExamples) -> Remainder:
     weight = torch.addmm(sums.weight, shares.value.T, found.x, alpha=-1.0)
     bias = sums.bias - shares.value.sum(0)
     terms = (shares.value != 0).sum(0) + 1
-    unit = torch.finfo(sums.wire.computed).eps / 2
-    summed = unit * terms.sqrt() * (shares.value.abs().sum(0) + bias.abs())
-    written = sums.written
+    rounded = summed(sums.wire, terms, shares.value.abs().sum(0) + bias.abs())
     # A share's own error, and that of the example which it multiplies.
     carried = shares.error.square().sum(0) + (found.doubt[:, None] * shares.value).square().sum(0)
     switched = shares.open.square().sum(0)
-    plain = summed.square() + written.square() + carried
+    plain = rounded.square() + sums.written.square() + carried
     error = (plain + switched).sqrt()
     silent = (switched > plain) & (bias.abs() <= FACTOR * error)
     explained = (bias.abs() <= FACTOR * error) & (weight.abs().amax(1) <= FACTOR * sums.reach * error)

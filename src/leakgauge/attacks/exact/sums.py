@@ -18,7 +18,7 @@ from leakgauge.step.training import watched
 from leakgauge.task import Task, cross_entropy
 from leakgauge.tensors import Wire, entries
 from leakgauge.tracing import LinearLayer
-from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay
+from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay, wire_of
 
 SURE = 6.0
 """Standard deviations of noise that hardly any entry exceeds."""
@@ -81,7 +81,7 @@ def sums_of(
 
     Known noise counts as rounding, and so do a quantiser's steps.
     """
-    tensors, data = observation.update.tensors, observation.task.data
+    data = observation.task.data
     assert layer.bias is not None
     names, known, view = (layer.weight, layer.bias), observation.knowledge, noise_of(observation)
     decay = sent_decay(observation)
@@ -96,7 +96,7 @@ def sums_of(
         bias.value.to(device),
         weight,
         scale,
-        Wire.of(*(tensors[name] for name in names)),
+        wire_of(observation, *names),
         torch.maximum(bias.error, weight.error.amax(1) / reach).to(device),
         view.noise_scale is not None or view.rounding is not None,
         low if reads_input else None,

@@ -16,8 +16,9 @@ from leakgauge.observation import Observation
 from leakgauge.registry import Registry
 from leakgauge.servers.mkor.network import linear_stack
 from leakgauge.task import Task, nll_raw
-from leakgauge.tensors import Tensors, Wire
+from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
+from leakgauge.view.entries import wire_of
 
 TAPS = Registry("taps", ("leakgauge.servers.mkor",), "taps")
 HEADS = Registry("head", ("leakgauge.servers.mkor",), "head")
@@ -289,8 +290,8 @@ class Routes:
             chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
             said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
         said += self._remarks(observation, view)
-        sent = [observation.update.tensors[name][self.rows[:, 0]] for name in (self.weight, self.bias) if name]
-        certain = floor == 0 and _steps(observation) == 1 and Wire.of(*sent).unit <= FINE
+        names = [name for name in (self.weight, self.bias) if name]
+        certain = floor == 0 and _steps(observation) == 1 and wire_of(observation, *names).unit <= FINE
         return ClassReading(classes, features, self.bias is None, "; ".join(said), certain)
 
     def _sums(

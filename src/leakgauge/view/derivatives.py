@@ -1,0 +1,74 @@
+"""Derivatives of fused operations in elementary ones, so that the products in them are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+
+
+def _bags(
+    grad: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, sizes: Tensor, _most: Tensor, *rest: Any
+) -> Any:
+    """Gradient of the table behind ``F.embedding_bag`` by its mean or sum."""
+    rows, _, mode = rest[:3]
+    weights = rest[4] if len(rest) > 4 else None
+    if mode > 1:
+        return NotImplemented
+    if not len(bags):  # which sums may leave out
+        bags = torch.searchsorted(offsets, torch.arange(len(indices), device=indices.device), right=True) - 1
+    each = grad.index_select(0, bags)
+    if mode == 1:
+        each = each / sizes.index_select(0, bags).unsqueeze(1)
+    if weights is not None:
+        each = each * weights.unsqueeze(1)
+    return grad.new_zeros(rows, grad.shape[1]).index_add(0, indices, each)
+
+
+def _looked_up(grad: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Any:
+    """Gradient of the table behind ``F.embedding``."""
+    if by_frequency:
+        return NotImplemented
+    if padding >= 0:
+        grad = grad.masked_fill((indices == padding).unsqueeze(-1), 0)
+    return grad.new_zeros(rows, grad.shape[-1]).index_put([indices], grad, accumulate=True)
+
+
+def _copied(there: Tensor, from_: Tensor, non_blocking: bool = False) -> Tensor:
+    """What is written over a tensor."""
+    del non_blocking
+    from_ = from_.to(there.dtype)
+    return from_ if from_.shape == there.shape else from_.expand_as(there)
+
+
+def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
+    """``nn.Bilinear`` and its gradients: a product of three tensors with new axes, summed."""
+    factors = []
+    for factor, axes in zip((one, two, three), rest[:3], strict=True):
+        for axis in sorted(axes):
+            factor = factor.unsqueeze(axis)
+        factors.append(factor)
+    return (factors[0] * factors[1] * factors[2]).sum(rest[3])
+
+
+def _normed(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Gradients of a weight's direction and length behind `weight_norm`."""
+    over = [a for a in range(v.ndim) if a != axis]
+    along = (grad * v).sum(over, keepdim=True) / norms
+    return g / norms * (grad - v / norms * along), along
+
+
+_aten = torch.ops.aten
+PARTS: dict[Any, Callable[..., Any]] = {
+    **get_decompositions([getattr(_aten, f"native_{n}_norm_backward") for n in ("layer", "batch", "group")]),
+    _aten._embedding_bag_backward.default: _bags,
+    _aten._trilinear.default: _three,
+    _aten._weight_norm_interface_backward.default: _normed,
+    _aten.embedding_dense_backward.default: _looked_up,
+}
+"""Gradients whose parts are to be seen."""
+COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}
+"""What functions write in place."""

@@ -327,7 +327,8 @@ class PatchRead(ReadingAttack):
                 "of several examples the position embedding's gradient is a sum, which determines no patch"
             )
         data, product = observation.task.data, found.product
-        delta = observation.values(found.embedding).cpu().reshape(-1, product.shape[1])[found.first :]
+        delta = observation.values(found.embedding).cpu().reshape(-1, product.shape[1])
+        delta = delta[found.first : found.first + len(found.places)]
         slope = product.matrices(observation.values(product.weight or "").cpu())[0]
         size = delta.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
         patches = torch.linalg.lstsq(delta.T / size, slope / size, driver="gelsd").solution
@@ -344,7 +345,7 @@ class Patches:
     Attributes:
         product: of patches and what they drive, in the gradient of the patch layer's weight.
         embedding: the position embedding, by name.
-        first: rows of the embedding before those of the patches (class token).
+        first: rows of the embedding before those of the patches (class token and its kin).
         places: which input entry stands where in which patch.
     """
 
@@ -367,11 +368,12 @@ def find_patches(graph: Graph) -> Patches | None:
         with torch.no_grad():
             every = graph.trace.evaluate([graph.trace.gradients[n] for n in names], task, probe(task, 1))  # type: ignore[misc]
         for name, slope in zip(names, every, strict=True):
-            first = slope.numel() // delta.shape[1] - len(delta)
-            if slope.ndim < 2 or slope.shape[-1] != delta.shape[1] or first not in (0, 1):
+            if slope.ndim < 2 or slope.shape[-1] != delta.shape[1]:
                 continue
-            if torch.allclose(slope.reshape(-1, delta.shape[1])[first:], delta, rtol=1e-6, atol=1e-12):
-                return Patches(product, name, first, places)
+            rows = slope.reshape(-1, delta.shape[1])
+            for first in range(len(rows) - len(delta) + 1):
+                if torch.allclose(rows[first : first + len(delta)], delta, rtol=1e-6, atol=1e-12):
+                    return Patches(product, name, first, places)
     return None
 
 

@@ -33,7 +33,7 @@ from leakgauge.attacks.matching import (
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import EXPLAINED, Features
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
-from leakgauge.attacks.recipes.portfolio import Portfolio, joined, others, remaining
+from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
 from leakgauge.errors import require
@@ -173,7 +173,8 @@ class Auto(SearchingAttack):
             )
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
-        answer = read.unlabelled if found.inputs is None and read.unlabelled else found
+        rows = read.unlabelled or (known if known.inputs is not None else None)
+        answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows), found)
         return portfolio.answer(replace(answer, features=known.features))
 
     @staticmethod

@@ -10,6 +10,7 @@ import torch
 
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.exact.peeling import mixes
+from leakgauge.attacks.labels.targets import FITS, ErrorSignals, targets_of
 from leakgauge.defenses import parts_of
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
@@ -130,16 +131,17 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
     return Observation(task, Update(left, UpdateHeader(UpdateKind.GRADIENT, n - k)), known)
 
 
-def others(found: Reconstruction, proved: Reconstruction) -> Reconstruction:
-    """What a search of the whole batch found, without the nearest to each proved example, of its label if there is one
-    of that."""
-    if found.inputs is None or proved.inputs is None or proved.labels is None:
+def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
+    """What a search of the whole batch found, without the nearest to each example that was read, of its label if there
+    is one of that."""
+    if found.inputs is None or read.inputs is None:
         return found
-    gaps = torch.cdist(proved.inputs.flatten(1).double(), found.inputs.flatten(1).to(proved.inputs).double())
+    gaps = torch.cdist(read.inputs.flatten(1).double(), found.inputs.flatten(1).to(read.inputs).double())
     paired = found.paired and found.labels is not None and len(found.labels) == len(found.inputs)
     classes = [] if found.labels is None else found.labels.tolist()
     left, unread = list(range(len(found.inputs))), list(classes)
-    for gap, label in zip(gaps.tolist(), proved.labels.tolist(), strict=True):
+    wanted = [None] * len(gaps) if read.labels is None else read.labels.tolist()
+    for gap, label in zip(gaps.tolist(), wanted, strict=True):
         alike = [i for i in left if paired and classes[i] == label]
         if left:
             left.remove(min(alike or left, key=gap.__getitem__))
@@ -149,6 +151,34 @@ def others(found: Reconstruction, proved: Reconstruction) -> Reconstruction:
     if labels is not None:
         labels = labels[left] if paired else labels.new_tensor(unread[: len(left)])
     return replace(found, inputs=found.inputs[left], labels=labels, certified=None)
+
+
+def explaining_more(observation: Observation, found: Reconstruction, rows: Reconstruction | None) -> Reconstruction:
+    """What a search found, with what rows agree on in place of the nearest of it, where that leaves less of the update
+    under any loss (`ErrorSignals`). Not certified: rows may agree on a mixture."""
+    if rows is None or rows.inputs is None:
+        return found
+    if found.inputs is None:
+        return rows
+    signals = ErrorSignals.of(observation)
+    if isinstance(signals, str):
+        return found
+    inputs = torch.cat([rows.inputs, others(found, rows).inputs.to(rows.inputs)])  # type: ignore[union-attr]
+    if not signals.affords(inputs):
+        return found
+    left, before = signals.left(inputs), signals.left(found.inputs)
+    if left >= before:
+        return found
+    labels = targets_of(signals, inputs) if left < FITS else None
+    words = f"rows agree on {len(rows.inputs)} of {len(inputs)} examples, not proved: {left:.2g} of the update left"
+    return replace(
+        found,
+        inputs=inputs,
+        labels=found.labels if labels is None else labels,
+        paired=labels is not None,
+        certified=torch.zeros(len(inputs), dtype=torch.bool),
+        message="; ".join(filter(None, (words + f" for {before:.2g}", found.message))),
+    )
 
 
 def joined(proved: Reconstruction, rest: Reconstruction, count: int) -> Reconstruction:

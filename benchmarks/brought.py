@@ -1,0 +1,628 @@
+"""What people bring: `python benchmarks/brought.py --out rows.jsonl` (needs transformers, peft and monai).
+
+Networks of public packages and of everyday code, at toy size and fresh, each with a target, a client and a batch, and
+beside what `lg.attack` reads what a few lines by hand read off the update. The cases are named here, before any row; a
+row is written after each, and what is there is not run again. `--table` prints the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+import leakgauge as lg
+from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol
+from leakgauge.step import losses
+from leakgauge.step.parts import BatchPart
+
+Batch = Mapping[str, Tensor]
+Loss = Callable[[nn.Module, Batch], Tensor]
+EXACT = 60.0
+"""dB from which a picture or row of numbers counts as read exactly."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that somebody has.
+
+    Attributes:
+        net: makes the network, fresh.
+        loss: as a training loop has it.
+        parts: of a batch, by name.
+        n: examples of a batch.
+        client: how they become an update.
+        hand: reads secret parts off the update's tensors, given the network; `None` where no few lines do.
+        mode: of the network.
+    """
+
+    net: Callable[[], nn.Module]
+    loss: Loss
+    parts: Mapping[str, BatchPart | Tensor]
+    n: int = 1
+    client: Protocol = FedSGD()
+    hand: Callable[[nn.Module, Mapping[str, Tensor], Mapping[str, BatchPart | Tensor]], Batch] | None = None
+    mode: str = "eval"
+
+
+# Readings by hand.
+
+
+def rows(name: str, *, part: str) -> Callable[..., Batch]:
+    """Rows of a first linear layer over their biases' gradients: of one example each, where only it drives the unit."""
+
+    def read(_net: nn.Module, sent: Mapping[str, Tensor], _parts: Mapping[str, BatchPart | Tensor]) -> Batch:
+        weight, bias = sent[f"{name}.weight"].double(), sent[f"{name}.bias"].double()
+        live = bias.abs() > 1e-9 * bias.abs().max()
+        given = weight[live].flatten(1) / bias[live, None]
+        agreeing = (given[:, None] - given[None]).abs().amax(2) < 1e-4 * given.abs().max()
+        kept = {int(row.nonzero()[0]) for row in agreeing if row.sum() > 1} or {int(bias[live].abs().argmax())}
+        return {part: given[sorted(kept)]}
+
+    return read
+
+
+def table(name: str, *, part: str) -> Callable[..., Batch]:
+    """Rows of a table that moved: the set of tokens."""
+
+    def read(_net: nn.Module, sent: Mapping[str, Tensor], _parts: Mapping[str, BatchPart | Tensor]) -> Batch:
+        return {part: sent[name].abs().sum(1).nonzero().flatten()}
+
+    return read
+
+
+def places(weight: str, position: str, *, part: str, size: int, first: int = 1) -> Callable[..., Batch]:
+    """Patches of one picture: each place's error signal is its position's gradient, so one least squares gives them."""
+
+    def read(_net: nn.Module, sent: Mapping[str, Tensor], parts: Mapping[str, BatchPart | Tensor]) -> Batch:
+        g = sent[weight].double()
+        signals = sent[position].double().flatten(0, -2)[first:]
+        found = torch.linalg.lstsq(signals.T, g.flatten(1)).solution
+        spec = parts[part]
+        assert isinstance(spec, BatchPart)
+        folded = F.fold(found.T[None], tuple(spec.shape[1:]), size, stride=size)
+        return {part: folded.flatten(1)}
+
+    return read
+
+
+# Networks.
+
+
+def mlp(inputs: int, outputs: int, width: int = 128) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+class Series(nn.Module):
+    """A recurrent network on vital signs, as hospitals have them."""
+
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], outputs: int) -> None:
+        super().__init__()
+        self.body, self.head = kind(6, 32, batch_first=True), nn.Linear(32, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x.transpose(1, 2))[0][:, -1])  # type: ignore[no-any-return]
+
+
+class Entities(nn.Module):
+    """A table with categories that are looked up."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(7, 4), nn.Embedding(12, 6), nn.Embedding(3, 2)])
+        self.body = nn.Sequential(nn.Linear(5 + 12, 64), nn.ReLU(), nn.Linear(64, outputs))
+
+    def forward(self, numbers: Tensor, kinds: Tensor) -> Tensor:
+        looked = [t(kinds[:, i]) for i, t in enumerate(self.tables)]
+        return self.body(torch.cat([numbers / 50, *looked], 1))  # type: ignore[no-any-return]
+
+
+class Answering(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        return {"loss": pixel_values.new_zeros(()), "logits": self.body(pixel_values)}
+
+
+class Pooled(nn.Module):
+    """Means of word vectors, and a linear head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(500, 32, mode="mean"), nn.Linear(32, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.words(ids))  # type: ignore[no-any-return]
+
+
+def unet(channels: int = 1, classes: int = 2) -> nn.Module:
+    """A small U-Net of everyday code."""
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.deep = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 64, 3, stride=2, padding=1)
+            self.inside = nn.Conv2d(64, 64, 3, padding=1)
+            self.up, self.out = nn.ConvTranspose2d(64, 16, 2, stride=2), nn.Conv2d(32, classes, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            high = self.down(x).relu()
+            low = self.inside(self.deep(high).relu()).relu()
+            return self.out(torch.cat([high, self.up(low).relu()], 1))  # type: ignore[no-any-return]
+
+    return UNet()
+
+
+def vit(kind: str) -> nn.Module:
+    import transformers as hf
+
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    picture = {"image_size": 16, "patch_size": 4, "num_labels": 5}
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    if kind == "vit":
+        return hf.ViTForImageClassification(hf.ViTConfig(**sizes, **picture, **off))
+    if kind == "deit":
+        return hf.DeiTForImageClassification(hf.DeiTConfig(**sizes, **picture, **off))
+    if kind == "dinov2":
+        return hf.Dinov2ForImageClassification(hf.Dinov2Config(**sizes, **picture, mlp_ratio=2))
+    if kind == "beit":
+        return hf.BeitForImageClassification(hf.BeitConfig(**sizes, **picture, use_absolute_position_embeddings=True))
+    if kind == "convnext":
+        config = hf.ConvNextConfig(hidden_sizes=[32, 64], depths=[1, 1], num_stages=2, patch_size=2, num_labels=5)
+        return hf.ConvNextForImageClassification(config)
+    config = hf.ResNetConfig(embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1], layer_type="basic", num_labels=5)
+    return hf.ResNetForImageClassification(config)
+
+
+def text(kind: str, *, tied: bool = True, heads: int = 4) -> nn.Module:
+    import transformers as hf
+
+    if kind == "gpt2":
+        config = hf.GPT2Config(vocab_size=500, n_positions=32, n_embd=64, n_layer=2, n_head=heads)
+        config.tie_word_embeddings = tied
+        return hf.GPT2LMHeadModel(config)
+    if kind == "llama":
+        config = hf.LlamaConfig(
+            vocab_size=500,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=heads,
+            max_position_embeddings=32,
+            tie_word_embeddings=tied,
+        )
+        return hf.LlamaForCausalLM(config)
+    if kind == "t5":
+        return hf.T5ForConditionalGeneration(
+            hf.T5Config(
+                vocab_size=500,
+                d_model=64,
+                d_kv=16,
+                d_ff=128,
+                num_layers=2,
+                num_heads=4,
+                decoder_start_token_id=0,
+                pad_token_id=0,
+            )
+        )
+    sizes = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if kind == "distilbert":
+        config = hf.DistilBertConfig(vocab_size=500, dim=64, n_layers=2, n_heads=4, hidden_dim=128, num_labels=3)
+        return hf.DistilBertForSequenceClassification(config)
+    if kind == "roberta":
+        config = hf.RobertaConfig(**sizes, intermediate_size=128, max_position_embeddings=40, num_labels=3)
+        return hf.RobertaForSequenceClassification(config)
+    config = hf.BertConfig(**sizes, intermediate_size=128, max_position_embeddings=32, num_labels=3)
+    return hf.BertForSequenceClassification(config)
+
+
+def adapted(net: nn.Module, rank: int, targets: list[str], kind: str) -> nn.Module:
+    import peft
+
+    return peft.get_peft_model(net, peft.LoraConfig(r=rank, lora_alpha=16, target_modules=targets, task_type=kind))
+
+
+def monai(kind: str) -> nn.Module:
+    from monai.networks import nets
+
+    if kind == "unet":
+        return nets.UNet(2, 1, 2, channels=(16, 32, 64), strides=(2, 2), norm="batch")
+    if kind == "unet3d":
+        return nets.UNet(3, 1, 2, channels=(16, 32, 64), strides=(2, 2), norm="batch")
+    if kind == "segresnet":
+        return nets.SegResNet(3, 8, 1, 2, blocks_down=(1, 1), blocks_up=(1,))
+    if kind == "unetr":
+        return nets.UNETR(1, 2, (16, 16, 16), feature_size=4, hidden_size=96, mlp_dim=128, num_heads=4)
+    if kind == "vit3d":
+        return nets.ViT(
+            1, (16, 16, 16), (4, 4, 4), hidden_size=96, mlp_dim=128, num_layers=2, num_heads=4, classification=True,
+            num_classes=3, post_activation="none",
+        )  # fmt: skip
+    if kind == "densenet":
+        return nets.DenseNet(2, 1, 6, init_features=16, growth_rate=8, block_config=(2, 2))
+    return nets.DenseNet121(2, 1, 6)
+
+
+PICTURE = lg.Image((3, 16, 16))
+GREY = lg.Image((1, 12, 12))
+VITALS = lg.Series((6, 12))
+NUMBERS = lg.Numbers(10, low=(0.0,) * 5 + (-50.0,) * 5, high=(1.0,) * 5 + (150.0,) * 5)
+VOLUME = lg.Volume((1, 16, 16, 16))
+
+
+def classes(m: nn.Module, b: Batch) -> Tensor:
+    return F.cross_entropy(m(b["x"]), b["y"])
+
+
+def weighted(m: nn.Module, b: Batch) -> Tensor:
+    return F.cross_entropy(m(b["x"]), b["y"], weight=torch.linspace(0.5, 2, 5).to(b["x"]))
+
+
+def own_loss(m: nn.Module, b: Batch) -> Tensor:
+    """As the Hugging Face trainer has it."""
+    return m(pixel_values=b["x"], labels=b["y"]).loss  # type: ignore[no-any-return]
+
+
+def answered(m: nn.Module, b: Batch) -> Tensor:
+    return F.cross_entropy(m(b["x"])["logits"], b["y"])
+
+
+def squares(m: nn.Module, b: Batch) -> Tensor:
+    return F.mse_loss(m(b["x"])[:, 0], b["y"])
+
+
+def huber(m: nn.Module, b: Batch) -> Tensor:
+    return losses.huber(m(b["x"]), b["y"])
+
+
+def one_logit(m: nn.Module, b: Batch) -> Tensor:
+    return F.binary_cross_entropy_with_logits(m(b["x"])[:, 0], b["y"].to(b["x"].dtype)[:, 0])
+
+
+def several(m: nn.Module, b: Batch) -> Tensor:
+    return F.binary_cross_entropy_with_logits(m(b["x"]), b["y"].to(b["x"].dtype))
+
+
+def masked(m: nn.Module, b: Batch) -> Tensor:
+    return losses.dice_ce(m(b["x"]), b["y"])
+
+
+def two_sided(m: nn.Module, b: Batch) -> Tensor:
+    return losses.bce(m(b["x"]), b["y"])
+
+
+def survival(m: nn.Module, b: Batch) -> Tensor:
+    return losses.cox(m(b["x"]), b["y"])
+
+
+def entities(m: nn.Module, b: Batch) -> Tensor:
+    return F.binary_cross_entropy_with_logits(m(b["numbers"], b["kinds"])[:, 0], b["y"].float()[:, 0])
+
+
+def same_again(m: nn.Module, b: Batch) -> Tensor:
+    return F.mse_loss(m(b["x"]), b["x"].flatten(1))
+
+
+def causal(m: nn.Module, b: Batch) -> Tensor:
+    return m(input_ids=b["text"], labels=b["text"]).loss  # type: ignore[no-any-return]
+
+
+def sequence(m: nn.Module, b: Batch) -> Tensor:
+    return m(input_ids=b["text"], labels=b["y"]).loss  # type: ignore[no-any-return]
+
+
+def bagged(m: nn.Module, b: Batch) -> Tensor:
+    return F.cross_entropy(m(b["text"]), b["y"])
+
+
+def translated(m: nn.Module, b: Batch) -> Tensor:
+    return m(input_ids=b["text"], labels=b["y"]).loss  # type: ignore[no-any-return]
+
+
+def of(x: BatchPart, y: BatchPart) -> Mapping[str, BatchPart | Tensor]:
+    return {"x": x, "y": y}
+
+
+CLASSES5, TEXT = lg.Classes(5), lg.Text(12, 500)
+ONE_STEP = FedAvg(epochs=1, batch_size=4, lr=0.1)
+ADAM = LocalTraining(optimiser=Adam(lr=0.001), epochs=1, batch_size=4)
+MOMENTUM = LocalTraining(optimiser=SGD(lr=0.05, momentum=0.9), epochs=2, batch_size=2)
+SPOKEN: Mapping[str, BatchPart | Tensor] = {"text": TEXT, "y": lg.Classes(3)}
+FIRST = rows("1", part="x")
+
+
+def _vits() -> Iterator[tuple[str, Case]]:
+    where = {
+        "vit": ("vit.embeddings.patch_embeddings.projection.weight", "vit.embeddings.position_embeddings", 1),
+        "deit": ("deit.embeddings.patch_embeddings.projection.weight", "deit.embeddings.position_embeddings", 2),
+        "dinov2": ("dinov2.embeddings.patch_embeddings.projection.weight", "dinov2.embeddings.position_embeddings", 1),
+        "beit": ("beit.embeddings.patch_embeddings.projection.weight", "beit.embeddings.position_embeddings", 1),
+    }
+    for name, (weight, position, first) in where.items():
+        hand = places(weight, position, part="x", size=4, first=first)
+        yield (
+            f"Hugging Face {name}, classes",
+            Case(lambda name=name: vit(name), own_loss, of(PICTURE, CLASSES5), hand=hand),
+        )
+        yield (
+            f"Hugging Face {name}, classes, batch 2",
+            Case(lambda name=name: vit(name), own_loss, of(PICTURE, CLASSES5), n=2),
+        )
+
+
+def _texts() -> Iterator[tuple[str, Case]]:
+    gpt, llama = {"text": TEXT}, {"text": TEXT}
+    yield (
+        "GPT-2, tied head, own loss",
+        Case(lambda: text("gpt2"), causal, gpt, hand=table("transformer.wte.weight", part="text")),
+    )
+    yield (
+        "GPT-2, untied head, own loss",
+        Case(lambda: text("gpt2", tied=False), causal, gpt, hand=table("transformer.wte.weight", part="text")),
+    )
+    yield "GPT-2, batch 2", Case(lambda: text("gpt2", tied=False), causal, gpt, n=2)
+    yield "Llama, tied head, own loss", Case(lambda: text("llama"), causal, llama)
+    yield (
+        "Llama, untied head, own loss",
+        Case(lambda: text("llama", tied=False), causal, llama, hand=table("model.embed_tokens.weight", part="text")),
+    )
+    yield (
+        "T5, one table under two names",
+        Case(lambda: text("t5"), translated, {"text": TEXT, "y": lg.NextToken(500, 6)}),
+    )
+    for kind in ("bert", "distilbert", "roberta"):
+        base = {"bert": "bert", "distilbert": "distilbert", "roberta": "roberta"}[kind]
+        hand = table(f"{base}.embeddings.word_embeddings.weight", part="text")
+        yield f"{kind}, classes", Case(lambda kind=kind: text(kind), sequence, SPOKEN, hand=hand)
+        yield f"{kind}, classes, batch 2", Case(lambda kind=kind: text(kind), sequence, SPOKEN, n=2, hand=hand)
+    yield (
+        "bag of words, classes",
+        Case(Pooled, bagged, {"text": TEXT, "y": lg.Classes(2)}, hand=table("words.weight", part="text")),
+    )
+    for rank in (8, 16):
+        yield (
+            f"GPT-2, LoRA r = {rank} on c_attn",
+            Case(
+                lambda rank=rank: adapted(text("gpt2", tied=False), rank, ["c_attn"], "CAUSAL_LM"),
+                causal,
+                gpt,
+            ),
+        )
+        yield (
+            f"Llama, LoRA r = {rank} on q, k, v",
+            Case(
+                lambda rank=rank: adapted(text("llama", tied=False), rank, ["q_proj", "k_proj", "v_proj"], "CAUSAL_LM"),
+                causal,
+                llama,
+            ),
+        )
+        yield (
+            f"BERT, LoRA r = {rank} on query, key, value",
+            Case(
+                lambda rank=rank: adapted(text("bert"), rank, ["query", "key", "value"], "SEQ_CLS"),
+                sequence,
+                SPOKEN,
+            ),
+        )
+
+
+def _everyday() -> Iterator[tuple[str, Case]]:
+    for n in (1, 4):
+        tail = "" if n == 1 else ", batch 4"
+        net = lambda: mlp(144, 5)  # noqa: E731
+        yield f"perceptron, classes{tail}", Case(net, classes, of(GREY, CLASSES5), n, hand=FIRST)
+        yield f"perceptron, weighted classes{tail}", Case(net, weighted, of(GREY, CLASSES5), n, hand=FIRST)
+        one = lambda: mlp(144, 1)  # noqa: E731
+        yield f"perceptron, regression{tail}", Case(one, squares, of(GREY, lg.Values()), n, hand=FIRST)
+        yield f"perceptron, one logit{tail}", Case(one, one_logit, of(GREY, lg.Labels(1)), n, hand=FIRST)
+        yield (
+            f"perceptron, six labels{tail}",
+            Case(lambda: mlp(144, 6), several, of(GREY, lg.Labels(6)), n, hand=FIRST),
+        )
+        yield (
+            f"perceptron, three values, Huber{tail}",
+            Case(lambda: mlp(144, 3), huber, of(GREY, lg.Values(3)), n, hand=FIRST),
+        )
+        yield (
+            f"table of numbers, one logit{tail}",
+            Case(lambda: mlp(10, 1), one_logit, of(NUMBERS, lg.Labels(1)), n, hand=FIRST),
+        )
+        yield f"autoencoder{tail}", Case(lambda: mlp(144, 144), same_again, {"x": GREY}, n, hand=FIRST)
+        yield (
+            f"table with categories, one logit{tail}",
+            Case(
+                lambda: Entities(1),
+                entities,
+                {"numbers": lg.Numbers(5, 0.0, 100.0), "kinds": lg.Categories((7, 12, 3)), "y": lg.Labels(1)},
+                n,
+            ),
+        )
+    yield "table of numbers, survival, batch 8", Case(lambda: mlp(10, 1), survival, of(NUMBERS, lg.TimeToEvent()), 8)
+    yield "a dict as answer, batch 2", Case(lambda: Answering(mlp(144, 5)), answered, of(GREY, CLASSES5), 2)
+    yield "DataParallel", Case(lambda: nn.DataParallel(mlp(144, 5)), classes, of(GREY, CLASSES5), 2)
+    yield "bfloat16", Case(lambda: mlp(144, 5).bfloat16(), classes, of(GREY, CLASSES5), 1)
+    yield "LSTM, one logit", Case(lambda: Series(nn.LSTM, 1), one_logit, of(VITALS, lg.Labels(1)))
+    yield "LSTM, regression", Case(lambda: Series(nn.LSTM, 1), squares, of(VITALS, lg.Values()))
+    yield "GRU, one logit, batch 2", Case(lambda: Series(nn.GRU, 1), one_logit, of(VITALS, lg.Labels(1)), 2)
+    yield (
+        "LeNet, six labels",
+        Case(lambda: lg.models.lenet(classes=6), several, of(lg.Image((3, 32, 32)), lg.Labels(6))),
+    )
+    yield (
+        "ResNet-18 of width 16, regression",
+        Case(lambda: lg.models.resnet18(classes=1, width=16), squares, of(lg.Image((3, 32, 32)), lg.Values())),
+    )
+    yield "perceptron, one step of FedAvg, batch 4", Case(lambda: mlp(144, 5), classes, of(GREY, CLASSES5), 4, ONE_STEP)
+    yield (
+        "perceptron, regression, one step of FedAvg, batch 4",
+        Case(lambda: mlp(144, 1), squares, of(GREY, lg.Values()), 4, ONE_STEP),
+    )
+    yield "perceptron, one step of Adam, batch 4", Case(lambda: mlp(144, 5), classes, of(GREY, CLASSES5), 4, ADAM)
+    yield (
+        "perceptron, momentum, two epochs, batch 4",
+        Case(lambda: mlp(144, 5), classes, of(GREY, CLASSES5), 4, MOMENTUM),
+    )
+
+
+def _hospital() -> Iterator[tuple[str, Case]]:
+    yield "U-Net, Dice + CE", Case(unet, masked, of(GREY, lg.Mask(2, (12, 12))))
+    yield "U-Net, Dice + CE, batch 2", Case(unet, masked, of(GREY, lg.Mask(2, (12, 12))), 2)
+    yield "U-Net, one class by logits", Case(lambda: unet(1, 1), two_sided, of(GREY, lg.Mask(1, (12, 12))))
+    yield (
+        "MONAI UNet in 2D, Dice + CE",
+        Case(lambda: monai("unet"), masked, of(lg.Image((1, 16, 16)), lg.Mask(2, (16, 16)))),
+    )
+    yield "MONAI UNet in 3D, Dice + CE", Case(lambda: monai("unet3d"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))))
+    yield "MONAI UNet in 3D, train mode, Adam, two volumes", Case(
+        lambda: monai("unet3d"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))), 2,
+        LocalTraining(optimiser=Adam(lr=0.001), epochs=2, batch_size=1), mode="train",
+    )  # fmt: skip
+    yield "MONAI SegResNet, Dice + CE", Case(lambda: monai("segresnet"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))))
+    yield "MONAI UNETR, Dice + CE", Case(lambda: monai("unetr"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))))
+    yield (
+        "MONAI ViT in 3D, classes",
+        Case(lambda: monai("vit3d"), lambda m, b: F.cross_entropy(m(b["x"])[0], b["y"]), of(VOLUME, lg.Classes(3))),
+    )
+    yield (
+        "MONAI DenseNet, six labels",
+        Case(lambda: monai("densenet"), several, of(lg.Image((1, 32, 32)), lg.Labels(6))),
+    )
+    yield "Hugging Face ConvNeXt, classes", Case(lambda: vit("convnext"), own_loss, of(PICTURE, CLASSES5))
+    yield "Hugging Face ResNet, classes", Case(lambda: vit("resnet"), own_loss, of(lg.Image((3, 32, 32)), CLASSES5))
+
+
+CASES: dict[str, Case] = dict([*_everyday(), *_vits(), *_texts(), *_hospital()])
+
+# Scores.
+
+
+def likeness(read: Tensor, true: Tensor, spec: BatchPart) -> str:
+    """What was read of a part, one to one, in the unit of its kind."""
+    if isinstance(spec, lg.DataSpec) and spec.vocabulary:
+        if read.ndim == 1:
+            inside = set(read.tolist()) & set(true.flatten().tolist())
+            return (
+                f"{len(inside)} of {len(set(true.flatten().tolist()))} tokens, {len(set(read.tolist()) - inside)} wrong"
+            )
+        right = max(int((read[i] == true[j]).sum()) for i in range(len(read)) for j in range(len(true)))
+        return f"{right} of {true.shape[1]} in place"
+    low, high = (torch.tensor(e, dtype=torch.float64) for e in spec.edges)
+    wide = (high - low).expand(1) if len(high) == 1 else high - low
+    by_column = isinstance(spec, lg.Numbers | lg.Categories | lg.Values) and len(wide) > 1
+    scale = wide if by_column else wide[:1]
+    if read.ndim == 1:
+        read, true = read[:, None], true[:, None]
+    a, b = read.detach().double().flatten(1) / scale, true.double().flatten(1) / scale
+    if a.shape[1] != b.shape[1]:
+        return f"of another shape: {tuple(read.shape)}"
+    decibels = -10 * torch.log10(((a[:, None] - b[None]) ** 2).mean(2).clamp_min(1e-18))
+    i, j = linear_sum_assignment(-decibels.numpy())
+    found = sorted((float(decibels[x, y]) for x, y in zip(i, j, strict=True)), reverse=True)
+    exact = sum(x >= EXACT for x in found)
+    return f"{exact} of {len(true)} exact ({', '.join(f'{x:.0f}' for x in found)} dB)"
+
+
+def secrets(parts: Mapping[str, Any]) -> Mapping[str, BatchPart]:
+    return {name: spec for name, spec in parts.items() if isinstance(spec, BatchPart)}
+
+
+def drawn(case: Case, seed: int) -> Batch:
+    """A batch of made-up examples in each part's range, smooth where they are pictures."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = {}
+    for name, spec in secrets(case.parts).items():
+        made = spec.made_up(case.n, generator)
+        if isinstance(spec, lg.DataSpec) and not spec.vocabulary and made.ndim in (4, 5):
+            pool = F.avg_pool2d if made.ndim == 4 else F.avg_pool3d
+            made = pool(made, 3, stride=1, padding=1, count_include_pad=False)
+            low, high = made.amin(), made.amax()
+            made = (made - low) / (high - low)
+        batch[name] = made
+    return batch
+
+
+def run(name: str, case: Case, *, seed: int, evaluations: int) -> dict[str, Any]:
+    """One row. What goes wrong is one too."""
+    torch.manual_seed(seed)
+    began = time.process_time()
+    row: dict[str, Any] = {"case": name, "n": case.n, "seed": seed, "evaluations": evaluations}
+    try:
+        net = case.net()
+        net.train(case.mode == "train")
+        task = lg.Task.of_step(net, case.loss, dict(case.parts), mode=case.mode)
+        batch = drawn(case, seed)
+        update = lg.clients.client_update(task, case.client, batch, lg.Draws(seed))
+        knows = lg.Knowledge(example_count=case.n, local_training=case.client)
+        started = time.process_time()
+        found = lg.attack(task, update, knows=knows, budget=lg.Budget(gradient_evaluations=evaluations))
+        row |= {"seconds": round(time.process_time() - started, 1), "status": found.status.name}
+        row |= {"message": found.message, "tried": [str(t) for t in found.tried]}
+        row["certified"] = None if found.certified is None else int(found.certified.sum())
+        read = {
+            k: likeness(v, batch[k], s) for k, s in secrets(case.parts).items() if (v := found.parts.get(k)) is not None
+        }
+        if found.tokens is not None:
+            row["tokens"] = repr(found.tokens)[:300]
+        row["read"] = read | {f"share of {k}": [round(float(s), 4) for s in v] for k, v in found.shares.items()}
+        if case.hand is not None:
+            sent = {k: v.float() for k, v in update.tensors.items()}
+            by_hand = case.hand(net, sent, case.parts)
+            row["hand"] = {k: likeness(v, batch[k], specs[k]) for k, v in by_hand.items()}
+    except Exception as error:  # noqa: BLE001 (what breaks is a row)
+        row |= {"status": "RAISED", "message": f"{type(error).__name__}: {error}"[:500]}
+    return row | {"all_seconds": round(time.process_time() - began, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "brought.jsonl")
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluations", type=int, default=40)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    if options.table:
+        for row in kept:
+            print(
+                f"{row['case']}: {row['status'].lower()}, {row.get('read')}; by hand {row.get('hand')};",
+                f"{row.get('seconds')} s",
+            )
+        return
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    there = {(row["case"], row["seed"]) for row in kept}
+    for name, case in CASES.items():
+        if options.only in name and (name, options.seed) not in there:
+            with warnings.catch_warnings(), contextlib.redirect_stderr(None):
+                warnings.simplefilter("ignore")
+                row = run(name, case, seed=options.seed, evaluations=options.evaluations)
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(
+                name,
+                row["status"],
+                row.get("read"),
+                "| by hand",
+                row.get("hand"),
+                "|",
+                row["message"][:150],
+                row["all_seconds"],
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ import yaml
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from leakgauge.study.database import PlannedRow, TrialRow, checksum_of
+from leakgauge.study.database import PlannedRow, TrialRow
 from leakgauge.study.store import Store
 
 STUB = '''
@@ -130,9 +130,7 @@ def fill(out: Path, leave: int) -> int:
             scenario["data"] = scenario["data"] | {"index": int(parts[-1][1:])}
             told = {"id": name, "scenario": scenario, "seed": int(parts[-2][1:]), "control": parts[0] == "control"}
             record = json.dumps(sample | told)
-            checksum = checksum_of(name, record, "0", "copy")
-            row = {"id": name, "record": record, "pictures": 0, "created_at": "copy", "checksum": checksum}
-            rows.append(row | {"audit": store.key})
+            rows.append(TrialRow.sealed(audit=store.key, id=name, record=record, pictures=0, created_at="copy"))
         if rows:
             session.execute(insert(TrialRow), rows)
     store.close()

@@ -31,7 +31,7 @@ from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log
 from leakgauge.risk.lint import lint_source, lint_update, read_lint
-from leakgauge.study.database import PlannedAudit
+from leakgauge.study.database import AuditRow
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.store import FILE, Store
 from leakgauge.training import read_checkpoint, save_checkpoint
@@ -104,9 +104,9 @@ def _png(path: Path) -> None:
 
 
 def _store(path: Path) -> None:
-    asked = PlannedAudit("d", "n", {"name": "n"}, {}, {}, ["a", "b"], counts_only=True)
+    asked = AuditRow.of("n", "d", {"name": "n"}, {}, ["a", "b"], {}, counts_only=True)
     folder = path.parent / "made"
-    Store.create(folder, asked).close()
+    Store.create(folder, asked, ["a", "b"]).close()
     path.write_bytes((folder / FILE).read_bytes())
 
 

@@ -20,63 +20,38 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from leakgauge.compute import Budget, Compute
-    from leakgauge.draws import Draws
-    from leakgauge.errors import InputError
-    from leakgauge.face import attack, audit, frontier, inspect
-    from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
-    from leakgauge.step.parts import (
-        Categories,
-        Classes,
-        Image,
-        Labels,
-        Mask,
-        NextToken,
-        Numbers,
-        Series,
-        Text,
-        TimeToEvent,
-        Values,
-        Volume,
-    )
-    from leakgauge.task import Batch, DataSpec, Mode, Task
-    from leakgauge.update import Update, UpdateHeader, UpdateKind
-
-__all__ = [
-    "Attack",
-    "Batch",
-    "Budget",
-    "Categories",
-    "Classes",
-    "Compute",
-    "DataSpec",
-    "Draws",
-    "Image",
-    "InputError",
-    "Knowledge",
-    "Labels",
-    "Mask",
-    "Mode",
-    "NextToken",
-    "Numbers",
-    "Observation",
-    "Reconstruction",
-    "Series",
-    "Status",
-    "Task",
-    "Text",
-    "TimeToEvent",
-    "Update",
-    "UpdateHeader",
-    "UpdateKind",
-    "Values",
-    "Volume",
-    "__version__",
-    "attack",
-    "audit",
-    "frontier",
-    "inspect",
-]
+    from leakgauge.compute import Budget as Budget
+    from leakgauge.compute import Compute as Compute
+    from leakgauge.draws import Draws as Draws
+    from leakgauge.errors import InputError as InputError
+    from leakgauge.face import attack as attack
+    from leakgauge.face import audit as audit
+    from leakgauge.face import frontier as frontier
+    from leakgauge.face import inspect as inspect
+    from leakgauge.observation import Attack as Attack
+    from leakgauge.observation import Knowledge as Knowledge
+    from leakgauge.observation import Observation as Observation
+    from leakgauge.observation import Reconstruction as Reconstruction
+    from leakgauge.observation import Status as Status
+    from leakgauge.step.parts import Categories as Categories
+    from leakgauge.step.parts import Classes as Classes
+    from leakgauge.step.parts import Image as Image
+    from leakgauge.step.parts import Labels as Labels
+    from leakgauge.step.parts import Mask as Mask
+    from leakgauge.step.parts import NextToken as NextToken
+    from leakgauge.step.parts import Numbers as Numbers
+    from leakgauge.step.parts import Series as Series
+    from leakgauge.step.parts import Text as Text
+    from leakgauge.step.parts import TimeToEvent as TimeToEvent
+    from leakgauge.step.parts import Values as Values
+    from leakgauge.step.parts import Volume as Volume
+    from leakgauge.task import Batch as Batch
+    from leakgauge.task import DataSpec as DataSpec
+    from leakgauge.task import Mode as Mode
+    from leakgauge.task import Task as Task
+    from leakgauge.update import Update as Update
+    from leakgauge.update import UpdateHeader as UpdateHeader
+    from leakgauge.update import UpdateKind as UpdateKind
 
 _PARTS = ("attacks", "clients", "data", "defenses", "metrics", "models", "servers")
 """Packages of parts."""
@@ -104,6 +79,8 @@ _HOMES = {
     "task": ("Batch", "DataSpec", "Mode", "Task"),
     "update": ("Update", "UpdateHeader", "UpdateKind"),
 }
+
+__all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])
 
 
 def __getattr__(name: str) -> Any:

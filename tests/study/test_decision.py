@@ -15,7 +15,7 @@ from scipy.stats import norm
 from leakgauge.observation import Cost
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import HIDDEN, SENT, LintFinding, LintSeverity
-from leakgauge.study.database import PlannedAudit
+from leakgauge.study.database import AuditRow
 from leakgauge.study.document import budgets, signed, verdict_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide, label_words
@@ -171,8 +171,8 @@ STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in 
 def test_a_report_of_an_unfinished_audit_is_no_clearance(tmp_path: Path) -> None:
     """`leakgauge report` said "No objection" of the trials that had run, where `leakgauge gate` said "unfinished"."""
     plan = resolve_plan(tiny(attacks=["closed-form"], gate={"identified": {"max": 0.5}}))
-    asked = PlannedAudit(plan.digest, "a", plan.config, {}, {}, ["x", "y"], False)
-    store = Store.create(tmp_path, asked)
+    asked = AuditRow.of("a", plan.digest, plan.config, {}, ["x", "y"], {}, counts_only=False)
+    store = Store.create(tmp_path, asked, ["x", "y"])
     reasons = verdict_of(store).gate.reasons
     store.close()
     assert any("unfinished: 2 trials have not run" in reason.text for reason in reasons)

@@ -26,7 +26,7 @@ from leakgauge.frontiers.results import (
 )
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
-from leakgauge.study.database import PlannedAudit
+from leakgauge.study.database import AuditRow
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import environment
 from leakgauge.study.session import copied, frame, table
@@ -82,16 +82,9 @@ def run_frontier(
     refuse_foreign(output, FILES)
     costs = {f"cost {row.training}": row for row in plan.rows}
     trainings = plan.trainings()
-    asked = PlannedAudit(
-        digest=plan.digest,
-        name=plan.config.name,
-        config=plan.settings,
-        environment=environment(compute),
-        contents=plan.contents(),
-        planned=[*costs, *trainings],
-        counts_only=True,
-    )
-    store = Store.create(output / MEASURED, asked)
+    ids, on, name = sorted([*costs, *trainings]), environment(compute), plan.config.name
+    asked = AuditRow.of(name, plan.digest, plan.settings, plan.contents(), ids, on, counts_only=True)
+    store = Store.create(output / MEASURED, asked, ids)
     try:
         pool = LocalPool(workers) if executor is None else executor
         leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=stage("attacks"))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import PRIVATE_FILE
 from leakgauge.observation import Status
@@ -48,16 +50,53 @@ def checksum_of(*parts: str | bytes | None) -> str:
     return digest.hexdigest()[:32]
 
 
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 class Base(DeclarativeBase):
     # Without a row id a table has no second copy of its keys, which damage could make to differ.
     __table_args__: Any = {"sqlite_with_rowid": False}  # noqa: RUF012 - as SQLAlchemy wants it
+
+
+class SealedRow(Base):
+    """A row with a checksum of its own values."""
+
+    __abstract__ = True
+    checksum: Mapped[str]
+
+    @classmethod
+    def sealed(cls, **values: object) -> Mapping[str, object]:
+        """The values of a row, and their checksum."""
+        kept = (values[c.key] for c in cls.__table__.columns if c.key not in ("audit", "checksum"))
+        return values | {"checksum": checksum_of(*(v if isinstance(v, bytes | None) else str(v) for v in kept))}
+
+    @property
+    def true_checksum(self) -> str:
+        """That of the values as they are now."""
+        return str(self.sealed(**{c.key: getattr(self, c.key) for c in self.__table__.columns})["checksum"])
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is as it was written."""
+        return self.checksum == self.true_checksum
 
 
 TEXT = String().with_variant(String(collation="C"), "postgresql")
 """Sorted as Python sorts."""
 
 
-class AuditRow(Base):
+class AuditRow(SealedRow):
+    """What an audit is to do, and rests on.
+
+    Attributes:
+        key: in the database; its `identity` and a number.
+        digest: of the plan's text, the gate left out.
+        config, environment: the plan as written and the machine, in JSON.
+        contents: in JSON; see `leakgauge.study.identity`.
+        planned: checksum of the ids of all trials.
+    """
+
     __tablename__ = "audits"
     key: Mapped[str] = mapped_column(TEXT, primary_key=True)
     digest: Mapped[str]
@@ -69,18 +108,34 @@ class AuditRow(Base):
     version: Mapped[str]
     created_at: Mapped[str]
     planned: Mapped[str]
-    checksum: Mapped[str]
 
-    @property
-    def true_checksum(self) -> str:
-        return checksum_of(
-            self.key, self.digest, self.name, self.config, self.environment, self.contents, str(bool(self.counts_only)),
-            self.version, self.created_at, self.planned,
-        )  # fmt: skip
+    @staticmethod
+    def of(
+        name: str,
+        digest: str,
+        config: Mapping[str, object],
+        contents: Mapping[str, str],
+        planned: Iterable[str],
+        environment: Mapping[str, object],
+        *,
+        counts_only: bool,
+    ) -> AuditRow:
+        """That of an audit which begins now, without a key."""
+        return AuditRow(
+            name=name,
+            digest=digest,
+            config=json.dumps(config, default=str),
+            environment=json.dumps(environment),
+            contents=json.dumps(contents, sort_keys=True),
+            counts_only=counts_only,
+            version=__version__,
+            created_at=now(),
+            planned=checksum_of(*sorted(planned)),
+        )
 
     @property
     def identity(self) -> str:
-        """As that of the `PlannedAudit`."""
+        """Hash of the plan and all that it rests on: equal audits of a team are one."""
         return identity_of(self.digest, json.loads(self.contents))
 
 
@@ -90,14 +145,13 @@ class PlannedRow(Base):
     id: Mapped[str] = mapped_column(TEXT, primary_key=True)
 
 
-class TrialRow(Base):
+class TrialRow(SealedRow):
     __tablename__ = "trials"
     audit: Mapped[str] = mapped_column(ForeignKey("audits.key"), primary_key=True)
     id: Mapped[str] = mapped_column(TEXT, primary_key=True)
     record: Mapped[str]
     pictures: Mapped[int]
     created_at: Mapped[str]
-    checksum: Mapped[str]
 
 
 DIED = json.dumps({"status": Status.DIED.value})[1:-1]
@@ -109,7 +163,7 @@ def died() -> ColumnElement[bool]:
     return TrialRow.record.contains(DIED)
 
 
-class PictureRow(Base):
+class PictureRow(SealedRow):
     __tablename__ = "pictures"
     audit: Mapped[str] = mapped_column(TEXT, primary_key=True)
     trial: Mapped[str] = mapped_column(TEXT, primary_key=True)
@@ -117,36 +171,10 @@ class PictureRow(Base):
     name: Mapped[str]
     original: Mapped[bytes | None] = mapped_column(LargeBinary)
     reconstruction: Mapped[bytes | None] = mapped_column(LargeBinary)
-    checksum: Mapped[str]
     __table_args__ = (
         ForeignKeyConstraint(["audit", "trial"], ["trials.audit", "trials.id"]),
         {"sqlite_with_rowid": False},
     )
-
-
-@dataclass(frozen=True)
-class PlannedAudit:
-    """What an audit is to do: identity and text of its plan, what it rests on, and its trials.
-
-    Attributes:
-        digest: of the plan's text, the gate left out.
-        config: the plan as written.
-        contents: see `leakgauge.study.identity`.
-        planned: ids of all trials.
-    """
-
-    digest: str
-    name: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    contents: Mapping[str, str]
-    planned: Iterable[str]
-    counts_only: bool
-
-    @property
-    def identity(self) -> str:
-        """Hash of the plan and all that it rests on: equal audits of a team are one."""
-        return identity_of(self.digest, self.contents)
 
 
 def identity_of(digest: str, contents: Mapping[str, str]) -> str:
@@ -311,6 +339,6 @@ class Pictures(Mapping[str, Sequence[Picture]]):
                 raise self.base.damaged(f"the pictures of trial {name}")
 
     def _whole(self, row: PictureRow) -> Picture:
-        if row.checksum != checksum_of(row.trial, str(row.slot), row.name, row.original, row.reconstruction):
+        if not row.whole:
             raise self.base.damaged(f"a picture of trial {row.trial}")
         return Picture(name=row.name, slot=row.slot, original=row.original, reconstruction=row.reconstruction)

@@ -21,7 +21,7 @@ from leakgauge import __version__
 from leakgauge.data.source import LiesInFiles, Share, Source, share
 from leakgauge.errors import InputError, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.database import AuditRow, PlannedAudit
+from leakgauge.study.database import AuditRow
 from leakgauge.tensors import fingerprint
 
 LENT = 1000
@@ -70,19 +70,18 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [words(name) for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
-def refuse_other(row: AuditRow, asked: PlannedAudit, folder: Path) -> None:
+def refuse_other(row: AuditRow, asked: AuditRow, folder: Path) -> None:
     """Raises `InputError` where results of this plan and the stored ones would be mixed."""
     if row.digest != asked.digest:
-        before = json.loads(row.config)
-        keys = sorted({*before, *asked.config} - {JUDGING})
-        other = [key for key in keys if before.get(key) != asked.config.get(key)]
+        before, now = json.loads(row.config), json.loads(asked.config)
+        other = [key for key in sorted({*before, *now} - {JUDGING}) if before.get(key) != now.get(key)]
         own = "is not given, and the plan holds objects of your own, whose code is not compared"
         hint = f"give identity='a name of this plan' in every run that {folder} belongs to, or another folder with -o"
         require(bool(other), "identity", own, hint)
         more = f" and {len(other) - SHOWN} more" * (len(other) > SHOWN)
         of = f"'{row.name}', of another {', '.join(other[:SHOWN])}{more}"
         raise InputError("output", f"{folder} belongs to the audit {of}", ANEW)
-    different = changed(json.loads(row.contents), asked.contents)
+    different = changed(json.loads(row.contents), json.loads(asked.contents))
     require(
         not different, "output", f"{folder} holds results that rest on other contents of {', '.join(different)}", ANEW
     )

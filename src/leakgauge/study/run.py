@@ -19,7 +19,7 @@ from rich.text import Text
 from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.database import PlannedAudit
+from leakgauge.study.database import AuditRow
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.identity import ANEW, changed
@@ -124,16 +124,9 @@ def run(
     """
     keys = {trial_id(plan, key): key for key in plan.trials()}
     before = plan.contents()
-    asked = PlannedAudit(
-        digest=plan.digest,
-        name=plan.name,
-        config=plan.config,
-        environment=environment(compute),
-        contents=before,
-        planned=keys,
-        counts_only=counts_only,
-    )
-    store = Store.create(folder, asked, url=url, anew=anew)
+    ids, on = sorted(keys), environment(compute)
+    asked = AuditRow.of(plan.name, plan.digest, plan.config, before, ids, on, counts_only=counts_only)
+    store = Store.create(folder, asked, ids, url=url, anew=anew)
     try:
         if on_begun is not None:
             on_begun(store)

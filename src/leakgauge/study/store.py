@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from leakgauge import __version__
 from leakgauge.errors import InputError, refusing, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.report.rows import Picture
@@ -22,11 +20,11 @@ from leakgauge.study.database import (
     Database,
     PictureRow,
     Pictures,
-    PlannedAudit,
     PlannedRow,
     TrialRow,
     checksum_of,
     died,
+    now,
 )
 from leakgauge.study.database import FILE as FILE
 from leakgauge.study.identity import ANEW, refuse_other
@@ -56,10 +54,13 @@ class Store:
         self._base = Database.of(folder, url)
 
     @staticmethod
-    def create(folder: Path, asked: PlannedAudit, *, url: str | None = None, anew: bool = False) -> Store:
+    def create(
+        folder: Path, asked: AuditRow, planned: Sequence[str], *, url: str | None = None, anew: bool = False
+    ) -> Store:
         """Opens the folder for this plan, new or begun. It is locked until the store is closed.
 
         Args:
+            planned: ids of all trials.
             url: of a PostgreSQL database; by default SQLite in the folder.
             anew: sets results of another plan or other contents aside, in a folder of their own, and begins again.
 
@@ -77,7 +78,7 @@ class Store:
         try:
             if anew:
                 store._set_aside()
-            store._begin(asked, anew)
+            store._begin(asked, planned, anew)
         except BaseException:
             store.close()
             raise
@@ -88,7 +89,8 @@ class Store:
         """Whether others may write into it meanwhile."""
         return self._base.shared
 
-    def _begin(self, asked: PlannedAudit, anew: bool) -> None:
+    def _begin(self, asked: AuditRow, planned: Sequence[str], anew: bool) -> None:
+        identity = asked.identity
         for left in self.folder.glob(".report.*.part"):  # of a run that was killed while it wrote
             left.unlink(missing_ok=True)
         other = (self.folder / (FILE if self.shared else SHARED)).exists()
@@ -98,55 +100,40 @@ class Store:
             with Session(self._base.engine) as session, session.begin():
                 self._base.check(session)
                 self._base.alone(session)
-                row = self._current(session, asked)
+                row = self._current(session, identity)
                 if row is None or (anew and self.shared):
-                    self.key = f"{asked.identity}-{1 if row is None else int(row.key.rpartition('-')[2]) + 1}"
-                    self._enter(session, asked)
+                    self.key = f"{identity}-{1 if row is None else int(row.key.rpartition('-')[2]) + 1}"
+                    asked.key = self.key
+                    asked.checksum = asked.true_checksum
+                    session.add(asked)
+                    session.flush()
+                    for first in range(0, len(planned), AT_ONCE):
+                        part = planned[first : first + AT_ONCE]
+                        session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": id_} for id_ in part])
                 else:
                     self.key = row.key
                     self._check(session, row)
                     refuse_other(row, asked, self.folder)
-                    row.config = json.dumps(asked.config, default=str)  # the gate may be another
+                    row.config = asked.config  # the gate may be another
                     row.checksum = row.true_checksum
         if self.shared:
-            self._note(asked)
+            self._note(identity)
 
-    def _current(self, session: Session, asked: PlannedAudit) -> AuditRow | None:
+    def _current(self, session: Session, identity: str) -> AuditRow | None:
         """The folder's audit; in a database of several the last of this plan and these contents."""
         if not self.shared:
             return session.scalars(select(AuditRow)).first()
-        rows = session.scalars(select(AuditRow).where(AuditRow.key.startswith(f"{asked.identity}-"))).all()
+        rows = session.scalars(select(AuditRow).where(AuditRow.key.startswith(f"{identity}-"))).all()
         return max(rows, key=lambda row: int(row.key.rpartition("-")[2]), default=None)
 
-    def _note(self, asked: PlannedAudit) -> None:
+    def _note(self, identity: str) -> None:
         """Says in the folder where its audit is, so that `report` and `gate` need the folder alone."""
         file = self.folder / SHARED
         if file.exists():
             before = _read_note(file)
-            mine = before["audit"].rpartition("-")[0] == asked.identity
+            mine = before["audit"].rpartition("-")[0] == identity
             require(mine, "output", f"{self.folder} belongs to another plan, or to other contents of its data", ANEW)
         write_whole(file, json.dumps({"store": self._base.address, "audit": self.key}) + "\n")
-
-    def _enter(self, session: Session, asked: PlannedAudit) -> None:
-        planned = sorted(asked.planned)
-        row = AuditRow(
-            key=self.key,
-            digest=asked.digest,
-            name=asked.name,
-            config=json.dumps(asked.config, default=str),
-            environment=json.dumps(asked.environment),
-            contents=json.dumps(asked.contents, sort_keys=True),
-            counts_only=asked.counts_only,
-            version=__version__,
-            created_at=_now(),
-            planned=checksum_of(*planned),
-        )
-        row.checksum = row.true_checksum
-        session.add(row)
-        session.flush()
-        for first in range(0, len(planned), AT_ONCE):
-            part = planned[first : first + AT_ONCE]
-            session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": name} for name in part])
 
     def _set_aside(self) -> None:
         there = [name for name in RESULTS if (self.folder / name).exists()]
@@ -182,7 +169,7 @@ class Store:
 
     def _check(self, session: Session, row: AuditRow) -> None:
         """Raises `InputError` where plan or list of trials are not whole."""
-        if row.checksum != row.true_checksum:
+        if not row.whole:
             raise self._base.damaged("the record of the plan")
         ids = session.scalars(select(PlannedRow.id).where(PlannedRow.audit == self.key).order_by(PlannedRow.id)).all()
         if checksum_of(*ids) != row.planned:
@@ -210,21 +197,15 @@ class Store:
     def add(self, name: str, found: Mapping[str, Any], shown: Sequence[Picture] = ()) -> None:
         """Keeps the record of a trial and its pictures, all or nothing. A trial that is there already stays as it is,
         unless it had given no answer and now does."""
-        record = json.dumps(found, allow_nan=False)
-        now, count = _now(), len(shown)
-        row = {"id": name, "record": record, "pictures": count, "created_at": now}
-        row["checksum"] = checksum_of(name, record, str(count), now)
-        pictures: list[dict[str, Any]] = []
-        for p in shown:
-            kept = {"name": p.name, "original": p.original, "reconstruction": p.reconstruction}
-            checksum = checksum_of(name, str(p.slot), *kept.values())
-            pictures.append({"audit": self.key, "trial": name, "slot": p.slot, "checksum": checksum, **kept})
+        record, of = json.dumps(found, allow_nan=False), self.key
+        row = TrialRow.sealed(audit=of, id=name, record=record, pictures=len(shown), created_at=now())
+        pictures = [PictureRow.sealed(audit=of, trial=name, **vars(picture)) for picture in shown]
         with self._base.readable(), Session(self._base.engine) as session, session.begin():
             before = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.id == name, died())
             if DIED not in record and session.scalar(before) is not None:
                 for table, key in ((PictureRow, PictureRow.trial), (TrialRow, TrialRow.id)):
                     session.execute(delete(table).where(table.audit == self.key, key == name))
-            entered = session.execute(self._base.insert(TrialRow).values(audit=self.key, **row).returning(TrialRow.id))
+            entered = session.execute(self._base.insert(TrialRow).values(row).returning(TrialRow.id))
             if entered.first() is not None and pictures:
                 session.execute(self._base.insert(PictureRow), pictures)
 
@@ -237,7 +218,7 @@ class Store:
         mine = select(TrialRow).where(TrialRow.audit == self.key).order_by(TrialRow.id).execution_options(yield_per=100)
         with self._base.readable(), Session(self._base.engine) as session, session.scalars(mine) as rows:
             for row in rows:
-                if row.checksum != checksum_of(row.id, row.record, str(row.pictures), row.created_at):
+                if not row.whole:
                     raise self._base.damaged(f"trial {row.id}")
                 session.expunge(row)
                 yield json.loads(row.record)
@@ -286,7 +267,3 @@ def _read_note(file: Path) -> dict[str, str]:
         return {"store": str(found["store"]), "audit": str(found["audit"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError("folder", f"{file} cannot be read", "run the audit again with its --store") from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from statistics import fmean, median
 
-from leakgauge.intervals import bounded_interval, bounded_lower, bounded_upper, mean_interval, proportion_interval
+from leakgauge.intervals import (
+    Interval,
+    bounded_interval,
+    bounded_lower,
+    bounded_upper,
+    mean_interval,
+    proportion_interval,
+)
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
-from leakgauge.study.judging.records import Trial, TrialGroup, control_of, shares
+from leakgauge.study.judging.records import Trial, TrialGroup, by_client, control_of, shares
 from leakgauge.study.judging.results import (
     Finding,
     Identified,
@@ -52,7 +58,7 @@ def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
         shown=len(found) >= CONTROLS and bounded_lower(found, POWER_SURE) > POWER,
         trial=control.trials[0].id,
         clients=len(found),
-        recovered=round(statistics.fmean(found), 4),
+        recovered=round(fmean(found), 4),
     )
 
 
@@ -82,28 +88,35 @@ def identified_of(group: TrialGroup) -> Identified | None:
     if not found:
         return None
     each = shares(found)
-    ends = bounded_interval(each)
     count, n = sum(map(sum, found.values())), sum(map(len, found.values()))
     scores = [t.scores for t in group.scored if t.scores is not None]
-    others = group.others
-    tried = sum(len(o.identified) for o in others) * group.scenario.data.batch
-    chance = sum(sum(o.identified) for o in others) / tried if tried else 0.0
+    hits, tried = _by_strangers(group)
     smallest = min(s.gallery for s in scores)
     return Identified(
         count=count,
         n=n,
         rate=round(count / n, 4),
         clients=len(found),
-        low=round(ends.low or 0.0, 3),
-        high=round(1.0 if ends.high is None else ends.high, 3),
+        **_ends(bounded_interval(each)),
         upper=round(bounded_upper(each), 4),
-        chance=round(max(chance, 1 / (1 + smallest)), 4),
+        chance=round(max(hits / tried if tried else 0.0, 1 / (1 + smallest)), 4),
         beyond=round(beyond_chance(group), 4),
         naive=round(sum(t.controls.mean_image.identified for t in group.scored) / sum(len(s.rank) for s in scores), 4),
         gallery=smallest,
         whole=min(s.whole for s in scores),
         worst=max(map(sum, found.values())),
     )
+
+
+def _ends(interval: Interval) -> dict[str, float]:
+    """Those of a share or a mean of shares, which has both."""
+    return {name: round(getattr(interval, name), 3) for name in ("low", "high")}
+
+
+def _by_strangers(group: TrialGroup) -> tuple[int, int]:
+    """How many examples of other clients the same reads identified, and of how many."""
+    others = group.others
+    return sum(sum(o.identified) for o in others), group.scenario.data.batch * sum(len(o.identified) for o in others)
 
 
 def beyond_chance(group: TrialGroup) -> float:
@@ -114,82 +127,69 @@ def beyond_chance(group: TrialGroup) -> float:
     choices. Seeds, batch and assignment are in every count alike.
     """
     law, own = [1.0], 0
-    by_client: dict[int, list[Trial]] = defaultdict(list)
-    for trial in group.scored:
-        by_client[trial.client].append(trial)
-    for trials in by_client.values():
+    for trials in by_client(group.scored, lambda t: t):
         mine = sum(sum(t.scores.identified) for t in trials if t.scores is not None)
         others = [t.controls.other_client for t in trials if t.controls.other_client is not None]
         counts = [mine, *(sum(c) for c in zip(*(o.identified for o in others), strict=False))]
         own += mine
-        wider = [0.0] * (len(law) + max(counts))
-        for total, chance in enumerate(law):
-            for count in counts:
-                wider[total + count] += chance / len(counts)
-        law = wider
+        law = [
+            sum(law[total - count] for count in counts if 0 <= total - count < len(law)) / len(counts)
+            for total in range(len(law) + max(counts))
+        ]
     return min(1.0, sum(law[own:]))
 
 
 def residual_of(group: TrialGroup, identified: Identified) -> Residual:
     """Residual risk, the interval by the two ends of attack and control."""
-    others, size = group.others, group.scenario.data.batch
-    hits, strangers = sum(sum(o.identified) for o in others), size * sum(len(o.identified) for o in others)
-    control = hits / strangers if strangers else 0.0
-    ends = proportion_interval(hits, strangers)
-    low, high = ends.low or 0.0, 1.0 if ends.high is None else ends.high
+    hits, strangers = _by_strangers(group)
+    control, ends = hits / strangers if strangers else 0.0, proportion_interval(hits, strangers)
 
     def risk(attack: float, by_chance: float) -> float:
         return (attack - by_chance) / max(1 - by_chance, 1e-9)
 
     attack = identified.count / identified.n
     found = risk(attack, control)
-    below = ((found - risk(identified.low, control)) ** 2 + (found - risk(attack, high)) ** 2) ** 0.5
-    above = ((risk(identified.high, control) - found) ** 2 + (risk(attack, low) - found) ** 2) ** 0.5
+    below = math.hypot(found - risk(identified.low, control), found - risk(attack, ends.high or 0.0))
+    above = math.hypot(risk(identified.high, control) - found, risk(attack, ends.low or 0.0) - found)
     return Residual(round(found, 4), round(max(-1.0, found - below), 4), round(min(1.0, found + above), 4))
 
 
 def gain_of(group: TrialGroup) -> PSNRGain | None:
     """What the update brought over the attack's own prior: the same reads against other clients' images."""
-    by_client: dict[int, list[float]] = defaultdict(list)
-    for trial in group.scored:
+
+    def gain(trial: Trial) -> float | None:
         other = trial.controls.other_client
         psnr = [] if trial.scores is None else [v for v in trial.scores.psnr if v is not None]
-        if other is not None and other.psnr and psnr:
-            by_client[trial.client].append(statistics.fmean(psnr) - statistics.fmean(other.psnr))
-    if not by_client:
-        return None
-    gains = [statistics.fmean(v) for v in by_client.values()]
+        return fmean(psnr) - fmean(other.psnr) if other is not None and other.psnr and psnr else None
+
+    gains = [fmean(v) for v in by_client(group.scored, gain)]
     ends = mean_interval(gains)
-    return PSNRGain(round(statistics.fmean(gains), 3), rounded(ends.low), rounded(ends.high))
+    return PSNRGain(round(fmean(gains), 3), rounded(ends.low), rounded(ends.high)) if gains else None
 
 
 def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak | None:
     """`None` where labels were given, or none were read."""
-    by_client: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    sure: list[float] = []
-    for t in group.trials:
-        if t.labels is not None and not t.labels.known:
-            by_client[t.client].append((t.labels.true_counts_f1, t.labels.constant_f1))
-            sure += [] if t.labels.confidence is None else [t.labels.confidence]
-    if not by_client:
+    read = by_client(group.trials, lambda t: None if t.labels is None or t.labels.known else t.labels)
+    if not read:
         return None
-    f1, constant = ([statistics.fmean(pair[k] for pair in pairs) for pairs in by_client.values()] for k in (0, 1))
+    f1 = [fmean(one.true_counts_f1 for one in labels) for labels in read]
+    constant = [fmean(one.constant_f1 for one in labels) for labels in read]
+    sure = [one.confidence for labels in read for one in labels if one.confidence is not None]
     above = [a - b for a, b in zip(f1, constant, strict=True)]
     control = control_of(group, groups)
-    ends, gap = bounded_interval(f1), bounded_interval(above, low=-max(constant), high=1 - min(constant))
+    gap = _ends(bounded_interval(above, low=-max(constant), high=1 - min(constant)))
     return LabelLeak(
-        mean=round(statistics.fmean(f1), 4),
-        low=round(ends.low or 0.0, 3),
-        high=round(1.0 if ends.high is None else ends.high, 3),
+        mean=round(fmean(f1), 4),
+        **_ends(bounded_interval(f1)),
         upper=round(bounded_upper(f1), 4),
-        baseline=round(statistics.fmean(constant), 4),
-        above=round(statistics.fmean(above), 4),
-        above_low=round(-1.0 if gap.low is None else gap.low, 3),
-        above_high=round(1.0 if gap.high is None else gap.high, 3),
-        confidence=round(statistics.fmean(sure), 4) if sure else None,
+        baseline=round(fmean(constant), 4),
+        above=round(fmean(above), 4),
+        above_low=gap["low"],
+        above_high=gap["high"],
+        confidence=_mean(sure),
         n=len(f1),
         right=sum(value == 1 for value in f1),
-        better=_beats(above) and statistics.fmean(above) >= (1 - statistics.fmean(constant)) / 2,
+        better=_beats(above) and fmean(above) >= (1 - fmean(constant)) / 2,
         shown=_reads_labels(group if control is None else control),
     )
 
@@ -204,49 +204,41 @@ def _beats(above: Sequence[float]) -> bool:
 def _reads_labels(control: TrialGroup) -> bool | None:
     """Whether the labels of undefended clients are read better than by the best constant guess, beyond Student's
     interval, or all of them; `None` where no labels were."""
-    by_client: dict[int, list[float]] = defaultdict(list)
-    read = [(t.client, t.labels) for t in control.trials if t.labels is not None]
-    for client, labels in read:
-        by_client[client].append(labels.true_counts_f1 - labels.constant_f1)
+    read = by_client(control.trials, lambda t: t.labels)
     if not read or control.scenario.defended:
         return None
-    above = mean_interval([statistics.fmean(v) for v in by_client.values()])
-    return all(labels.true_counts_f1 == 1 for _, labels in read) or (above.low or 0.0) > 0
+    above = mean_interval([fmean(one.true_counts_f1 - one.constant_f1 for one in labels) for labels in read])
+    return all(one.true_counts_f1 == 1 for labels in read for one in labels) or (above.low or 0.0) > 0
 
 
 def tokens_of(group: TrialGroup) -> TokenLeak | None:
     """`None` where no tokens were read."""
-    by_client: dict[int, list[TokenScores]] = defaultdict(list)
-    for t in group.scored:
-        if t.tokens is not None:
-            by_client[t.client].append(t.tokens)
-    if not by_client:
+    read = by_client(group.scored, lambda t: t.tokens)
+    if not read:
         return None
 
-    def mean(value: Callable[[TokenScores], float]) -> float:
-        return statistics.fmean(statistics.fmean(map(value, some)) for some in by_client.values())
+    def each(value: Callable[[TokenScores], float]) -> list[float]:
+        return [fmean(map(value, some)) for some in read]
 
-    f1 = [statistics.fmean(s.f1 for s in some) for some in by_client.values()]
-    ends = bounded_interval(f1)
-    return TokenLeak(
-        mean=round(statistics.fmean(f1), 4),
-        low=round(ends.low or 0.0, 3),
-        high=round(1.0 if ends.high is None else ends.high, 3),
-        precision=round(mean(lambda s: s.precision), 4),
-        recall=round(mean(lambda s: s.recall), 4),
-        baseline=round(mean(lambda s: s.constant_f1), 4),
-        sets=round(mean(lambda s: s.exact_set), 4),
-        counts=round(mean(lambda s: s.exact_counts), 4),
-        order=round(mean(lambda s: s.in_place == 1), 4),
-        n=len(by_client),
-    )
+    f1 = each(lambda s: s.f1)
+    means = {
+        "mean": f1,
+        "precision": each(lambda s: s.precision),
+        "recall": each(lambda s: s.recall),
+        "baseline": each(lambda s: s.constant_f1),
+        "sets": each(lambda s: s.exact_set),
+        "counts": each(lambda s: s.exact_counts),
+        "order": each(lambda s: s.in_place == 1),
+    }
+    mean = {name: round(fmean(values), 4) for name, values in means.items()}
+    return TokenLeak(**mean, **_ends(bounded_interval(f1)), n=len(read))
 
 
 def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     """The numbers and the level; sentence and flags are added by the verdict."""
     power, identified = power_of(group, groups), identified_of(group)
     risk = None if identified is None else residual_of(group, identified)
-    means = [statistics.fmean(client) for client in group.mean_psnr.values()]
+    means = [fmean(client) for client in group.mean_psnr.values()]
     images = [v for client in group.mean_psnr.values() for v in client]
     highest = [v for client in group.highest_psnr.values() for v in client]
     ends = mean_interval(means)
@@ -261,16 +253,16 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
         images=len(images) if identified is None or images else identified.n,
         clients=len({t.client for t in group.trials}),
         psnr=PSNRSummary(
-            mean=round(statistics.fmean(means), 3),
+            mean=round(fmean(means), 3),
             low=rounded(ends.low),
             high=rounded(ends.high),
             highest=round(max(highest), 3),
-            median=round(statistics.median(images), 3),
+            median=round(median(images), 3),
             lowest=round(min(images), 3),
         )
         if means
         else None,
-        null_psnr=NullPSNR(round(statistics.fmean(bars), 3), round(max(bars), 3)) if bars else None,
+        null_psnr=NullPSNR(round(fmean(bars), 3), round(max(bars), 3)) if bars else None,
         ssim_mean=_mean(group.values("ssim")),
         lpips_mean=_mean(group.values("lpips")),
         identified=identified,
@@ -288,7 +280,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
 
 
 def _mean(values: list[float]) -> float | None:
-    return round(statistics.fmean(values), 4) if values else None
+    return round(fmean(values), 4) if values else None
 
 
 def rounded(value: float | None) -> float | None:

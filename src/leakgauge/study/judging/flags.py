@@ -10,7 +10,7 @@ from enum import Enum
 
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.findings import gain_of
-from leakgauge.study.judging.records import Role, Trial, TrialGroup, control_of, shares
+from leakgauge.study.judging.records import Role, Trial, TrialGroup, by_client, control_of, shares
 from leakgauge.study.judging.results import Finding, Flag, Level
 
 FEWEST = 4
@@ -239,12 +239,10 @@ def _disagree(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
     """Whether an image comes back is luck of the start: of the row's own clients, or of the undefended ones where the
     row has nothing to disagree on."""
     for trials in (group, *([] if control is None or control is group else [control])):
-        by_client: dict[int, list[Trial]] = {}
-        for trial in trials.scored:
-            by_client.setdefault(trial.client, []).append(trial)
-        torn = sum(map(_torn, by_client.values()))
-        if by_client and 2 * torn > len(by_client):
-            yield Doubt.RestartsDisagree.flag(clients=torn, of=len(by_client))
+        clients = by_client(trials.scored, lambda t: t)
+        torn = sum(map(_torn, clients))
+        if 2 * torn > len(clients):
+            yield Doubt.RestartsDisagree.flag(clients=torn, of=len(clients))
             return
 
 

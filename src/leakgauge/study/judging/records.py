@@ -6,11 +6,11 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +28,8 @@ from leakgauge.study.judging.scores import (
     Values,
     Words,
 )
+
+Of = TypeVar("Of")
 
 INTERNED = ("attack", "base", "status", "message", "blind")
 """Texts that many trials share."""
@@ -351,16 +353,14 @@ class TrialGroup:
 
     def _per_image(self, score: str) -> dict[int, list[list[Any]]]:
         """Client → for each of its images with a score, that score in every seed."""
-        found: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        found: dict[int, dict[int, list[Any]]] = {}
         for trial in self.scored:
             same = trial.scenario.data.examples
             for slot, value in enumerate(getattr(trial.scores, score) or ()):
                 if value is not None:
-                    found[(trial.client, same[slot] if same else slot)].append(value)
-        clients: dict[int, list[list[Any]]] = defaultdict(list)
-        for (client, _), values in found.items():
-            clients[client].append(values)
-        return dict(clients)
+                    images = found.setdefault(trial.client, {})
+                    images.setdefault(same[slot] if same else slot, []).append(value)
+        return {client: list(images.values()) for client, images in found.items()}
 
 
 def _gave(trial: Trial) -> tuple[int, int, int, float]:
@@ -373,6 +373,15 @@ def _gave(trial: Trial) -> tuple[int, int, int, float]:
 def shares(flags: dict[int, list[bool]]) -> list[float]:
     """Share of each client's images."""
     return [statistics.fmean(client) for client in flags.values()]
+
+
+def by_client(trials: Iterable[Trial], value: Callable[[Trial], Of | None]) -> list[list[Of]]:
+    """Of each client that has any, what its trials have."""
+    found: dict[int, list[Of]] = {}
+    for trial in trials:
+        if (one := value(trial)) is not None:
+            found.setdefault(trial.client, []).append(one)
+    return list(found.values())
 
 
 def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:

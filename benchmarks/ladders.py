@@ -86,7 +86,7 @@ class ReadRow:
 
 def reads_of(plan: FrontierPlan) -> list[ReadRow]:
     """Every read of the plan's undefended client that reads something."""
-    row, audit = plan.undefended, plan.audits[plan.undefended.setting][0]
+    row, audit = plan.undefended, plan.audits[plan.undefended.setting]
     task = plan.attacked_task()
     batch = plan.source.read(audit.batches[0])
     known = audit.knows

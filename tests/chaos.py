@@ -34,9 +34,10 @@ from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import run_frontier
 from leakgauge.models import mlp
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import Running, run
 from leakgauge.study.session import write_reports
 from leakgauge.study.store import FILE
+from leakgauge.workers import LocalPool
 from study.plans import tiny
 
 GROUP, WORKER, STOPPED = "kill the group", "kill a worker", "stop a worker"
@@ -95,7 +96,7 @@ def audit(folder: Path) -> Subject:
     )
 
     def work(out: Path) -> None:
-        store = run(resolve_plan(raw), out, workers=2)
+        store = run(resolve_plan(raw), out, Running(executor=LocalPool(2)))
         write_reports(store)
         store.close()
 

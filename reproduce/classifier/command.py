@@ -63,7 +63,7 @@ def fit_classifier(
         _same_kind(spec(tests), data_spec)
     name, arguments = split(read_option(model, "model"), "model")
     entry = MODELS[name]
-    module = ModelSpec(entry.build, name, fitted(entry.parameters, data_spec) | arguments, None, "model").built(seed)
+    module = ModelSpec(name, fitted(entry.parameters, data_spec) | arguments, None, "model").built(seed)
     if start is not None:
         load_weights(module, weights_path(start, "start"), "start")
     Task.of(module, data_spec)

@@ -26,7 +26,7 @@ from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import OnTrial
+from leakgauge.study.run import OnTrial, Running
 from leakgauge.study.session import Audit, audited, lent, owning
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import aligned
@@ -82,8 +82,8 @@ def audit(
     dealt = {"source": _source(data), "batch": batch, "batches": batches}
     made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
     where = lent(folder)
-    pool = LocalPool(workers)
-    done = audited(made, where, compute=compute, counts_only=counts_only, anew=anew, on_trial=on_trial, executor=pool)
+    how = Running(compute=compute, counts_only=counts_only, anew=anew, executor=LocalPool(workers))
+    done = audited(made, where, how if on_trial is None else replace(how, on_trial=on_trial))
     return owning(done, where, folder)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leakgauge.data import Table, open_source
 from leakgauge.errors import InputError
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import Running, run
 from study.plans import document, page_of
 
 PENGUINS = Path(__file__).parents[2] / "examples" / "tables" / "penguins.csv"
@@ -103,7 +103,7 @@ def test_a_report_shows_true_and_read_in_the_tables_units(tmp_path: Path) -> Non
 
 
 def test_counts_only_keeps_no_cell_of_anybody(tmp_path: Path) -> None:
-    store = run(resolve_plan(planned()), tmp_path / "out", counts_only=True)
+    store = run(resolve_plan(planned()), tmp_path / "out", Running(counts_only=True))
     assert all(set(t["words"]) == {"match"} for t in store.records())
     assert "46.9" not in page_of(store)
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from leakgauge.cli import main
 from leakgauge.files import Lock
-from leakgauge.frontiers.columns import accuracy_of, participations, stage_of
+from leakgauge.frontiers.columns import SharedTraining, accuracy_of, participations
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Accuracy
 
@@ -117,7 +117,7 @@ def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str
 
 def test_participations_are_those_of_the_training(plan: Path) -> None:
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    stage = stage_of(resolved, plan.parent)
+    stage = SharedTraining.of(resolved, plan.parent)
     row = resolved.rows[1]
     done = resolved.training(row).run(stage.task, stage.train, stage.hands, stage.test)
     counts = [sum(c in r.asked for r in done.rounds) for c in range(5)]
@@ -127,7 +127,7 @@ def test_participations_are_those_of_the_training(plan: Path) -> None:
 
 def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any]) -> None:
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    stage = stage_of(resolved, plan.parent)
+    stage = SharedTraining.of(resolved, plan.parent)
     for row in resolved.rows[:3]:
         simulation = resolved.training(row)
         done = simulation.run(stage.task, stage.train, stage.hands, stage.test)

@@ -16,7 +16,7 @@ from leakgauge.defenses import Defense
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Reconstruction, Status
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import Running, run
 from leakgauge.study.trial import readable, run_trial
 from leakgauge.task import DataSpec
 from study.plans import tiny
@@ -168,7 +168,7 @@ def test_a_trial_without_an_answer_is_a_row_and_the_audit_goes_on(
     how: str, limit: float, said: str, tmp_path: Path
 ) -> None:
     plan = one(attacks=[{"study.test_attempt:Ends": {"how": how}}, "closed-form"], budget={"trial_seconds": limit})
-    store = run(resolve_plan(plan), tmp_path, workers=1)
+    store = run(resolve_plan(plan), tmp_path)
     found = {r["attack"]: r for r in store.records() if not r["control"]}
     store.close()
     assert found.pop("closed-form")["status"] == "exact"
@@ -182,13 +182,13 @@ def test_a_trial_without_an_answer_is_tried_again_by_the_next_run(tmp_path: Path
     small = tmp_path / "memory is short"
     small.mkdir()
     raw = one(attacks=[{"study.test_attempt:Ends": {"how": str(small)}}, "closed-form"], name="status: died")
-    store = run(resolve_plan(raw), tmp_path / "out", workers=1)
+    store = run(resolve_plan(raw), tmp_path / "out")
     before = store.records()
     store.close()
     assert sorted(r["status"] for r in before) == ["died", "exact"]
     small.rmdir()
     ran: list[str] = []
-    store = run(resolve_plan(raw), tmp_path / "out", workers=1, on_trial=lambda *told: ran.append(told[2]))
+    store = run(resolve_plan(raw), tmp_path / "out", Running(on_trial=lambda *told: ran.append(told[2])))
     after = {r["id"]: r for r in store.records()}
     assert ran == ["", *(r["id"] for r in before if r["status"] == "died")]
     assert {r["status"] for r in after.values()} == {"converged", "exact"}

@@ -20,7 +20,7 @@ from leakgauge.errors import InputError
 from leakgauge.study import identity as contents_module
 from leakgauge.study.identity import changed
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import Running, run
 from leakgauge.task import Batch, DataSpec, Task
 from study.plans import document, tiny
 
@@ -89,11 +89,11 @@ def _only(world: Path, name: str) -> None:
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_changed_file_is_named_and_the_old_report_is_not_given(what: str, world: Path) -> None:
     change, named = CHANGES[what]
-    run(resolve_plan(plan_of(world)), world / "out", workers=1).close()
+    run(resolve_plan(plan_of(world)), world / "out").close()
     before = (world / "out" / "audit.sqlite").read_bytes()
     change(world)
     with pytest.raises(InputError, match=f"rest on other contents of .*{named}") as error:
-        run(resolve_plan(plan_of(world)), world / "out", workers=1)
+        run(resolve_plan(plan_of(world)), world / "out")
     assert "--anew" in str(error.value)
     assert (world / "out" / "audit.sqlite").read_bytes() == before
 
@@ -102,7 +102,7 @@ def test_a_changed_file_is_named_and_the_old_report_is_not_given(what: str, worl
 def test_another_version_is_named_with_both(
     package: str, where: str, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(resolve_plan(plan_of(world)), world / "out", workers=1).close()
+    run(resolve_plan(plan_of(world)), world / "out").close()
     real = contents_module.contents
 
     def older(*arguments: Any) -> dict[str, str]:
@@ -110,16 +110,16 @@ def test_another_version_is_named_with_both(
 
     monkeypatch.setattr("leakgauge.study.plan.contents", older)
     with pytest.raises(InputError, match=rf"contents of {package} \(.+, now 0\.0\.1\)"):
-        run(resolve_plan(plan_of(world)), world / "out", workers=1)
+        run(resolve_plan(plan_of(world)), world / "out")
 
 
 def test_anew_sets_the_old_results_aside_and_measures_the_new_update(world: Path) -> None:
-    store = run(resolve_plan(plan_of(world)), world / "out", workers=1)
+    store = run(resolve_plan(plan_of(world)), world / "out")
     old = [t for t in document(store)["trials"] if not t["control"]]
     store.close()
     before = (world / "out" / "audit.sqlite").read_bytes()
     _only(world, "u.safetensors")
-    store = run(resolve_plan(plan_of(world)), world / "out", workers=1, anew=True)
+    store = run(resolve_plan(plan_of(world)), world / "out", Running(anew=True))
     new = [t for t in document(store)["trials"] if not t["control"]]
     store.close()
     assert (world / "out" / "before-1" / "audit.sqlite").read_bytes() == before
@@ -172,6 +172,6 @@ def test_a_source_in_no_file_is_known_by_what_it_reads(monkeypatch: pytest.Monke
 
 
 def test_another_plan_is_named_by_its_keys(world: Path) -> None:
-    run(resolve_plan(plan_of(world)), world / "out", workers=1).close()
+    run(resolve_plan(plan_of(world)), world / "out").close()
     with pytest.raises(InputError, match=r"of another gallery, seeds"):
-        run(resolve_plan(plan_of(world, seeds=[1], gallery=6)), world / "out", workers=1)
+        run(resolve_plan(plan_of(world, seeds=[1], gallery=6)), world / "out")

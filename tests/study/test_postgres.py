@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, create_engine, text
 
 from leakgauge.errors import InputError
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import Running, run
 from leakgauge.study.session import PAGE, write_reports
 from leakgauge.study.store import OWN, Store
 from leakgauge.workers import Jobs, LocalPool
@@ -50,14 +50,14 @@ class Refuses:
 def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OWN, url)
     plan = resolve_plan(small())
-    alone = run(plan, tmp_path / "file", executor=LocalPool(1))
-    shared = run(plan, tmp_path / "shared", url=url)
+    alone = run(plan, tmp_path / "file", Running(executor=LocalPool(1)))
+    shared = run(plan, tmp_path / "shared", Running(url=url))
     assert stripped(document(shared)) == stripped(document(alone))
     shared.close()
     alone.close()
 
     # Another of the team finds it finished, and the folder alone finds the database again.
-    other = run(plan, tmp_path / "other", url=url, executor=Refuses())
+    other = run(plan, tmp_path / "other", Running(url=url, executor=Refuses()))
     other.close()
     again = Store.open(tmp_path / "other")
     write_reports(again)
@@ -72,17 +72,17 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch:
     again.close()
 
     # Another plan is another audit; a new beginning leaves the old rows where they are.
-    apart = run(resolve_plan(small(seeds=[1])), tmp_path / "apart", url=url)
+    apart = run(resolve_plan(small(seeds=[1])), tmp_path / "apart", Running(url=url))
     assert len(apart.finished()) == 2
     assert json.loads(apart.audit.config)["seeds"] == [1]
     apart.close()
-    anew = run(plan, tmp_path / "other", url=url, anew=True)
+    anew = run(plan, tmp_path / "other", Running(url=url, anew=True))
     assert anew.key.endswith("-2")
     with create_engine(url, poolclass=NullPool).connect() as connection:
         counts = connection.execute(text("select audit, count(*) from trials group by audit")).all()
     assert sorted(count for _, count in counts) == [2, 2, 2]
     with pytest.raises(InputError, match="belongs to another plan"):
-        run(resolve_plan(small(seeds=[1])), tmp_path / "shared", url=url)
+        run(resolve_plan(small(seeds=[1])), tmp_path / "shared", Running(url=url))
 
     # Damage is seen here too.
     with create_engine(url, poolclass=NullPool).begin() as connection:
@@ -120,6 +120,6 @@ def test_a_folder_that_somebody_sent_names_no_database(
 def test_a_wrong_database_is_one_line(url: str, said: str, tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(InputError, match=said) as error:
-        run(resolve_plan(small()), tmp_path, url=url)
+        run(resolve_plan(small()), tmp_path, Running(url=url))
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)

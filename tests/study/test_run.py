@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 from torch import nn
 
 from leakgauge.cli import main
@@ -30,7 +32,7 @@ from leakgauge.study import session
 from leakgauge.study.judging.records import read_trial
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import ProgressLines, run
+from leakgauge.study.run import ProgressShown, Running, run
 from leakgauge.study.store import FILE, Store
 from leakgauge.study.trial import informed, run_trial
 from leakgauge.task import Batch, DataSpec, Task
@@ -152,18 +154,19 @@ def test_the_findings_are_in_their_file_when_they_are_printed(tmp_path: Path, mo
 
 def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     clock = 0.0
-    told = ProgressLines(now=lambda: clock)
+    shown = ProgressShown(Console(file=io.StringIO()), now=lambda: clock)
+    told = shown.stage("trials")
     for done in range(4, 41):  # four were done before
-        told(done, 40)
+        told(done, 40, "")
         clock += 10.0
     printed = capsys.readouterr()
     assert printed.out == ""
     lines = printed.err.splitlines()
     assert lines[:3] == ["4 of 40 trials", "7 of 40 trials, 6 min left", "10 of 40 trials, 5 min left"]
     assert len(lines) == 12
-    slow = ProgressLines("attacks", now=lambda: clock)
+    slow = shown.stage("attacks")
     for done in range(3):  # too few to tell from
-        slow(done, 9)
+        slow(done, 9, "")
         clock += 60.0
     assert capsys.readouterr().err.splitlines() == ["0 of 9 attacks", "1 of 9 attacks", "2 of 9 attacks"]
 
@@ -216,7 +219,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_full_database_is_one_line(tmp_path: Path) -> None:
     plan = resolve_plan(tiny())
-    store = run(plan, tmp_path, workers=1)
+    store = run(plan, tmp_path)
     record = store.records()[0]
     store.close()
     small = Store(tmp_path)
@@ -334,7 +337,7 @@ def test_importing_the_package_imports_no_extra_and_nothing_of_the_command_line(
 def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
     """Known defects: a well-defended client crashing the audit; a report section lost behind a broad except."""
     plan = resolve_plan(tiny(attacks=["study.broken:Raises"], only=None))
-    store = run(plan, tmp_path, workers=1)
+    store = run(plan, tmp_path)
     report = document(store)
     store.close()
     assert {t["status"] for t in report["trials"]} == {"failed"}
@@ -344,7 +347,7 @@ def test_an_attack_that_raises_is_a_row(tmp_path: Path) -> None:
 
 def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None:
     plan = resolve_plan(tiny(attacks=["closed-form"], defenses=["none", "study.broken:RaisingDefense"], only=None))
-    store = run(plan, tmp_path, workers=1)
+    store = run(plan, tmp_path)
     trials = document(store)["trials"]
     store.close()
     failed = [t for t in trials if t["status"] == "failed"]
@@ -355,12 +358,12 @@ def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None
 
 def test_a_gate_may_be_added_to_a_finished_audit(tmp_path: Path) -> None:
     plain = tiny(attacks=["closed-form"], only=None)
-    store = run(resolve_plan(plain), tmp_path, workers=1)
+    store = run(resolve_plan(plain), tmp_path)
     before = store.records()
     store.close()
     ran: list[tuple[int, int, str]] = []
     gated = resolve_plan(plain | {"gate": {"identified": {"max": 0.01}}})
-    store = run(gated, tmp_path, workers=1, on_trial=lambda *told: ran.append(told))
+    store = run(gated, tmp_path, Running(on_trial=lambda *told: ran.append(told)))
     after = document(store)
     assert store.records() == before
     store.close()
@@ -378,12 +381,12 @@ def test_a_client_that_diverges_is_a_row() -> None:
 
 def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
     plan = resolve_plan(tiny(attacks=["closed-form"], defenses=["none"]))
-    run(plan, tmp_path, workers=1, counts_only=True).close()
+    run(plan, tmp_path, Running(counts_only=True)).close()
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("delete from trials where id like '%b001'")
     connection.commit()
     connection.close()
-    store = run(plan, tmp_path, workers=1)
+    store = run(plan, tmp_path)
     assert len(store.finished()) == 2
     assert not store.pictures()
     store.close()

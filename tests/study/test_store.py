@@ -46,7 +46,7 @@ def plan_of(folder: Path, **changes: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    store = run(resolve_plan(plan_of(folder, gate={"identified": {"max": 0.05}})), folder / "out", workers=1)
+    store = run(resolve_plan(plan_of(folder, gate={"identified": {"max": 0.05}})), folder / "out")
     write_reports(store)
     store.close()
     return folder / "out"
@@ -65,9 +65,9 @@ def test_all_that_an_audit_writes_is_its_owners_alone(finished: Path) -> None:
 
 def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
     plan = resolve_plan(plan_of(tmp_path))
-    first = run(plan, tmp_path / "out", workers=1)
+    first = run(plan, tmp_path / "out")
     with pytest.raises(InputError, match="another audit is writing into it"):
-        run(plan, tmp_path / "out", workers=1)
+        run(plan, tmp_path / "out")
     code = (
         "import sys; from pathlib import Path; from leakgauge.study.store import Lock, LOCK; "
         "sys.exit(Lock(Path(sys.argv[1]) / LOCK).take())"
@@ -76,7 +76,7 @@ def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False).returncode == 0, "not free for another process"
     first.close()
     assert subprocess.run(command, check=False).returncode == 1, "free"
-    run(plan, tmp_path / "out", workers=1).close()
+    run(plan, tmp_path / "out").close()
 
 
 OWN_CODE = """
@@ -107,7 +107,7 @@ def test_gate_and_report_need_the_store_alone(tmp_path: Path, monkeypatch: pytes
         gate={"identified": {"max": 0.05}},
     )
     monkeypatch.syspath_prepend(work)
-    store = run(resolve_plan(plan), tmp_path / "out", workers=1)
+    store = run(resolve_plan(plan), tmp_path / "out")
     write_reports(store)
     store.close()
     page = tmp_path / "out" / "report.html"
@@ -162,7 +162,7 @@ def test_what_was_changed_by_hand_or_by_a_disk_is_no_report(damage: str, finishe
     if "pictures" in damage:
         folder = tmp_path / "pictures"
         plan = tiny(attacks=["closed-form"], defenses=["none"], data={"source": "samples", "size": 16, "batches": 1})
-        run(resolve_plan(plan), folder, workers=1).close()
+        run(resolve_plan(plan), folder).close()
     connection = sqlite3.connect(folder / FILE)
     try:
         connection.execute(damage)

@@ -43,7 +43,7 @@ def test_the_verdict_on_what_is_held_is_that_on_everything(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     plan = tiny(data={"source": "samples", "size": 16, "batches": 1}, attacks=["closed-form"], defenses=["none"])
-    return run(resolve_plan(plan), tmp_path_factory.mktemp("summary"), workers=1)
+    return run(resolve_plan(plan), tmp_path_factory.mktemp("summary"))
 
 
 def _written(store: Store) -> str:

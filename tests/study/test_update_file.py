@@ -21,7 +21,7 @@ from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.judging.records import Explanation
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.run import run
+from leakgauge.study.run import Running, run
 from leakgauge.study.trial import run_trial
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 from study.plans import document, page_of, tiny
@@ -153,7 +153,7 @@ def test_an_audit_says_first_how_much_of_the_update_its_plan_explains(captured: 
     assert right.fit.share > 0.99
     wrong = captured | {"data": captured["data"] | {"normalise": True}, "gate": {"identified": {"max": 0.5}}}
     seen: list[Explained] = []
-    store = run(resolve_plan(wrong), tmp_path / "out", on_explained=seen.append)
+    store = run(resolve_plan(wrong), tmp_path / "out", Running(on_explained=seen.append))
     report = document(store)
     assert [e.causes[0].key for e in seen] == ["data.normalise"]
     assert TypeAdapter(Explanation).validate_python(report["verdict"]["explained"]) == seen[0].record

@@ -104,7 +104,7 @@ def _given(
         source = open_source(str(data["source"]), **{key: value for key, value in data.items() if key != "source"})
     format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)
     arguments = fitted(entry.parameters, format_) | arguments
-    made = ModelSpec(entry.build, name, arguments, None, "MODEL")
+    made = ModelSpec(name, arguments, None, "MODEL")
     task = made.task(seed, format_, mode, model_label(name, arguments, None))
     held = () if source is None else client_batches(source, batch, 1)[0]
     examples = random_batch(task, batch, generator) if source is None else source.read(held)

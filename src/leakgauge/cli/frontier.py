@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import PATH, SOURCE, into, to_json, with_workers
 from leakgauge.study.grammar import read_yaml
 
 if TYPE_CHECKING:
-    from leakgauge.frontiers.results import Report
     from leakgauge.frontiers.session import OnProgress
-
-SHORTEST = 12
-"""Columns that a row's name has at least."""
 
 QUICK: Mapping[str, Any] = {
     "data": {"images": 4},
@@ -63,7 +58,7 @@ def frontier(
 
     from leakgauge.compute import Compute
     from leakgauge.frontiers.plan import resolve_frontier
-    from leakgauge.frontiers.session import run_frontier
+    from leakgauge.frontiers.session import print_summary, run_frontier
     from leakgauge.study.run import ProgressShown
     from leakgauge.study.session import executor_of
 
@@ -87,7 +82,7 @@ def frontier(
         progress.stop()
     if json_file is not None:
         report.write(json_file)
-    _summary(console, report)
+    print_summary(console, report)
     console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
 
 
@@ -113,23 +108,3 @@ def quick(raw: Mapping[str, Any]) -> dict[str, object]:
         ends = {k: [v[0], v[-1]] if isinstance(v, list) and len(v) > 2 else v for k, v in strengths.items()}
         made["defenses"] = ends
     return made
-
-
-def _summary(console: Console, report: Report) -> None:
-    """A line for each row, and the recommendation."""
-    from leakgauge.frontiers.session import HEADS, line_of
-
-    table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
-    rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
-    widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
-    left = console.width - sum(widths[1:]) - 2 * len(HEADS)
-    table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
-    for column, width in list(zip(HEADS, widths, strict=True))[1:]:
-        table.add_column(column, no_wrap=True, justify="right", min_width=width)
-    for cells in rows:
-        table.add_row(*map(Text, cells))
-    console.print(table)
-    found = report.recommendation
-    noted = [f"{row.words}: {'; '.join(said)}" for row, said in zip(report.rows, found.notes, strict=True) if said]
-    for line in (found.headline, *(f"- {sentence}" for sentence in (*found.sentences, *noted))):
-        console.print(Text(line))

@@ -33,7 +33,7 @@ from leakgauge.privacy.guarantee import Guarantee, LocalUse, NoGuarantee, exchan
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
-from leakgauge.study.run import OnTrial
+from leakgauge.study.run import OnTrial, Running
 from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
@@ -176,6 +176,21 @@ class SharedTraining:
     test: InMemory
     folder: Path
 
+    @staticmethod
+    def of(plan: FrontierPlan, folder: Path) -> SharedTraining:
+        """Reads the data and builds the model."""
+        u, data = plan.config.utility, plan.utility
+        assert data is not None
+        train = read_stored(data.train, spec(data.train), u.examples)
+        test = read_stored(data.test, spec(data.test), u.test_examples)
+        return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)
+
+    def run(self, name: str) -> tuple[str, Accuracy]:
+        """One training, from its checkpoint if there is one."""
+        simulation, checkpoint = self.plan.training(self.plan.trainings()[name]), _checkpoint(self.folder, name)
+        done = simulation.run(self.task, self.train, self.hands, self.test, checkpoint=checkpoint)
+        return name, accuracy_of(name, done, self.test.labels)
+
 
 _stage: SharedTraining | None = None
 
@@ -187,25 +202,6 @@ def partition_of(plan: FrontierPlan) -> Hands:
     return dirichlet_partition(
         labels[: u.examples] if u.examples else labels, u.clients, u.alpha, Draws(u.seed).generator("partition")
     )
-
-
-def stage_of(plan: FrontierPlan, folder: Path) -> SharedTraining:
-    """Reads the data and builds the model."""
-    u, data = plan.config.utility, plan.utility
-    assert data is not None
-    train, test = (
-        read_stored(source, spec(source), most)
-        for source, most in ((data.train, u.examples), (data.test, u.test_examples))
-    )
-    return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)
-
-
-def run_training(stage: SharedTraining, name: str) -> tuple[str, Accuracy]:
-    """One training, from its checkpoint if there is one."""
-    row = stage.plan.trainings()[name]
-    checkpoint, simulation = _checkpoint(stage.folder, name), stage.plan.training(row)
-    done = simulation.run(stage.task, stage.train, stage.hands, stage.test, checkpoint=checkpoint)
-    return name, accuracy_of(name, done, stage.test.labels)
 
 
 def _checkpoint(folder: Path, name: str) -> Path:
@@ -238,12 +234,12 @@ def _begin(ground: tuple[bytes, Compute, Path]) -> None:
     global _stage
     plan, compute, folder = ground
     compute.apply()
-    _stage = stage_of(cloudpickle.loads(plan), folder)
+    _stage = SharedTraining.of(cloudpickle.loads(plan), folder)
 
 
 def _run(name: str) -> tuple[str, Accuracy]:
     assert _stage is not None
-    return run_training(_stage, name)
+    return _stage.run(name)
 
 
 def run_trainings(
@@ -269,9 +265,9 @@ def run_trainings(
     if not left:
         return
     if workers == 1:
-        stage = stage_of(plan, folder)
+        stage = SharedTraining.of(plan, folder)
         for name in left:
-            keep(run_training(stage, name))
+            keep(stage.run(name))
         return
     ground = (cloudpickle.dumps(plan), compute, folder)
     LocalPool(workers).run_all(Jobs(_run, left, keep, begin=_begin, ground=ground, kept="trainings"))
@@ -290,15 +286,16 @@ def run_leakage(
     plan: FrontierPlan, folder: Path, *, pool: Executor, compute: Compute, on_trial: OnTrial
 ) -> list[Leakage]:
     """Runs all audits that are not finished, each in a folder of its own, without pictures; an answer for each row."""
-    total, before = sum(len(audit.trials()) for audit, _ in plan.audits.values()), 0
+    total, before = sum(len(audit.trials()) for audit in plan.audits.values()), 0
     groups: dict[str, list[TrialGroup]] = {}
-    for setting, (audit, _) in plan.audits.items():
+    for setting, audit in plan.audits.items():
 
         def say(done: int, _: int, last: str, offset: int = before) -> None:
             on_trial(offset + done, total, last)
 
         place = folder / hashlib.sha256(setting.encode()).hexdigest()[:16]
-        store = run_audit(audit, place, executor=pool, compute=compute, counts_only=True, on_trial=say)
+        how = Running(executor=pool, compute=compute, counts_only=True, on_trial=say)
+        store = run_audit(audit, place, how)
         groups[setting] = groups_of([trial.judged for trial in store.trials()])
         store.close()
         before += len(audit.trials())
@@ -335,7 +332,7 @@ def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]
 def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
     """As the attacker of the row sees a client, who holds noise: whether a later stage has covered an earlier one shows
     on an update alone."""
-    audit, _ = plan.audits[row.setting]
+    audit = plan.audits[row.setting]
     task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
     examples = row.batch * row.cohort
     inputs = made_up(task.data, examples, draws.generator("inputs"))

@@ -126,7 +126,7 @@ class FrontierPlan:
         attack: of both attackers.
         utility: data of the trainings; `None` where accuracy is not measured.
         written: the plan in the words of its file.
-        audits: setting → the audit that attacks its rows, and these.
+        audits: setting → the audit that attacks its rows.
 
     Raises:
         InputError: names the key and the hint.
@@ -139,7 +139,7 @@ class FrontierPlan:
     attack: Named
     utility: UtilityData | None
     written: Mapping[str, Any]
-    audits: dict[str, tuple[Plan, list[FrontierRow]]] = field(init=False, repr=False, default_factory=dict)
+    audits: dict[str, Plan] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         seen: dict[str, FrontierRow] = {}
@@ -148,7 +148,7 @@ class FrontierPlan:
             same = seen.setdefault(f"{row.setting} | {row.defense.label}", row)
             require(same is row, row.field, f"is the same as {same.place}", "give each once")
             groups.setdefault(row.setting, []).append(row)
-        self.audits.update({setting: (self._audit(setting, rows), rows) for setting, rows in groups.items()})
+        self.audits.update({setting: self._audit(setting, rows) for setting, rows in groups.items()})
         self._check_training()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -260,7 +260,7 @@ class FrontierPlan:
     def contents(self) -> dict[str, str]:
         """What the trainings rest on beside the text, as it is now: see `leakgauge.study.identity`. Each audit compares
         its own."""
-        found = self.audits[self.undefended.setting][0].contents()
+        found = self.audits[self.undefended.setting].contents()
         if self.utility is not None:
             pairs = (("utility.train", self.utility.train), ("utility.test", self.utility.test))
             found |= {name: data_identity(source, []) for name, source in pairs}
@@ -268,13 +268,12 @@ class FrontierPlan:
 
     def attacked_task(self) -> Task:
         """The model as the server broadcasts it to the attacked client, with the first seed."""
-        plan, _ = self.audits[self.undefended.setting]
-        return plan.broadcast(Key(0, 0, 0, 0, 0, 0)).task
+        return self.audits[self.undefended.setting].broadcast(Key(0, 0, 0, 0, 0, 0)).task
 
 
 def _audit_of(written: Mapping[str, Any], setting: str) -> Plan:
     """The audit of one setting, made in another process."""
-    return resolve_frontier(written).audits[setting][0]
+    return resolve_frontier(written).audits[setting]
 
 
 def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from leakgauge.compute import Compute
 from leakgauge.files import refuse_foreign, write_whole
@@ -29,7 +32,7 @@ from leakgauge.registry import DEFENSES
 from leakgauge.study.database import AuditRow
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import environment
-from leakgauge.study.session import copied, frame, table
+from leakgauge.study.session import as_html, copied, frame
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
 from leakgauge.workers import Executor, LocalPool
@@ -252,8 +255,29 @@ class Frontier:
 
     def to_frame(self) -> pandas.DataFrame:
         """A row for each strength of each defence. Raises `InputError` where pandas is not installed."""
-        return frame([vars(line) for line in self.lines])
+        return frame(TypeAdapter(RowLine), self.lines)
 
     def _repr_html_(self) -> str:
-        rows = [tuple(vars(line).values()) for line in self.lines]
-        return table(self.report.name, HEADS, rows, self.recommendation)
+        return as_html(lambda console: print_summary(console, self.report))
+
+
+SHORTEST = 12
+"""Columns that a row's name has at least."""
+
+
+def print_summary(console: Console, report: Report) -> None:
+    """A line for each row, and the recommendation."""
+    table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
+    rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
+    widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
+    left = console.width - sum(widths[1:]) - 2 * len(HEADS)
+    table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
+    for column, width in list(zip(HEADS, widths, strict=True))[1:]:
+        table.add_column(column, no_wrap=True, justify="right", min_width=width)
+    for cells in rows:
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    found = report.recommendation
+    noted = [f"{row.words}: {'; '.join(said)}" for row, said in zip(report.rows, found.notes, strict=True) if said]
+    for line in (found.headline, *(f"- {sentence}" for sentence in (*found.sentences, *noted))):
+        console.print(Text(line))

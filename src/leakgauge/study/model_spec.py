@@ -34,29 +34,46 @@ def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:
     return {name: known[name] for name in accepted if name in known}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """A model's constructor with its arguments, and where its weights come from."""
+    """A network, or a training step of it, and where its weights come from.
 
-    build: Any
+    Attributes:
+        name, arguments: of the constructor, as a plan has it.
+        weights: a file, or ``packaged:NAME``; `None` for those that it has.
+        field: where the plan has it, for errors.
+        given: in place of a name, the same for every seed.
+    """
+
     name: str
     arguments: dict[str, object]
     weights: str | None
     field: str
     loss: Loss = cross_entropy
+    given: nn.Module | Task | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its weights come from a seed, as those of a model of ours; a user's function may load some."""
+        return self.given is None and self.weights is None and ":" not in self.name
 
     def built(self, seed: int) -> nn.Module | Task:
         """The model, or a training step of it; one without weights draws them from `seed`."""
+        if self.given is not None:
+            return self.given if self.weights is None else self._loaded(copy.deepcopy(self.given), self.weights)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             with refusing(self.field, "cannot be built", "set data.size or the model to match"):
-                module = resolve(MODELS, {self.name: self.arguments}, self.field).value
-        made = module.module if isinstance(module, Task) else module
-        problem = f"'{self.name}' gives a {type(module).__name__}"
-        require(isinstance(made, nn.Module), self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
-        if self.weights is not None:
-            load_weights(made, weights_path(self.weights, self.field), self.field)
-        return module.of_module(made) if isinstance(module, Task) else made
+                made = resolve(MODELS, {self.name: self.arguments}, self.field).value
+        fits = isinstance(made.module if isinstance(made, Task) else made, nn.Module)
+        problem = f"'{self.name}' gives a {type(made).__name__}"
+        require(fits, self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
+        return made if self.weights is None else self._loaded(made, self.weights)
+
+    def _loaded(self, made: nn.Module | Task, weights: str) -> nn.Module | Task:
+        module = made.module if isinstance(made, Task) else made
+        load_weights(module, weights_path(weights, self.field), self.field)
+        return made.of_module(module) if isinstance(made, Task) else made
 
     def with_weights(self, path: Path) -> ModelSpec:
         """The same with other weights."""
@@ -85,49 +102,43 @@ def stepped(made: nn.Module | Task, data: DataSpec, mode: Mode, loss: Loss, labe
     return replace(made, name=label)
 
 
-@dataclass(frozen=True, eq=False)
-class GivenModel:
-    """A module with its weights, or a training step of it, the same for every seed."""
+def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = cross_entropy) -> Named:
+    """The model that a plan names, or that it is given: a module, a training step, or ``{label: one of them}``.
 
-    module: nn.Module | Task
-    loss: Loss = cross_entropy
+    Args:
+        data: decide arguments that nobody gives.
+    """
+    given, called = labelled(given, field)
+    if isinstance(given, Mapping) and len(given) == 1 and isinstance(next(iter(given.values())), nn.Module | Task):
+        ((name, given),) = given.items()
+        called = called or str(name)
+    if isinstance(given, nn.Module | Task):
+        shown = given.name if isinstance(given, Task) else type(given).__name__
+        return Named(called or shown, ModelSpec(shown, {}, None, field, loss, given))
+    name, arguments = split(given, field)
+    weights = arguments.pop("weights", None)
+    if weights is not None and not isinstance(weights, str):
+        raise InputError(f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
+    with blamed_on(field):
+        entry = MODELS[name]
+    full = ({} if data is None else fitted(entry.parameters, data)) | arguments
+    shown = called or model_label(name, arguments, weights)
+    return Named(shown, ModelSpec(name, full, weights, field, loss), (name,), field)
 
-    def with_weights(self, path: Path) -> GivenModel:
-        """The same with other weights."""
-        module = copy.deepcopy(self.module.module if isinstance(self.module, Task) else self.module)
-        load_weights(module, path, "model")
-        return GivenModel(self.module.of_module(module) if isinstance(self.module, Task) else module, self.loss)
 
-    def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
-        """Raises `InputError` when model and data do not fit."""
-        return stepped(self.module, data, mode, self.loss, label)
-
-
-def step_of(given: Any) -> Task | None:
+def step_of(given: Any, field: str) -> Task | None:
     """The training step that a plan gives or names as its model; `None` where that is a network."""
-    given, _ = labelled(given, "model")
-    if isinstance(given, Mapping) and len(given) == 1:
-        given = next(iter(given.values())) if isinstance(next(iter(given.values())), Task) else given
-    if isinstance(given, Task) or not isinstance(given, str | Mapping):
-        return given if isinstance(given, Task) else None
-    name, arguments = split(given, "model")
-    if ":" not in name:
-        return None
-    arguments.pop("weights", None)
-    made = ModelSpec(MODELS[name].build, name, arguments, None, "model").built(0)
+    spec: ModelSpec = spec_of(given, field).value
+    own = spec.given is None and ":" in spec.name
+    made = replace(spec, weights=None).built(0) if own else spec.given
     return made if isinstance(made, Task) else None
 
 
-def given_model(spec: Any, loss: Loss = cross_entropy) -> Named | None:
-    """A module, or ``{label: module}``, given from Python; `None` where the plan names one."""
-    if isinstance(spec, nn.Module | Task):
-        name = type(spec).__name__ if isinstance(spec, nn.Module) else spec.name
-        return Named(name, GivenModel(spec, loss))
-    if isinstance(spec, dict) and len(spec) == 1:
-        ((name, module),) = spec.items()
-        if isinstance(module, nn.Module | Task):
-            return Named(str(name), GivenModel(module, loss))
-    return None
+def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy) -> Named:
+    """The model that a plan names, or that it is given, tried once on the data's format."""
+    found = spec_of(given, field, data, loss)
+    found.value.task(0, data, mode, found.label)
+    return found
 
 
 def loss_of(given: Any) -> Loss:
@@ -136,30 +147,8 @@ def loss_of(given: Any) -> Loss:
     Raises:
         InputError: no such loss.
     """
-    if callable(given):
-        return given  # type: ignore[no-any-return]
-    name, arguments = split(given, "loss")
-    if ":" in name and not arguments:
-        return TRAINING_LOSSES[name].build
+    if isinstance(given, str | Mapping):
+        name, arguments = split(given, "loss")
+        if ":" in name and not arguments:
+            return TRAINING_LOSSES[name].build
     return resolve(TRAINING_LOSSES, given, "loss").value  # type: ignore[no-any-return]
-
-
-def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy) -> Named:
-    """The model that a plan names, or that it is given, tried once on the data's format."""
-    given, called = labelled(given, field)
-    if called is not None:
-        return replace(model_of(given, field, data, mode, loss), label=called)
-    if (own := given_model(given, loss)) is not None:
-        own.value.task(0, data, mode, own.label)
-        return own
-    name, arguments = split(given, field)
-    weights = arguments.pop("weights", None)
-    if weights is not None and not isinstance(weights, str):
-        raise InputError(f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
-    with blamed_on(field):
-        entry = MODELS[name]
-    shown = model_label(name, arguments, weights)
-    full = fitted(entry.parameters, data) | arguments
-    resolver = ModelSpec(entry.build, name, full, weights, field, loss)
-    resolver.task(0, data, mode, shown)
-    return Named(shown, resolver, (name,), field)

@@ -36,7 +36,7 @@ from leakgauge.study.explaining.rounds import (
 from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.study.grammar import BudgetConfig, DataConfig, GateConfig, OnlyRule, parse
 from leakgauge.study.identity import Description, contents, digest_of, plan_in_words
-from leakgauge.study.model_spec import ModelSpec, loss_of, model_of, step_of
+from leakgauge.study.model_spec import loss_of, model_of, step_of
 from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
 
@@ -61,7 +61,7 @@ class Plan:
 
     Attributes:
         data: the clients' examples.
-        models: of values with a method ``task`` as `ModelSpec` and `GivenModel` have it.
+        models: of values `ModelSpec`.
         clients, defenses, attacks: alternatives, each label once.
         server: who broadcasts; its own read is an attack in front of the plan's.
         knows: what attackers are given.
@@ -178,12 +178,9 @@ class Plan:
             f"is {self.server.label}, and an update file was made with a model as it came",
             "use server: honest, and give the received parameters as the model's weights",
         )
-        model = self.models[0].value
-        # A function of the user's own may load weights itself; one of ours draws them.
-        known = not isinstance(model, ModelSpec) or model.weights is not None or ":" in model.name
         protocol, examples = self.clients[0].value, self.data.batch
         for i, captured in enumerate(self.rounds):
-            has_weights = known or captured.weights is not None
+            has_weights = not self.models[0].value.drawn or captured.weights is not None
             refuse_contradiction(self.captured(i), protocol, examples=examples, has_weights=has_weights)
 
     @cached_property
@@ -210,9 +207,8 @@ class Plan:
         indices, captured, model = self.batches[number], self.rounds[number], self.models[0].value
         task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
-        weights = model.weights if isinstance(model, ModelSpec) else None
         update, draws = self.captured(number), Draws(self.seeds[0]).of("explained", number)
-        found = explained_round(captured, update, setting, self.source, indices, draws, weights=weights)
+        found = explained_round(captured, update, setting, self.source, indices, draws, weights=model.weights)
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
 
     @cached_property
@@ -298,7 +294,7 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     source = source_of(config.data.source, config.data.options, OWN)
     several = config.model if isinstance(config.model, list) else [config.model]
     if isinstance(source, Parts):
-        task = step_of(several[0])
+        task = step_of(several[0], "model")
         source = source.of(None if task is None else task.layout)
     data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     models = [

@@ -34,12 +34,6 @@ OTHERS = 5.0
 OnTrial = Callable[[int, int, str], None]
 """(finished, all, id of the last)."""
 
-OnBegun = Callable[[Store], None]
-"""Once the folder is known to be this audit's, before any trial runs."""
-
-OnExplained = Callable[[Explained], None]
-"""How much of the captured update the plan explains, before any trial runs."""
-
 
 @dataclass(frozen=True)
 class Work:
@@ -96,26 +90,36 @@ def environment(compute: Compute) -> dict[str, object]:
     }
 
 
-def run(
-    plan: Plan,
-    folder: Path,
-    *,
-    workers: int = 1,
-    compute: Compute = Compute(),
-    counts_only: bool = False,
-    on_trial: OnTrial | None = None,
-    anew: bool = False,
-    on_begun: OnBegun | None = None,
-    on_explained: OnExplained | None = None,
-    url: str | None = None,
-    executor: Executor | None = None,
-) -> Store:
-    """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
+def _unheard(*_: object) -> None:
+    """Nobody is told."""
 
-    Args:
-        anew: sets results of another plan or other contents aside and begins again.
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How the trials of an audit run, and who is told meanwhile.
+
+    Attributes:
+        counts_only: keep no image, and hashes for file names.
+        anew: set results of another plan or other contents aside and begin again.
         url: of a PostgreSQL database that holds the audits of a team; by default SQLite in the folder.
-        executor: where trials run; by default so many `workers` on this machine.
+        executor: where trials run.
+        on_trial: (finished, all, id of the last).
+        on_begun: once the folder is known to be this audit's, before any trial runs.
+        on_explained: how much of a captured update the plan explains, before any trial runs.
+    """
+
+    compute: Compute = Compute()
+    counts_only: bool = False
+    anew: bool = False
+    url: str | None = None
+    executor: Executor = LocalPool(1)
+    on_trial: OnTrial = _unheard
+    on_begun: Callable[[Store], None] = _unheard
+    on_explained: Callable[[Explained], None] = _unheard
+
+
+def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
+    """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
 
     Raises:
         InputError: the folder belongs to another audit, holds results of other contents or what is no audit's, another
@@ -123,15 +127,12 @@ def run(
             meanwhile; trials finished before are kept.
     """
     keys = {trial_id(plan, key): key for key in plan.trials()}
-    before = plan.contents()
-    ids, on = sorted(keys), environment(compute)
-    asked = AuditRow.of(plan.name, plan.digest, plan.config, before, ids, on, counts_only=counts_only)
-    store = Store.create(folder, asked, ids, url=url, anew=anew)
+    ids, on, before = sorted(keys), environment(how.compute), plan.contents()
+    asked = AuditRow.of(plan.name, plan.digest, plan.config, before, ids, on, counts_only=how.counts_only)
+    store = Store.create(folder, asked, ids, url=how.url, anew=how.anew)
     try:
-        if on_begun is not None:
-            on_begun(store)
-        pool = LocalPool(workers) if executor is None else executor
-        _run_left(plan, keys, store, pool, compute, counts_only, on_trial, on_explained, before)
+        how.on_begun(store)
+        _run_left(plan, keys, store, how, before)
         different = changed(before, plan.contents())
         require(not different, "output", f"{', '.join(different)} changed while the audit ran", ANEW)
     except BaseException:
@@ -140,39 +141,26 @@ def run(
     return store
 
 
-def _run_left(
-    plan: Plan,
-    keys: Mapping[str, Key],
-    store: Store,
-    pool: Executor,
-    compute: Compute,
-    counts_only: bool,
-    on_trial: OnTrial | None,
-    on_explained: OnExplained | None,
-    contents: Mapping[str, str],
-) -> None:
+def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, contents: Mapping[str, str]) -> None:
     done = store.finished() & set(keys)
     left = [name for name in keys if name not in done]
-    if on_trial is not None:
-        on_trial(len(done), len(keys), "")
+    how.on_trial(len(done), len(keys), "")
     if not left:
         return
     found = (plan.explained(number) for number in range(len(plan.rounds)))
     explained = tuple(one for one in found if one is not None)
-    if on_explained is not None:
-        for one in explained:
-            on_explained(one)
-    there = contents if pool.elsewhere else None
+    for one in explained:
+        how.on_explained(one)
+    there = contents if how.executor.elsewhere else None
     for name in left:  # whose examples are whose is compared once, not in every worker
         plan.client(keys[name])
     # A folder begun without images stays without, whatever this call says.
-    work = Work(cloudpickle.dumps(plan), compute, counts_only or store.audit.counts_only, explained, there)
+    work = Work(cloudpickle.dumps(plan), how.compute, how.counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
         store.add(result.id, result.record, result.pictures)
         done.add(result.id)
-        if on_trial is not None:
-            on_trial(len(done), len(keys), result.id)
+        how.on_trial(len(done), len(keys), result.id)
 
     lost: list[Job] = []
 
@@ -191,9 +179,9 @@ def _run_left(
                 yield Job(keys[name])
 
     trials = Jobs(_run, waiting(), keep, begin=_begin, ground=work, kept="trials")
-    pool.run_all(replace(trials, limit=plan.trial_seconds, on_lost=note))
+    how.executor.run_all(replace(trials, limit=plan.trial_seconds, on_lost=note))
     if lost:
-        pool.run_all(replace(trials, each=lost))
+        how.executor.run_all(replace(trials, each=lost))
 
 
 EVERY = 30.0
@@ -202,61 +190,45 @@ FORESEEN = 3
 """Ended trials from which the others' time is foretold: the first ones load libraries and take the cheapest."""
 
 
-@dataclass
-class ProgressLines:
-    """Progress where no terminal shows a bar: a line at once, then now and then one, on the standard error.
+class ProgressShown:
+    """The progress of stages: bars on a terminal, elsewhere a line at once, then now and then one, on the standard
+    error; nothing before a stage is told.
 
-    Attributes:
-        what: is counted.
+    Args:
         now: a clock in seconds.
     """
 
-    what: str = "trials"
-    now: Callable[[], float] = time.monotonic
-    _first: tuple[float, int] | None = None
-    _last: float = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        """Says how many are done, and once `FORESEEN` are, about how long the others take."""
-        at = self.now()
-        if self._first is None:
-            self._first, self._last = (at, done), at
-            if done < total:
-                self._say(f"{done} of {total} {self.what}")
-            return
-        began, before = self._first
-        if at - self._last < EVERY or done in (before, total):
-            return
-        self._last = at
-        left = (at - began) / (done - before) * (total - done)
-        words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
-        self._say(f"{done} of {total} {self.what}" + f", {words} left" * (done - before >= FORESEEN))
-
-    @staticmethod
-    def _say(words: str) -> None:
-        Console(stderr=True).print(Text(words))
-
-
-class ProgressShown:
-    """The progress of stages: bars on a terminal, elsewhere `ProgressLines`; nothing before a stage is told."""
-
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         left = TextColumn("left"), TimeRemainingColumn()
-        self._is_terminal = console.is_terminal
+        self._is_terminal, self._now = console.is_terminal, now
         self._bars = Progress(*columns, *left, console=console, disable=not console.is_terminal)
 
     def stage(self, title: str) -> OnTrial:
         """What is told of one stage."""
-        bar, lines = self._bars.add_task(title, total=None), ProgressLines(title)
+        bar, said = self._bars.add_task(title, total=None), list[tuple[float, int]]()
 
         def tells(done: int, total: int, last: str) -> None:
             if not self._is_terminal:
-                lines(done, total)
+                self._line(title, done, total, said)
             self._bars.start()
             self._bars.update(bar, completed=done, total=total, description=last[-60:] or title)
 
         return tells
+
+    def _line(self, title: str, done: int, total: int, said: list[tuple[float, int]]) -> None:
+        """Says how many are done, and once `FORESEEN` are, about how long the others take; `said` are those before."""
+        at = self._now()
+        began, before = said[0] if said else (at, done)
+        if done == total or (said and (at - said[-1][0] < EVERY or done == before)):
+            said += [] if said else [(at, done)]
+            return
+        said.append((at, done))
+        words = ""
+        if done - before >= FORESEEN:
+            left = (at - began) / (done - before) * (total - done)
+            words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+        Console(stderr=True).print(Text(f"{done} of {total} {title}" + (words and f", {words} left")))
 
     def stop(self) -> None:
         """Leaves the bars as they are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+import io
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +31,7 @@ from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.verdict import HEADS, Verdict, setting_rows
 from leakgauge.study.lint import lint_once, print_rules
 from leakgauge.study.plan import Plan, resolve_plan
-from leakgauge.study.run import OnExplained, OnTrial, ProgressShown, run
+from leakgauge.study.run import ProgressShown, Running, run
 from leakgauge.study.store import RESULTS, Store
 from leakgauge.workers import Executor, LocalPool
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
 
+
+WIDTH = 100
+"""Columns of what a notebook shows."""
 
 PAGE, SHEET = "report.html", "sheet.html"
 """Files of the page, and of the one that a person signs."""
@@ -83,16 +87,15 @@ class Audit:
         return copied(self.folder, Path(folder), (*RESULTS, LINT))
 
     def to_frame(self) -> pandas.DataFrame:
-        """A row for each finding.
+        """A row for each finding, with the fields that it has in report.json.
 
         Raises:
             InputError: pandas is not installed.
         """
-        return frame([_row(found) for found in self.findings])
+        return frame(TypeAdapter(Finding), self.findings)
 
     def _repr_html_(self) -> str:
-        words = (*self.verdict.headline, self.verdict.gate.sentence)
-        return table(f"{self.name}: {self.verdict.level.words}", HEADS, setting_rows(self.verdict), words)
+        return as_html(lambda console: _summary(console, self))
 
 
 def lent(folder: Path | str | None) -> Path:
@@ -110,46 +113,22 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
     return result
 
 
-def _row(found: Finding) -> dict[str, object]:
-    s, seen, psnr = found.scenario, found.identified, found.psnr
-    return {
-        "model": s.model,
-        "client": s.client,
-        "defense": s.defense,
-        "server": s.server,
-        "attack": found.attack,
-        "control": found.control,
-        "level": found.level.value,
-        "images": found.images,
-        "clients": found.clients,
-        "identified": None if seen is None else seen.count,
-        "identified_low": None if seen is None else seen.low,
-        "identified_high": None if seen is None else seen.high,
-        "recovered": found.recovered,
-        "psnr_mean": None if psnr is None else psnr.mean,
-        "psnr_highest": None if psnr is None else psnr.highest,
-        "failed": found.failed,
-        "flags": "; ".join(flag.sentence for flag in found.flags),
-        "sentence": found.sentence,
-    }
-
-
-def frame(rows: list[dict[str, object]]) -> pandas.DataFrame:
-    """Rows as a table of pandas, which is no requirement of leakgauge.
+def frame(rows: TypeAdapter[Any], values: Sequence[object]) -> pandas.DataFrame:
+    """Records as a table of pandas, which is no requirement of leakgauge; fields of fields have a dot in their names.
 
     Raises:
         InputError: it is not installed.
     """
     problem = "needs pandas, which is not installed"
-    return installed("pandas", "to_frame", problem, "pip install pandas").DataFrame(rows)
+    pandas = installed("pandas", "to_frame", problem, "pip install pandas")
+    return pandas.json_normalize([rows.dump_python(value, mode="json") for value in values])
 
 
-def table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], words: tuple[str, ...]) -> str:
-    """A small HTML table, for notebooks."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    said = "".join(f"<p>{html.escape(text)}</p>" for text in words if text)
-    return f"<p><b>{html.escape(title)}</b></p><table><tr>{head}</tr>{body}</table>{said}"
+def as_html(shown: Callable[[Console], None]) -> str:
+    """What a terminal shows, for notebooks."""
+    console = Console(file=io.StringIO(), record=True, width=WIDTH)
+    shown(console)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def copied(source: Path, folder: Path, names: tuple[str, ...]) -> Path:
@@ -173,15 +152,8 @@ def copied(source: Path, folder: Path, names: tuple[str, ...]) -> Path:
 def audited(
     plan: Plan,
     folder: Path,
-    *,
-    compute: Compute = Compute(),
-    counts_only: bool = False,
-    anew: bool = False,
-    on_trial: OnTrial | None = None,
-    on_lint: Callable[[Sequence[LintFinding]], None] | None = None,
-    on_explained: OnExplained | None = None,
-    url: str | None = None,
-    executor: Executor | None = None,
+    how: Running = Running(),
+    on_lint: Callable[[Sequence[LintFinding]], None] = lambda _: None,
 ) -> Audit:
     """Lints a plan, runs what is not yet finished, and writes the pages.
 
@@ -191,26 +163,14 @@ def audited(
     Raises:
         InputError: as `leakgauge.study.run.run`.
     """
-    linted, is_new = lint_once(plan, folder, anew=anew)
+    linted, is_new = lint_once(plan, folder, anew=how.anew)
 
     def on_begun(begun: Store) -> None:
         write_whole(folder / LINT, findings_text(linted, begun.audit.identity), FREE_SPACE)
-        if is_new and on_lint is not None:
+        if is_new:
             on_lint(linted)
 
-    store = run(
-        plan,
-        folder,
-        compute=compute,
-        counts_only=counts_only,
-        anew=anew,
-        on_trial=on_trial,
-        on_begun=on_begun,
-        on_explained=on_explained,
-        url=url,
-        executor=executor,
-    )
-    with closing(store):
+    with closing(run(plan, folder, replace(how, on_begun=on_begun))) as store:
         verdict, decision = write_reports(store)
     return Audit(plan.name, verdict, decision, folder, tuple(linted))
 
@@ -251,29 +211,23 @@ def run_audit(
     compute.apply()
     plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
 
-    def on_lint(linted: Sequence[LintFinding]) -> None:
-        print_rules(console, linted, f"{output / LINT}")
-
-    progress = ProgressShown(console)
-
     def on_explained(explained: Explained) -> None:
         print_explained(console, explained)
         if not explained.holds and not anyway:
             raise Unexplained
 
+    progress = ProgressShown(console)
+    how = Running(
+        compute=compute,
+        counts_only=counts_only,
+        anew=anew,
+        url=store,
+        executor=executor_of(ray, workers, compute, output),
+        on_trial=progress.stage("trials"),
+        on_explained=on_explained,
+    )
     try:
-        done = audited(
-            plan,
-            output,
-            compute=compute,
-            counts_only=counts_only,
-            anew=anew,
-            on_trial=progress.stage("trials"),
-            on_lint=on_lint,
-            on_explained=on_explained,
-            url=store,
-            executor=executor_of(ray, workers, compute, output),
-        )
+        done = audited(plan, output, how, lambda linted: print_rules(console, linted, f"{output / LINT}"))
     finally:
         progress.stop()
     _summary(console, done)

@@ -10,9 +10,9 @@ from enum import Enum
 from leakgauge.intervals import bounded_upper
 from leakgauge.risk.lint import HIDDEN, UNSENT, LintFinding
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.gate import Reason, Why, needed
+from leakgauge.study.judging.gate import Why, needed
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.verdict import Verdict, count_of
+from leakgauge.study.judging.verdict import Verdict, count_of, stands
 
 FEWEST = next(n for n in range(1, 20) if bounded_upper([0.0] * n) < 0.5)
 """Clients without a hit that a row needs before it can say "not recovered"."""
@@ -138,7 +138,9 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
             yield answer, "The plan does not explain the captured update.", Next(step)
         elif of_kind := [r for r in verdict.gate.reasons if r.why is why and why is not Why.UNEXPLAINED]:
             following = more_clients(own, asked) if why is Why.UNSUPPORTED else Next(step)
-            yield answer, _first(of_kind), Next(doubted) if why is Why.UNRELIABLE else following
+            more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
+            said = f"{of_kind[0].plain or of_kind[0].text}{more}."
+            yield answer, said, Next(doubted) if why is Why.UNRELIABLE else following
     unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
     flagged = next((f.flags[0] for f in unsettled if f.flags), None)
     if flagged is not None:
@@ -155,15 +157,11 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     yield Answer.NOT_YET, "The gate did not pass.", Next("see its reasons")
 
 
-def _first(reasons: Sequence[Reason]) -> str:
-    more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
-    return f"{reasons[0].plain or reasons[0].text}{more}."
-
-
 def _less(own: Sequence[Finding], lint: Sequence[LintFinding]) -> str:
     """What to do about updates that leak: the setting that stands, or a defence. A larger batch helps only beyond what
     a layer is read at, which the lint counts."""
-    held = list(dict.fromkeys(f.scenario.words for f in own if _stands(own, f)))
+    doubted = {f.scenario for f in own if f.flags}
+    held = list(dict.fromkeys(f.scenario.words for f in own if f.scenario not in doubted and stands(own, f.scenario)))
     if held and any(f.scenario.defended for f in own if f.level in (Level.EXPOSED, Level.PARTIAL)):
         return f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"
     if held:
@@ -171,12 +169,6 @@ def _less(own: Sequence[Finding], lint: Sequence[LintFinding]) -> str:
     layers = next((f.hint for f in lint if f.rule == HIDDEN), "")
     batches = f"of batches the lint says: {layers}" if layers else "leakgauge count says which batches layers give away"
     return f"do not share updates like these: a defence first, which leakgauge frontier compares; {batches}"
-
-
-def _stands(own: Sequence[Finding], finding: Finding) -> bool:
-    here = [f for f in own if f.scenario == finding.scenario]
-    levels = {f.level for f in here} - {Level.NOT_APPLICABLE}
-    return levels == {Level.NOT_RECOVERED} and not any(f.flags for f in here)
 
 
 def clients_needed(gate: GateConfig | None) -> float | None:

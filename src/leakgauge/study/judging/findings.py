@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
 from leakgauge.intervals import (
@@ -16,7 +16,7 @@ from leakgauge.intervals import (
 )
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
-from leakgauge.study.judging.records import Trial, TrialGroup, by_client, control_of, shares
+from leakgauge.study.judging.records import Of, Trial, TrialGroup, control_of, shares
 from leakgauge.study.judging.results import (
     Finding,
     Identified,
@@ -39,6 +39,15 @@ BY_CHANCE = 0.025
 """Chance that clients who have nothing to do with the updates are identified as often."""
 
 NOT_SAFE = "that says what was tried, not that it is safe"
+
+
+def by_client(trials: Iterable[Trial], value: Callable[[Trial], Of | None]) -> list[list[Of]]:
+    """Of each client that has any, what its trials have."""
+    found: dict[int, list[Of]] = {}
+    for trial in trials:
+        if (one := value(trial)) is not None:
+            found.setdefault(trial.client, []).append(one)
+    return list(found.values())
 
 
 def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:

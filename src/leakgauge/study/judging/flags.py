@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from leakgauge.study.deal import CONTROLS
-from leakgauge.study.judging.findings import gain_of
-from leakgauge.study.judging.records import Role, Trial, TrialGroup, by_client, control_of, shares
+from leakgauge.study.judging.findings import by_client, gain_of
+from leakgauge.study.judging.records import Role, Trial, TrialGroup, control_of, shares
 from leakgauge.study.judging.results import Finding, Flag, Level
 
 FEWEST = 4
@@ -108,7 +108,8 @@ def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
     late = [t for t in group.scored if t.status in ENDED]
     if control is None or control is group or not late or not control.scored:
         return
-    searched = [t for t in control.scored if _searched(t)]
+    # More came back than was certified.
+    searched = [t for t in control.scored if t.scores is not None and sum(t.scores.recovered) > t.scores.certified]
     spent, usual = (
         statistics.median(t.cost.gradient_evaluations for t in some) for some in (late, searched or control.scored)
     )
@@ -124,11 +125,6 @@ def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
             how="time ran out" if clock else "the search was ended early",
             why="that a defence is slow to simulate is no protection" if clock else "what did not look found nothing",
         )
-
-
-def _searched(trial: Trial) -> bool:
-    """Whether more came back than was certified."""
-    return trial.scores is not None and sum(trial.scores.recovered) > trial.scores.certified
 
 
 def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> Iterator[Flag]:
@@ -153,16 +149,13 @@ def _no_gradient(group: TrialGroup) -> Iterator[Flag]:
     """In half of the trials or more: a search that ends where it began."""
     searched = [t for t in group.trials if (t.trace and t.cost.gradient_evaluations) or t.status == "non_finite"]
     broken = [t for t in searched if t.status == "non_finite" or any(value is None for _, value in t.trace)]
-    still = [t for t in searched if t not in broken and _stands(t) and not _came_back(t)]
+    # Where a read was right before any search, there was nothing left to follow.
+    right = {t.id for t in group.scored if t.scores is not None and (t.scores.certified or all(t.scores.recovered))}
+    still = [t for t in searched if t not in broken and t.id not in right and _stands(t)]
     for trials, what in ((broken, "was not finite"), (still, "did not move")):
         if trials and 2 * len(trials) >= len(searched):
             yield Doubt.NoGradient.flag(what=what, trials=len(trials), of=len(searched))
             return
-
-
-def _came_back(trial: Trial) -> bool:
-    """Whether a read was right before any search: there was nothing left to follow."""
-    return trial.scores is not None and bool(trial.scores.certified or all(trial.scores.recovered))
 
 
 def _stands(trial: Trial) -> bool:

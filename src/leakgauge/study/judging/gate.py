@@ -70,17 +70,12 @@ class Reason:
         return ": ".join(filter(None, (self.rule, where, self.words)))
 
 
-def texts_of(reasons: Sequence[Reason]) -> list[str]:
-    """Each in one line, as JSON has them."""
-    return [reason.text for reason in reasons]
-
-
 @dataclass(frozen=True)
 class GateResult:
     """`passed` is `None` without a gate."""
 
     passed: bool | None
-    reasons: Annotated[tuple[Reason, ...], PlainSerializer(texts_of)] = ()
+    reasons: tuple[Annotated[Reason, PlainSerializer(lambda reason: reason.text, return_type=str)], ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -179,11 +174,13 @@ def _of_setting(
         if not here:
             none = "no attack tried here gave a result, so nothing was tested"
         yield Reason(Why.POWERLESS, "power", where, none, capital(none))
-    elif setting.defended and all(_uninformed(group) for group in able):
+    elif setting.defended and all(not group.informed for group in able):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
         yield Reason(Why.UNINFORMED, "knowledge", where, none, capital(none))
     if able and not any(_searches(group) for group in able):
-        advice = next((_no_search(group) for group in idle if _searches(group)), "add auto to attacks")
+        said = [(group, group.trials[0].message or group.trials[0].status) for group in idle if _searches(group)]
+        ends = [f"{group.attack} {'failed' if group.failed else 'did not apply'} ({why})" for group, why in said]
+        advice = ends[0] if ends else "add auto to attacks"
         none = f"only reads without a search were tried, and a search may find what they miss: {advice}"
         yield Reason(Why.UNSEARCHED, "search", where, none, capital(none))
 
@@ -196,16 +193,6 @@ def capital(text: str) -> str:
 def _searches(group: TrialGroup) -> bool:
     """Whether an attack looked for what no closed form reads. For texts there is no such attack."""
     return group.thing == "text" or any(t.role is Role.STRONGEST or t.trace for t in group.trials)
-
-
-def _no_search(group: TrialGroup) -> str:
-    """Why a search that the plan names gave nothing."""
-    said = group.trials[0].message or group.trials[0].status
-    return f"{group.attack} {'failed' if group.failed else 'did not apply'} ({said})"
-
-
-def _uninformed(group: TrialGroup) -> bool:
-    return "defense" not in group.scenario.knowledge or all(t.role is Role.NAIVE for t in group.trials)
 
 
 def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Reason]:

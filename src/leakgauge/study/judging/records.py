@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -278,6 +278,11 @@ class TrialGroup:
         """Attack and setting in words."""
         return f"{self.attack} on {self.scenario.words}"
 
+    @property
+    def informed(self) -> bool:
+        """Whether its attacker knows the defence and uses that."""
+        return "defense" in self.scenario.knowledge and not all(t.role is Role.NAIVE for t in self.trials)
+
     @cached_property
     def failed(self) -> list[Trial]:
         """Trials without a result. Where the attack applies to none, there are none; where it says of some clients that
@@ -323,24 +328,23 @@ class TrialGroup:
     @cached_property
     def highest_psnr(self) -> dict[int, list[float]]:
         """Client → the highest PSNR of each of its images over the seeds."""
-        return {client: [max(v) for v in images] for client, images in self._per_image("psnr").items()}
+        return self._per_image("psnr", max)
 
     @cached_property
     def mean_psnr(self) -> dict[int, list[float]]:
         """Client → the mean PSNR of each of its images over the seeds."""
-        return {client: [statistics.fmean(v) for v in images] for client, images in self._per_image("psnr").items()}
+        return self._per_image("psnr", statistics.fmean)
 
     @cached_property
     def identified(self) -> dict[int, list[bool]]:
         """Client → which of its images were identified in some seed."""
-        return {client: [any(v) for v in images] for client, images in self._per_image("identified").items()}
+        return self._per_image("identified", any)
 
     @cached_property
     def recovered(self) -> dict[int, list[bool]]:
         """Client → which of its images were recovered in some seed. A client whose trials all failed has none."""
-        found = {client: [any(v) for v in images] for client, images in self._per_image("recovered").items()}
         size = self.scenario.data.batch
-        return {t.client: [False] * size for t in self.trials} | found
+        return {t.client: [False] * size for t in self.trials} | self._per_image("recovered", any)
 
     @property
     def certified(self) -> int:
@@ -349,10 +353,10 @@ class TrialGroup:
 
     def values(self, score: str) -> list[float]:
         """One number an image: the mean over the seeds of a score."""
-        return [statistics.fmean(v) for images in self._per_image(score).values() for v in images]
+        return [v for images in self._per_image(score, statistics.fmean).values() for v in images]
 
-    def _per_image(self, score: str) -> dict[int, list[list[Any]]]:
-        """Client → for each of its images with a score, that score in every seed."""
+    def _per_image(self, score: str, over_seeds: Callable[[list[Any]], Of]) -> dict[int, list[Of]]:
+        """Client → for each of its images with a score, what that is over the seeds."""
         found: dict[int, dict[int, list[Any]]] = {}
         for trial in self.scored:
             same = trial.scenario.data.examples
@@ -360,7 +364,7 @@ class TrialGroup:
                 if value is not None:
                     images = found.setdefault(trial.client, {})
                     images.setdefault(same[slot] if same else slot, []).append(value)
-        return {client: list(images.values()) for client, images in found.items()}
+        return {client: list(map(over_seeds, images.values())) for client, images in found.items()}
 
 
 def _gave(trial: Trial) -> tuple[int, int, int, float]:
@@ -373,15 +377,6 @@ def _gave(trial: Trial) -> tuple[int, int, int, float]:
 def shares(flags: dict[int, list[bool]]) -> list[float]:
     """Share of each client's images."""
     return [statistics.fmean(client) for client in flags.values()]
-
-
-def by_client(trials: Iterable[Trial], value: Callable[[Trial], Of | None]) -> list[list[Of]]:
-    """Of each client that has any, what its trials have."""
-    found: dict[int, list[Of]] = {}
-    for trial in trials:
-        if (one := value(trial)) is not None:
-            found.setdefault(trial.client, []).append(one)
-    return list(found.values())
 
 
 def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:

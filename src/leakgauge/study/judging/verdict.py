@@ -111,11 +111,6 @@ def _why(group: TrialGroup, found: Finding) -> str:
     return f"too few clients to exclude that half of such {group.thing}s can be identified"
 
 
-def _words(s: Scenario) -> str:
-    crafted = f", as the dishonest server {s.server} crafted it," if s.server_changes else ""
-    return f"{s.model}{crafted}, {s.client}, {s.stated}"
-
-
 def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proof: str) -> tuple[str, str]:
     """Two sentences that a privacy officer understands."""
     settings = list(dict.fromkeys(f.scenario for f in own))
@@ -127,14 +122,16 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     leaky = {f.scenario for f in exposed}
     if level is Level.EXPOSED:
         worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))
+        s, highest = worst.scenario, "" if worst.psnr is None else f" (highest PSNR {worst.psnr.highest:.1f} dB)"
+        crafted = f", as the dishonest server {s.server} crafted it," if s.server_changes else ""
         first = (
             f"Client {thing}s were reconstructed in {len(leaky)} of {of}. Worst case: "
-            f"{_words(worst.scenario)}; by {worst.attack}, {came_back(worst)}{_psnr(worst)}."
+            f"{s.model}{crafted}, {s.client}, {s.stated}; by {worst.attack}, {came_back(worst)}{highest}."
         )
     elif level is Level.PARTIAL:
         first = f"No {thing} came back whole, but the updates say more about who sent them than chance allows."
     elif level is Level.NOT_RECOVERED:
-        first = f"None of the attacks tried recovered {_a(thing)} in {of} tested."
+        first = f"None of the attacks tried recovered a{'n' * (thing[0] in 'aeiou')} {thing} in {of} tested."
     elif doubt:
         return (
             f"This audit does not settle whether {thing}s can be recovered: its plan does not explain the update.",
@@ -150,12 +147,8 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     return first, doubt or _second(own, settings, [s for s in settings if s not in leaky], thing)
 
 
-def _psnr(found: Finding) -> str:
-    return f" (highest PSNR {found.psnr.highest:.1f} dB)" if found.psnr else ""
-
-
 def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence[Scenario], thing: str) -> str:
-    held, of = [s for s in rest if _held(own, s)], count_of(len(settings), "setting")
+    held, of = [s for s in rest if stands(own, s)], count_of(len(settings), "setting")
     doubted = [f for f in own if f.scenario in held and f.flags]
     if doubted:
         return (
@@ -179,18 +172,14 @@ def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence
     return "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
 
 
-def _a(thing: str) -> str:
-    return f"an {thing}" if thing[0] in "aeiou" else f"a {thing}"
-
-
 def count_of(n: int, thing: str) -> str:
     """How many, in words."""
     return f"{n} {thing}{'s' * (n != 1)}"
 
 
-def _held(own: Sequence[Finding], setting: Scenario) -> bool:
-    levels = {f.level for f in own if f.scenario == setting} - {Level.NOT_APPLICABLE}
-    return levels == {Level.NOT_RECOVERED}
+def stands(own: Sequence[Finding], setting: Scenario) -> bool:
+    """Whether nothing that applies there recovered anything, as far as that can be told."""
+    return {f.level for f in own if f.scenario == setting} - {Level.NOT_APPLICABLE} == {Level.NOT_RECOVERED}
 
 
 def setting_rows(verdict: Verdict) -> list[tuple[str, str, str, str]]:

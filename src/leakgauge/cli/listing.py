@@ -15,27 +15,11 @@ import click
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import Entry, Registry, hints
 
-KINDS = {
-    "attacks": "registry:ATTACKS",
-    "defenses": "registry:DEFENSES",
-    "metrics": "registry:METRICS",
-    "models": "registry:MODELS",
-    "data": "registry:DATA",
-    "clients": "registry:CLIENTS",
-    "optimisers": "registry:OPTIMISERS",
-    "servers": "registry:SERVERS",
-    "objectives": "registry:OBJECTIVES",
-    "priors": "registry:PRIORS",
-    "canvases": "registry:CANVASES",
-    "minimisers": "registry:MINIMISERS",
-    "labels": "registry:LABELS",
-    "taps": "servers.mkor.parts:TAPS",
-    "heads": "servers.mkor.parts:HEADS",
-    "losses": "servers.mkor.parts:LOSSES",
-    "training-losses": "registry:TRAINING_LOSSES",
-    "rules": "registry:RULES",
-}
-"""What a plan may name → its registry."""
+KINDS = (
+    *("attacks", "defenses", "metrics", "models", "data", "clients", "optimisers", "servers", "objectives", "priors"),
+    *("canvases", "minimisers", "labels", "taps", "heads", "losses", "training-losses", "rules"),
+)
+"""What a plan may name."""
 
 INSPECTS = "these are the rules of `leakgauge inspect`; `leakgauge lint PLAN` explains what it finds itself"
 
@@ -73,9 +57,9 @@ def list_(kind: str, name: str | None, everything: bool) -> None:
 
 
 def registry_of(kind: str) -> Registry:
-    """The registry that `KINDS` names."""
-    module, _, name = KINDS[kind].partition(":")
-    found: Registry = getattr(importlib.import_module(f"leakgauge.{module}"), name)
+    """That of one of `KINDS`."""
+    home = "servers.mkor.parts" if kind in ("taps", "heads", "losses") else "registry"
+    found: Registry = getattr(importlib.import_module(f"leakgauge.{home}"), kind.upper().replace("-", "_"))
     return found
 
 

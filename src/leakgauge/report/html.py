@@ -23,6 +23,7 @@ from markupsafe import Markup
 
 from leakgauge.report import plots
 from leakgauge.report.rows import PER_FINDING, Picture, Seen
+from leakgauge.study.judging.decision import duration
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import Verdict
@@ -177,7 +178,7 @@ def sheet(
         batch=told["config"].get("data", {}).get("batch", 1),
         attacks=_some([f.attack.split("(")[0] for f in tried]),
         evaluations=sum(f.cost.gradient_evaluations for f in tried),
-        time=_time(sum(f.cost.seconds for f in tried)),
+        time=duration(sum(f.cost.seconds for f in tried) / 60),
         knew=[KNOWN.get(k, k) for k in (tried[0].scenario.knowledge if tried else ())],
         withheld=[KNOWN[k] for k in decision["withheld"]],
         shown=sum(f.power.shown is True for f in own),
@@ -196,13 +197,6 @@ def _short(value: object) -> str:
     """The first digits of a digest; a version as it is."""
     text = str(value)
     return f"{text[:16]}…" if len(text) >= 40 else text
-
-
-def _time(seconds: float) -> str:
-    """Time of one core, in the unit that a person would use."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _until(made: str) -> str:

@@ -93,29 +93,21 @@ class ReportRow:
         worst_first: the most exposed images, as many as any page shows.
         count: of all images.
         dots: of all images with a PSNR, as `plots` draw them.
-        results, evaluations, seconds: trials that returned a result, and what they took together.
     """
 
     finding: Finding
     worst_first: list[Shown] = field(default_factory=list)
     count: int = 0
     dots: list[plots.ImageDot] = field(default_factory=list)
-    results: int = 0
-    evaluations: float = 0.0
-    seconds: float = 0.0
 
-    def add(self, trial: Trial, images: Sequence[Shown]) -> None:
-        """Takes a trial in, and lets go of all but its most exposed images."""
+    def add(self, images: Sequence[Shown]) -> None:
+        """Takes the images of a trial in, and lets go of all but the most exposed."""
         self.count += len(images)
         # By id where equally exposed, in whatever order trials come.
         self.worst_first = sorted([*self.worst_first, *images], key=lambda s: s.harm, reverse=True)[:PER_FINDING]
         for shown in images:
             if (psnr := shown.score("psnr")) is not None:
                 self.dots.append(plots.ImageDot(psnr, bool(shown.score("identified")), shown.null))
-        if trial.scores is not None:
-            self.results += 1
-            self.evaluations += trial.cost.gradient_evaluations
-            self.seconds += trial.cost.seconds
 
     @property
     def by_chance(self) -> bool:
@@ -134,10 +126,6 @@ class ReportRow:
         scenario = self.finding.scenario
         return " · ".join((scenario.model, scenario.client, scenario.defense, self.finding.attack))
 
-    def cost(self, key: str) -> float | None:
-        """Mean over the trials that returned a result, of ``evaluations`` or ``seconds``."""
-        return float(getattr(self, key)) / self.results if self.results else None
-
     @property
     def series(self) -> plots.Plotted | None:
         """What the plots draw; `None` without scores."""
@@ -147,7 +135,8 @@ class ReportRow:
         setting = replace(scenario, defense="", defended=False, broken_by="")
         dots = tuple(sorted(self.dots, key=lambda d: (d.identified, d.psnr), reverse=True))
         where = self.label, setting, self.finding.attack, scenario.defense
-        return plots.Plotted(*where, dots, psnr.mean, psnr.low, psnr.high, self.cost("evaluations") or 0.0)
+        evaluations = self.finding.cost.gradient_evaluations / self.finding.trials
+        return plots.Plotted(*where, dots, psnr.mean, psnr.low, psnr.high, evaluations)
 
 
 @dataclass
@@ -189,7 +178,7 @@ class Seen:
         row = self.rows.get((*of, trial.control)) or self.rows.get((*of, True))
         if row is not None:
             shown = len(trial.scores.rank) if trial.scores else len(trial.scenario.data.names) if self.kept else 0
-            row.add(trial, [Shown(trial, slot, self.pictures) for slot in range(shown)])
+            row.add([Shown(trial, slot, self.pictures) for slot in range(shown)])
         self.endings[trial.status] += 1
         self.seeds.add(trial.seed)
         for one in trial.tried:

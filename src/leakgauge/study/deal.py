@@ -84,7 +84,9 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
         prints = {fingerprint(example): i for i, example in enumerate(batch.inputs)}
         held.append(list(prints))
         if batch.inputs.ndim == 4:
-            small.append(_shrunk(batch.inputs[list(prints.values())]))
+            pictures = batch.inputs[list(prints.values())].float()
+            side = min(NEAR, pictures.shape[2]), min(NEAR, pictures.shape[3])
+            small.append(torch.nn.functional.adaptive_avg_pool2d(pictures, side))
             owners += [(number, name) for name in prints]
     near = _near_copies(torch.cat(small), low, data_range) if small else {}
     known: dict[str, set[int]] = defaultdict(set)
@@ -100,11 +102,6 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
         for name in names:
             known[name].add(number)
     return found
-
-
-def _shrunk(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
-    side = min(NEAR, x.shape[2]), min(NEAR, x.shape[3])
-    return torch.nn.functional.adaptive_avg_pool2d(x.float(), side)
 
 
 def _near_copies(x: Float[Tensor, "n c h w"], low: float, data_range: float) -> dict[int, list[int]]:

@@ -30,6 +30,7 @@ from leakgauge.study.judging.verdict import VERDICT, Verdict, count_of, verdict
 from leakgauge.study.store import Store
 
 DELTA = 1e-5
+KNOWABLE = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
 GUESS = 1e-3
 """Chance of a right guess without the update, for which the bound on reconstruction is stated."""
 CORE_HOUR = 0.05
@@ -110,7 +111,7 @@ def signed(
         "means_left_out": [f.sentence for f in own if f.level is Level.NOT_APPLICABLE],
         "singling_out": [_singled_out(f) for f in own if f.identified is not None],
         "privacy_budget": budgets(config, lint),
-        "withheld": _withheld(own),
+        "withheld": [field for field in KNOWABLE if all(field not in f.scenario.knowledge for f in own)],
         "hashes": dict(contents),
         "lint": records_of(lint),
         "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE],
@@ -204,12 +205,6 @@ def _singled_out(f: Finding) -> dict[str, object]:
         "worst_client": f.identified.worst,
         "line_up": f.identified.gallery + 1,
     }
-
-
-def _withheld(own: Sequence[Finding]) -> list[str]:
-    known = {field for f in own for field in f.scenario.knowledge}
-    everything = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
-    return [field for field in everything if field not in known]
 
 
 def budgets(config: Mapping[str, Any], lint: Sequence[LintFinding]) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -171,7 +172,7 @@ def in_words(
     reads = (
         _texts(source, data, reconstruction.tokens, order) if data.is_text else _cells(source, reconstruction, order)
     )
-    shares = [_in_common(t, r) if data.is_text else _equal(t, r) for t, r in zip(true, reads, strict=True)]
+    shares = [_in_common(t, r or []) if data.is_text else _equal(t, r or []) for t, r in zip(true, reads, strict=True)]
     if counts_only:
         return Words(match=shares)
     form = _form(reconstruction.tokens, len(batch)) if data.is_text else None
@@ -201,18 +202,13 @@ def _as_text(numbers: Tensor) -> Float[Tensor, "1 k"]:
     return numbers[None].double()
 
 
-def _equal(true: list[str], read: list[str] | None) -> float:
-    return round(sum(a == b for a, b in zip(true, read or (), strict=read is not None)) / len(true), 4)
+def _equal(true: list[str], read: list[str]) -> float:
+    return round(sum(a == b for a, b in zip(true, read, strict=bool(read))) / len(true), 4)
 
 
-def _in_common(true: list[str], read: list[str] | None) -> float:
+def _in_common(true: list[str], read: list[str]) -> float:
     """Share of a text's tokens that are among those read."""
-    left, found = list(read or ()), 0
-    for word in true:
-        if word in left:
-            left.remove(word)
-            found += 1
-    return round(found / max(len(true), 1), 4)
+    return round((Counter(true) & Counter(read)).total() / max(len(true), 1), 4)
 
 
 def _form(read: TokenCounts | None, texts: int) -> str:

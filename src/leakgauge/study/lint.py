@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,8 +22,7 @@ from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScal
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
-from leakgauge.privacy.accounting import Unit
-from leakgauge.privacy.guarantee import NoGuarantee, Spent, in_words, spent_in_one_update
+from leakgauge.privacy.guarantee import NoGuarantee, in_words, spent_in_one_update
 from leakgauge.risk.count import hidden_inputs
 from leakgauge.risk.lint import (
     HIDDEN,
@@ -294,24 +294,17 @@ def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], exam
             hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
             yield LintFinding("no-guarantee", LintSeverity.LOW, label, f"states no ε: {found.reason}", hint)
         return
-    yield from _epsilon(found, label)
-
-
-def _epsilon(spent: Spent, label: str) -> Iterator[LintFinding]:
-    found, steps = spent.mechanism, spent.releases
-    try:
-        epsilon = spent.epsilon(DELTA)
-    except (InputError, OverflowError):
-        epsilon = float("inf")
-    whole = "release" if steps == 1 else f"update, {steps} local steps with an example,"
-    unit = "client" if found.unit is Unit.CLIENT else "example"
+    epsilon = math.inf
+    with suppress(InputError, OverflowError):
+        epsilon = found.epsilon(DELTA)
     if epsilon > HIGH_EPSILON:
+        one = "release" if found.releases == 1 else f"update, {found.releases} local steps with an example,"
         yield LintFinding(
             "little-noise",
             LintSeverity.MEDIUM,
             label,
-            f"noise over clip is {found.noise_multiplier:.3g}: ε of one {whole} is "
-            f"{in_words(epsilon)} (δ = {DELTA:g}, unit: one {unit}), and rounds add to it",
+            f"noise over clip is {found.mechanism.noise_multiplier:.3g}: ε of one {one} is {in_words(epsilon)} "
+            f"(δ = {DELTA:g}, unit: one {found.mechanism.unit.value}), and rounds add to it",
             "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
         )
 

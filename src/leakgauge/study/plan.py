@@ -34,7 +34,7 @@ from leakgauge.study.explaining.rounds import (
     rounds_of,
 )
 from leakgauge.study.explaining.setting import Explained, Setting
-from leakgauge.study.grammar import BudgetConfig, DataConfig, GateConfig, OnlyRule, parse
+from leakgauge.study.grammar import DataConfig, GateConfig, OnlyRule, parse
 from leakgauge.study.identity import Description, contents, digest_of, plan_in_words
 from leakgauge.study.model_spec import loss_of, model_of, step_of
 from leakgauge.task import DataSpec, Mode
@@ -44,8 +44,6 @@ PLAIN = Named("fedsgd", FedSGD(), ("fedsgd",))
 UNDEFENDED = Named("none", NoDefense(), ("none",))
 STRONGEST = Named("auto", Auto(), ("auto",))
 HONEST = Named("honest", Honest(), ("honest",))
-
-TRIAL_SECONDS = 21_600.0
 
 
 def with_read(server: Named, attacks: Sequence[Named]) -> tuple[Named, ...]:
@@ -93,7 +91,7 @@ class Plan:
     knows: tuple[Known, ...] = (Known.EXAMPLE_COUNT, Known.LOCAL_TRAINING, Known.DEFENSE)
     only: tuple[Selection, ...] | None = None
     budget: Budget = Budget()
-    trial_seconds: float = TRIAL_SECONDS
+    trial_seconds: float = 21_600.0
     seeds: tuple[int, ...] = (0,)
     gallery: int = 100
     perceptual: Metric | None = None
@@ -211,14 +209,12 @@ class Plan:
         found = explained_round(captured, update, setting, self.source, indices, draws, weights=model.weights)
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
 
-    @cached_property
-    def _client_of_batch(self) -> list[int]:
-        holders = [self.data.holder(number) for number in range(len(self.batches))]
-        return clients_of([r.node for r in self.rounds], holders) if len(self.rounds) > 1 else holders
-
     def client(self, key: Key) -> int:
         """Which client's a trial is: clients that hold the same examples are one, and so are rounds of one node."""
-        return self.data.holder(key.batch, control=True) if key.control else self._client_of_batch[key.batch]
+        if key.control or len(self.rounds) < 2:
+            return self.data.holder(key.batch, control=key.control)
+        holders = [self.data.holder(number) for number in range(len(self.batches))]
+        return clients_of([r.node for r in self.rounds], holders)[key.batch]
 
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""
@@ -317,7 +313,7 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
         server=server,
         knows=knows,
         only=None if config.only is None else tuple(_rule(r, i, parts) for i, r in enumerate(config.only)),
-        budget=budget_of(config.budget),
+        budget=Budget(config.budget.gradient_evaluations, config.budget.seconds),
         trial_seconds=config.budget.trial_seconds,
         seeds=tuple(config.seeds),
         gallery=config.gallery,
@@ -336,10 +332,6 @@ def known(names: Sequence[str]) -> tuple[Known, ...]:
     for i, name in enumerate(names):
         require(name in fields, f"knows[{i}]", f"unknown field '{name}'", did_you_mean(name, fields))
     return tuple(map(Known, names))
-
-
-def budget_of(config: BudgetConfig) -> Budget:
-    return Budget(config.gradient_evaluations, config.seconds)
 
 
 def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> Selection:

@@ -106,8 +106,10 @@ def run_trial(
         try:
             with undisturbed():
                 update, draws = _update(plan, key, deepcopy(task), client, defense, deepcopy(batch), streams)
-                if plan.update is None:
-                    trained = trained_inputs(client, batch, draws, defense)
+                if plan.update is None:  # what the client trained on, where that differs from what it holds
+                    inputs = trained_on(client.value, deepcopy(batch), draws, defense.value).inputs.detach()
+                    differs = inputs.shape == batch.inputs.shape and not torch.equal(inputs, batch.inputs)
+                    trained = inputs if differs else None
         except FOREIGN as error:  # a defence may be anybody's, and a model too
             reconstruction = _raised(error)
         else:
@@ -302,7 +304,7 @@ def scenario_of(
 ) -> Scenario:
     """What is attacked."""
     crafted = sent.crafting is not None
-    name, held = _of_the_round(plan, key, counts_only)
+    name = plan.rounds[key.batch].name if len(plan.rounds) > 1 and not key.control else ""
     counters = [counter_to(part) for part in parts_of(defense.value)]
     broken = [counter.broken_by for counter in counters if isinstance(counter, NoneKnown) and counter.broken_by]
     known = [k for k in plan.knows if k is not Known.DEFENSE or not defense.value.tells_nothing]
@@ -322,22 +324,8 @@ def scenario_of(
             batch=batch,
             index=plan.client(key),
             names=names,
-            round=name,
-            examples=held,
+            round=withheld_name(name) if name and counts_only else name,
+            examples=plan.data.distinct(key.batch) if name else (),
         ),
         broken_by="; ".join(broken),
     )
-
-
-def _of_the_round(plan: Plan, key: Key, counts_only: bool) -> tuple[str, tuple[int, ...]]:
-    """Name of a captured round among several, and which of the audit's examples it holds: the same one counts once."""
-    if key.control or len(plan.rounds) < 2:
-        return "", ()
-    name = plan.rounds[key.batch].name
-    return withheld_name(name) if counts_only else name, plan.data.distinct(key.batch)
-
-
-def trained_inputs(client: Named, batch: Batch, draws: Draws, defense: Named) -> Tensor | None:
-    """What the client trained on, where that differs from what it holds; one for each example."""
-    inputs = trained_on(client.value, deepcopy(batch), draws, defense.value).inputs.detach()
-    return None if inputs.shape != batch.inputs.shape or torch.equal(inputs, batch.inputs) else inputs

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from frontiers.rows import LABELS, leaking, report, row
 from leakgauge.frontiers.page import dots, identified, render, size
 from leakgauge.frontiers.results import Leakage, RowResult
 from leakgauge.frontiers.session import RowLine, line_of
+from report.fixture import text_of
 
 CHROMIUM = Path(shutil.which("chromium") or "chromium")
 
@@ -36,29 +36,6 @@ def _page(rows: list[RowResult]) -> str:
     return render(report(rows))
 
 
-class _Text(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.hidden = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.hidden += tag in ("style", "script")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.hidden -= tag in ("style", "script")
-
-    def handle_data(self, data: str) -> None:
-        if not self.hidden:
-            self.words.append(data)
-
-
-def _text(html: str) -> str:
-    parser = _Text()
-    parser.feed(html)
-    return " ".join(" ".join(parser.words).split())
-
-
 @pytest.fixture(scope="module")
 def html() -> str:
     return _page(_rows())
@@ -72,7 +49,7 @@ def test_a_row_in_the_terminal_has_the_numbers_of_the_report() -> None:
 
 
 def test_every_row_and_every_column_reaches_the_page(html: str) -> None:
-    text = _text(html)
+    text = text_of(html)
     for words in ("no defence", "noise(relative=0.1)", "dp-sgd(norm=1)", "60.0 %", "18 of 20", "9 of 20"):
         assert words in text, words
     assert "3.25 one example, rdp" in text
@@ -91,7 +68,7 @@ def test_every_row_and_every_column_reaches_the_page(html: str) -> None:
 
 
 def test_only_rows_with_an_epsilon_have_a_guarantee(html: str) -> None:
-    section = _text(html[html.index('id="privacy"') : html.index('id="counters"')])
+    section = text_of(html[html.index('id="privacy"') : html.index('id="counters"')])
     assert section.count("By the guarantee") == 1
     assert section.count("no clip and noise") == 3
 
@@ -102,12 +79,12 @@ def test_both_plots_are_there_with_their_numbers(html: str) -> None:
     assert "test accuracy" in plots
     assert "naive attacker" in plots
     assert "undefended" in plots
-    assert "Knowing the defence helped the attacker in 2 of 3 rows." in _text(plots)
+    assert "Knowing the defence helped the attacker in 2 of 3 rows." in text_of(plots)
 
 
 def test_without_accuracy_the_page_says_so_and_plots_row_by_row() -> None:
     html = _page(_rows(accuracy=False))
-    text = _text(html)
+    text = text_of(html)
     assert "Accuracy was not measured" in text
     assert "not measured no data" in text
     assert "test accuracy" not in html
@@ -118,9 +95,9 @@ def test_a_row_without_a_result_does_not_stop_the_page() -> None:
     rows = _rows()
     rows[1] = leaking(rows[1], "adapted")
     rows[2] = leaking(rows[2], "naive", identified=None, psnr=None, null_psnr=None)
-    assert "no result" in _text(_page(rows))
+    assert "no result" in text_of(_page(rows))
     none = [replace(r, leakage=Leakage(None, None)) for r in rows]
-    assert "There is nothing to plot" in _text(_page(none))
+    assert "There is nothing to plot" in text_of(_page(none))
 
 
 def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(html: str) -> None:
@@ -132,7 +109,7 @@ def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(html: str) -> None:
     assert _page(_rows()) == html, "equal input, equal bytes"
 
 
-def test_hostile_names_stay_text() -> None:
+def test_hostile_names_staytext_of() -> None:
     rows = _rows()
     rows[1] = replace(rows[1], family="<script>alert(1)</script>", label="<script>alert(1)</script>")
     assert "<script>alert" not in _page(rows)
@@ -166,7 +143,7 @@ def test_the_page_draws_in_a_browser(html: str, width: int, tmp_path: Path) -> N
     from PIL import Image
 
     file, shot = tmp_path / "page.html", tmp_path / "shot.png"
-    file.write_text(html, encoding="utf-8")
+    file.writetext_of(html, encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000"]
     command = [str(CHROMIUM), *flags, f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1600"]
     subprocess.run([*command, f"--screenshot={shot}", file.as_uri()], check=True, capture_output=True, timeout=120)

@@ -6,6 +6,7 @@ No attack has run here. The numbers agree with the pictures, because PSNR and SS
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -254,3 +255,9 @@ def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
     judged = verdict(trials, gate)
     told["decision"] = signed(judged, gate=gate, config=told["config"], contents={"data": "42b8c983"}, lint=[EXACT])
     return Fixture(told, judged, trials, pictures)
+
+
+def text_of(html: str) -> str:
+    """What a reader sees, spaces made one."""
+    bare = re.sub(r"<(style|script)\b.*?</\1>|<svg.*?</svg>|<[^>]+>", " ", html, flags=re.S)
+    return re.sub(r"\s+", " ", bare)

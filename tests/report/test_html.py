@@ -22,7 +22,7 @@ from leakgauge.study.judging.gate import GateResult, Reason, Why
 from leakgauge.study.judging.records import Scenario
 from leakgauge.study.judging.results import Level, Power
 from leakgauge.study.judging.verdict import Verdict
-from report.fixture import Case, Fixture, fixture, photo, png
+from report.fixture import Case, Fixture, fixture, photo, png, text_of
 
 CHROMIUM, DRIVER = (Path(shutil.which(name) or name) for name in ("chromium", "chromedriver"))
 FLAGS = (
@@ -42,12 +42,6 @@ def html(full: Fixture) -> str:
     return full.html
 
 
-def _text(html: str) -> str:
-    """What a reader sees, spaces made one."""
-    bare = re.sub(r"<(style|script)\b.*?</\1>|<svg.*?</svg>|<[^>]+>", " ", html, flags=re.S)
-    return re.sub(r"\s+", " ", bare)
-
-
 def test_verdict_comes_first_and_the_worst_case_next(html: str) -> None:
     order = [html.index(f'id="{name}"') for name in ("verdict", "worst", "pictures", "table", "labels", "plots")]
     assert order == sorted(order)
@@ -61,13 +55,13 @@ def test_the_page_says_which_methods_were_tried_and_which_raised(full: Fixture) 
         Tried("peeling", Status.NOT_APPLICABLE, "a delta", raised=False),
     )
     shown = replace(full, trials=tuple(replace(t, tried=methods) for t in full.trials)).html
-    text = _text(shown[shown.index("Methods that attacks of several tried") :])
+    text = text_of(shown[shown.index("Methods that attacks of several tried") :])
     assert "patches by an error KeyError: &#39;&lt;logits&gt;&#39;" in text
     assert "peeling not applicable a delta" in text
 
 
 def test_worst_case_is_the_identified_image_of_highest_psnr(html: str) -> None:
-    hero = _text(html[html.index('id="worst"') : html.index("<nav")])
+    hero = text_of(html[html.index('id="worst"') : html.index("<nav")])
     assert "PSNR 100.0 dB" in hero
     assert "identified among 100 others" in hero
     assert "closed-form" in hero
@@ -83,7 +77,7 @@ def test_controls_are_shown_but_never_the_worst_case() -> None:
 
 def test_every_plain_word_reaches_the_page(html: str) -> None:
     """Templates forgive what is undefined, so that a null cannot stop them; this finds a forgotten import of words."""
-    text = _text(html)
+    text = text_of(html)
     assert "nearest public highest" in text
     assert "The attack or the simulated client broke down." in text
     assert "The attack does not fit this scenario." in text
@@ -96,13 +90,13 @@ def test_every_plain_word_reaches_the_page(html: str) -> None:
 def test_numbers_carry_units_and_intervals_that_do_not_break(html: str) -> None:
     assert re.search(r"1\.00\u00a0\[0\.63,\u00a01\.00\]", html)
     assert re.search(r"\d\.\d\u00a0dB", html)
-    assert "nan" not in _text(html).lower().split()
-    assert "None" not in _text(html)
+    assert "nan" not in text_of(html).lower().split()
+    assert "None" not in text_of(html)
 
 
 def test_never_says_safe_without_not(html: str) -> None:
-    for found in re.finditer(r"\bsafe\b", _text(html)):
-        assert re.search(r"\bnot\b", _text(html)[max(0, found.start() - 40) : found.start()]), found
+    for found in re.finditer(r"\bsafe\b", text_of(html)):
+        assert re.search(r"\bnot\b", text_of(html)[max(0, found.start() - 40) : found.start()]), found
 
 
 def test_nothing_is_loaded_from_elsewhere(html: str) -> None:
@@ -131,7 +125,7 @@ def test_same_input_gives_same_bytes_even_in_another_process(html: str) -> None:
     assert again.stdout.decode() == html
 
 
-def test_hostile_text_stays_text() -> None:
+def test_hostile_text_staystext_of() -> None:
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
     case = Case(f"auto{evil}", defense=f"noise(relative=0.1){evil}", model=f"m{evil}", client=f"c{evil}")
     lost = Case("dlg", status="failed", message=f"cannot read {evil}")
@@ -187,11 +181,11 @@ def test_degenerate_reports_render(full: Fixture, spoil: Callable[[Fixture], Fix
     spoiled = spoil(full)
     html = (spoiled if with_pictures else replace(spoiled, pictures={})).html
     assert html.rstrip().endswith("</html>")
-    assert "None" not in _text(html)
+    assert "None" not in text_of(html)
 
 
 def test_all_failed_says_so(full: Fixture) -> None:
-    text = _text(replace(_all_failed(full), pictures={}).html)
+    text = text_of(replace(_all_failed(full), pictures={}).html)
     assert "No attack returned a result" in text
     assert "A trial without a result is no evidence of protection" in text
     assert "There is nothing to plot" in text
@@ -202,14 +196,14 @@ def test_settings_that_the_gate_takes_for_a_baseline_are_controls_on_the_page(fu
     first, *rest = full.verdict.findings
     assert first.scenario.defense == "none"
     told = replace(full, verdict=replace(full.verdict, findings=(replace(first, control=True), *rest)))
-    assert _text(told.html).count("Known-leaky control") == _text(full.html).count("Known-leaky control") + 1
+    assert text_of(told.html).count("Known-leaky control") == text_of(full.html).count("Known-leaky control") + 1
     row = '<th scope="row" data-v='
     assert told.html.count(row) == full.html.count(row) - 1
 
 
 def test_counts_only_says_so_and_keeps_the_numbers(full: Fixture) -> None:
     html = replace(full, told=full.told | {"counts_only": True}, pictures={}).html
-    assert _text(html).count("Images were not stored (--counts-only).") == 2
+    assert text_of(html).count("Images were not stored (--counts-only).") == 2
     assert "<img" not in html
     assert "PSNR <b>100.0\u00a0dB" in html
 
@@ -231,7 +225,7 @@ def test_five_hundred_trials_show_the_worst_and_count_the_rest() -> None:
     html = replace(made, trials=trials, pictures={t.id: shown for t in trials}).html
     assert html.count("<img") == 2 * (1 + 8)
     assert "492 more images" in html
-    gallery = _text(html[html.index('id="pictures"') : html.index('id="table"')])
+    gallery = text_of(html[html.index('id="pictures"') : html.index('id="table"')])
     found = [float(x) for x in re.findall(r"(\d+\.\d) dB · SSIM", gallery)]
     assert found == [15.0, 15.0, 14.9, 14.9, 14.9, 14.9, 14.9, 14.8]
 
@@ -312,7 +306,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def page(browser: Any, html: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """The page open at a size, its scheme light."""
     path = tmp_path / "report.html"
-    path.write_text(html, encoding="utf-8")
+    path.writetext_of(html, encoding="utf-8")
     width, height = request.param
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -442,15 +436,15 @@ def test_a_thousand_cases_are_paged_and_drawn_in_part() -> None:
     table = html[html.index('id="table"') : html.index('id="labels"')]
     first, further = table.split('<template id="further-rows">')
     assert (first.count("<tr>"), further.count("<tr>")) == (101, 900)
-    assert "1000 cases; 100 at a time" in _text(further)
-    assert "Pictures of the worst 120 of 1000 cases" in _text(html)
+    assert "1000 cases; 100 at a time" in text_of(further)
+    assert "Pictures of the worst 120 of 1000 cases" in text_of(html)
     assert len(html) < 6_000_000
 
 
 @pytest.mark.page
 def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "many.html"
-    path.write_text(many_cases(250).html, encoding="utf-8")
+    path.writetext_of(many_cases(250).html, encoding="utf-8")
     browser.get(path.as_uri())
     rows = "return [...document.querySelectorAll('.sortable tbody tr th')].map(h => h.dataset.v)"
     told = "return document.querySelector('.pages span').textContent"

@@ -26,8 +26,7 @@ from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
 from study.plans import tiny
-from study.trials import POWER, judged, row_of, trial
-from study.trials import quiet as unread
+from study.trials import POWER, judged, quiet, row_of, trial
 
 GATE = GateConfig.model_validate({"identified": {"max": 0.05}})
 LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"max": 1.0}})
@@ -35,10 +34,6 @@ LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"m
 
 def decided(trials: Sequence[Trial], gate: GateConfig | None = GATE, proof: str = "", **asked: object) -> Decision:
     return decide(verdict(trials, gate, proof), DecisionScope(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
-
-
-def quiet(n: int, **changes: object) -> list[Trial]:
-    return [trial(i, 10.0, **({"defense": "d"} | changes)) for i in range(n)]  # type: ignore[arg-type]
 
 
 ENOUGH = [*POWER, *quiet(59)]
@@ -162,10 +157,10 @@ def test_epsilon_counts_the_local_steps_of_the_plan_s_clients() -> None:
     assert [b["epsilon"] for b in stated("fedsgd", lint=[carried])] == [None, None]
 
 
-CALM = [*POWER, *unread(80)]
+CALM = [*POWER, *quiet(80)]
 
 
-STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in unread(60)]
+STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(60)]
 
 
 def test_a_report_of_an_unfinished_audit_is_no_clearance(tmp_path: Path) -> None:
@@ -184,17 +179,17 @@ def test_a_report_of_an_unfinished_audit_is_no_clearance(tmp_path: Path) -> None
         (CALM, {"identified": {"max": 0.05}}),
         (CALM, {"psnr": {"worst": 18}}),
         ([*POWER, *STRANGE], {"identified": {"max": 0.2}}),
-        ([*POWER, *unread(80), *unread(80, attack="b")], {"identified": {"max": 0.2}}),
-        ([*POWER, *unread(3)], {"identified": {"max": 0.9}}),
-        ([*POWER, *unread(2)], {"psnr": {"worst": 18, "share": 0.9}}),
-        ([*POWER, *unread(80, f1=0.9)], {"identified": {"max": 0.2}}),
-        ([*POWER, *unread(80, f1=0.9)], {"identified": {"max": 0.2}, "label_f1": {"max": 1}}),
-        ([*POWER, *unread(80, trace=())], {"identified": {"max": 0.2}}),
+        ([*POWER, *quiet(80), *quiet(80, attack="b")], {"identified": {"max": 0.2}}),
+        ([*POWER, *quiet(3)], {"identified": {"max": 0.9}}),
+        ([*POWER, *quiet(2)], {"psnr": {"worst": 18, "share": 0.9}}),
+        ([*POWER, *quiet(80, f1=0.9)], {"identified": {"max": 0.2}}),
+        ([*POWER, *quiet(80, f1=0.9)], {"identified": {"max": 0.2}, "label_f1": {"max": 1}}),
+        ([*POWER, *quiet(80, trace=())], {"identified": {"max": 0.2}}),
         (
             [*POWER, *(trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80))],
             {"identified": {"max": 0.5}},
         ),
-        ([*POWER, *unread(79), trial(79, 30.0, defense="d", identified=True)], {"identified": {"max": 0.5}}),
+        ([*POWER, *quiet(79), trial(79, 30.0, defense="d", identified=True)], {"identified": {"max": 0.5}}),
     ],
 )
 def test_the_page_and_the_exit_code_say_the_same(trials: list[Trial], gate: dict[str, Any]) -> None:

@@ -62,9 +62,9 @@ def plan_file(folder: Path, **changes: Any) -> Path:
 
 
 def stripped(value: Any) -> Any:
-    """Without every ``seconds`` and ``created_at``."""
+    """Without every ``seconds``, the dollars made of them, and ``created_at``."""
     if isinstance(value, dict):
-        return {k: stripped(v) for k, v in value.items() if k not in ("seconds", "created_at")}
+        return {k: stripped(v) for k, v in value.items() if k not in ("seconds", "created_at", "dollars")}
     return [stripped(v) for v in value] if isinstance(value, list) else value
 
 

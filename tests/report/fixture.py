@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass, field, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -260,4 +261,4 @@ def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
 def text_of(html: str) -> str:
     """What a reader sees, spaces made one."""
     bare = re.sub(r"<(style|script)\b.*?</\1>|<svg.*?</svg>|<[^>]+>", " ", html, flags=re.S)
-    return re.sub(r"\s+", " ", bare)
+    return re.sub(r"\s+", " ", unescape(bare)).strip()

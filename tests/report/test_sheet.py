@@ -7,37 +7,19 @@ import shutil
 import subprocess
 from dataclasses import replace
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from leakgauge.report.html import browser, commit_of, print_pdf, sheet
-from report.fixture import CASES, fixture
+from report.fixture import CASES, fixture, text_of
 
 MADE = fixture(CASES[:2])
 
 
-class Text(HTMLParser):
-    """What a reader reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = ""
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
-def read(html: str) -> str:
-    parser = Text()
-    parser.feed(html)
-    return " ".join(parser.words.split())
-
-
 def test_it_says_what_is_signed() -> None:
     digest = sha256(b"report").hexdigest()
-    words = read(sheet(MADE.told, MADE.verdict, digest=digest, commit="abc123", by="A. Engineer", to="Ward 7"))
+    words = text_of(sheet(MADE.told, MADE.verdict, digest=digest, commit="abc123", by="A. Engineer", to="Ward 7"))
     decision = MADE.told["decision"]
     for part in (decision["title"], decision["reason"], decision["next"]["step"], decision["again_when"], digest):
         assert " ".join(str(part).split()) in words

@@ -92,7 +92,7 @@ def render(
         page_rows=PAGE,
         cases=CASES,
         plot_columns=plots.COLUMNS,
-        plots=plots.every([s for s in (r.series for r in audited) if s]),
+        plots=plots.every(audited),
         failures=list(seen.failures.values()),
         endings=seen.endings,
         tried=seen.tried,
@@ -127,16 +127,6 @@ BROWSERS = (
 
 SECONDS = 120
 """After which a browser is given up."""
-
-KNOWN = {
-    "example_count": "how many examples a client has",
-    "local_training": "how clients train",
-    "defense": "the defence",
-    "labels": "the labels",
-    "buffers": "the running statistics",
-    "public_data": "public data of the same kind",
-    "draws": "the client's random draws",
-}
 
 SHOWN = 4
 """Attacks and settings that are named; the others are counted."""
@@ -179,8 +169,7 @@ def sheet(
         attacks=_some([f.attack.split("(")[0] for f in tried]),
         evaluations=sum(f.cost.gradient_evaluations for f in tried),
         time=duration(sum(f.cost.seconds for f in tried) / 60),
-        knew=[KNOWN.get(k, k) for k in (tried[0].scenario.knowledge if tried else ())],
-        withheld=[KNOWN[k] for k in decision["withheld"]],
+        knew=tried[0].scenario.knowledge if tried else (),
         shown=sum(f.power.shown is True for f in own),
         rows=len(own),
         hashes=dict(list(decision["hashes"].items())[:FILES]),

@@ -6,15 +6,16 @@ PSNR is drawn up to `CEILING` dB: above it a copy is visually perfect. matplotli
 from __future__ import annotations
 
 import io
-import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
+
+from leakgauge.report.rows import ReportRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,39 +40,6 @@ Strip = tuple[str, list[tuple[float, bool]], list[float]]
 
 
 @dataclass(frozen=True)
-class ImageDot:
-    """One image: PSNR, whether identified, and the best of its null baselines."""
-
-    psnr: float
-    identified: bool
-    null: float | None
-
-
-@dataclass(frozen=True)
-class Plotted:
-    """One scenario × attack that has scores; `setting` is the scenario without its defence, `evaluations` a trial's."""
-
-    label: str
-    setting: Hashable
-    attack: str
-    defense: str
-    images: tuple[ImageDot, ...]
-    mean: float
-    low: float | None
-    high: float | None
-    evaluations: float
-
-    @property
-    def null(self) -> list[float]:
-        return [d.null for d in self.images if d.null is not None]
-
-    @property
-    def row(self) -> tuple[str, ...]:
-        numbers = map(decibel, (self.mean, max(d.psnr for d in self.images), _mean(self.null)))
-        return self.label, str(len(self.images)), *numbers, f"{self.evaluations:,.0f}"
-
-
-@dataclass(frozen=True)
 class Plot:
     """A drawing, the one line that it shows, and the numbers behind it under `COLUMNS`."""
 
@@ -83,10 +51,6 @@ class Plot:
 
 def decibel(value: float | None) -> str:
     return "—" if value is None else f"{value:.1f}\u00a0dB"
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: float, draw: Draw) -> Plot:
@@ -117,23 +81,16 @@ def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: fl
     return Plot(title, takeaway, head + svg[svg.index(">") + 1 :], tuple(rows))
 
 
-def _psnr_axis(axes: Axes, values: Iterable[float], along: str) -> float:
-    """Sets the PSNR axis and answers its end."""
-    top = max([20.0, *values])
-    end = CEILING if top > CEILING else 5 * (top // 5 + 1)
-    words = f"PSNR in dB{', right is a closer copy' * (along == 'x')}{'; cut at 60' * (top > CEILING)}"
-    axes.set(**{f"{along}lim": (0, end * 1.03), f"{along}label": words})
-    axes.grid(axis="x" if along == "x" else "y")
-    return end
-
-
 def _strips(
-    title: str, takeaway: str, series: Iterable[Plotted], strips: Sequence[Strip], words: Sequence[str]
+    title: str, takeaway: str, rows: Iterable[ReportRow], strips: Sequence[Strip], words: Sequence[str]
 ) -> Plot:
     """A row a strip: values, filled or hollow so that no meaning hangs on colour, over the null baselines as a bar."""
 
     def draw(axes: Axes) -> None:
-        end = _psnr_axis(axes, [x for _, values, _ in strips for x, _ in values], "x")
+        top = max([20.0, *(x for _, values, _ in strips for x, _ in values)])
+        end = CEILING if top > CEILING else 5 * (top // 5 + 1)
+        axes.set(xlim=(0, end * 1.03), xlabel=f"PSNR in dB, right is a closer copy{'; cut at 60' * (top > CEILING)}")
+        axes.grid(axis="x")
         for y, (label, values, null) in enumerate(strips):
             if null:
                 ends = min(*null, end), min(max(null), end)
@@ -149,38 +106,51 @@ def _strips(
         axes.set(ylim=(len(strips) - 0.6, -0.8), yticks=[])
         axes.spines["left"].set_visible(False)
 
-    return drawn(title, takeaway, [s.row for s in series], 1.05 + 0.45 * len(strips), draw)
+    return drawn(title, takeaway, _numbers(rows), 1.05 + 0.45 * len(strips), draw)
 
 
-def _some(images: Sequence[ImageDot]) -> Sequence[ImageDot]:
+def _some(dots: list[tuple[float, bool]]) -> list[tuple[float, bool]]:
     """Half of `DOTS` are the first, the others lie at equal distances among the rest."""
-    if len(images) <= DOTS:
-        return images
     half = DOTS // 2
-    step = (len(images) - half) / half
-    return [*images[:half], *(images[half + int(i * step)] for i in range(half))]
+    step = (len(dots) - half) / half
+    return dots if len(dots) <= DOTS else [*dots[:half], *(dots[half + int(i * step)] for i in range(half))]
 
 
-def distribution(series: Sequence[Plotted]) -> Plot:
+def _numbers(rows: Iterable[ReportRow]) -> list[tuple[str, ...]]:
+    """Behind a plot, under `COLUMNS`."""
+    found = []
+    for row in rows:
+        psnr, nulls, cost = [d.psnr for d in row.dots], row.nulls, row.finding.cost.gradient_evaluations
+        numbers = map(decibel, (row.mean, max(psnr), sum(nulls) / len(nulls) if nulls else None))
+        found.append((row.label, str(len(psnr)), *numbers, f"{cost / row.finding.trials:,.0f}"))
+    return found
+
+
+def distribution(rows: Sequence[ReportRow]) -> Plot:
     """A strip a finding, every image a dot."""
-    pairs = [(d.psnr, d.null) for s in series for d in s.images if d.null is not None]
+    pairs = [(d.psnr, d.null) for row in rows for d in row.dots if d.null is not None]
     above = sum(x > n for x, n in pairs)
     takeaway = f"{above} of {len(pairs)} images came back closer than their own best null baseline."
-    takeaway += f" The worst {STRIPS} of {len(series)} cases are drawn." if len(series) > STRIPS else ""
-    takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(s.images) for s in series) > DOTS else ""
-    strips = [(s.label, [(d.psnr, d.identified) for d in _some(s.images)], s.null) for s in series[:STRIPS]]
-    return _strips("Every image, worst case first", takeaway, series, strips, ("identified", "not identified"))
+    takeaway += f" The worst {STRIPS} of {len(rows)} cases are drawn." if len(rows) > STRIPS else ""
+    takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(r.dots) for r in rows) > DOTS else ""
+    strips = []
+    for row in rows[:STRIPS]:
+        worst = sorted(((d.psnr, d.identified) for d in row.dots), key=lambda dot: dot[::-1], reverse=True)
+        strips.append((row.label, _some(worst), row.nulls))
+    return _strips("Every image, worst case first", takeaway, rows, strips, ("identified", "not identified"))
 
 
-def by_defense(series: Sequence[Plotted]) -> Plot:
+def by_defense(rows: Sequence[ReportRow]) -> Plot:
     """A strip a defence, every finding a dot; only settings run under several defences, where there are such."""
-    runs = Counter(setting for setting, _ in {(s.setting, s.defense) for s in series})
-    compared = [s for s in series if runs[s.setting] > 1] or list(series)
+    defenses = {row.label: row.finding.scenario.defense for row in rows}
+    settings = {row.label: replace(row.finding.scenario, defense="", defended=False, broken_by="") for row in rows}
+    runs = Counter(setting for setting, _ in {(settings[r.label], defenses[r.label]) for r in rows})
+    compared = [r for r in rows if runs[settings[r.label]] > 1] or list(rows)
     strips: list[Strip] = []
-    for defense in sorted({s.defense for s in compared}):
-        mine = [s for s in compared if s.defense == defense]
-        means = [(s.mean, s.mean == max(t.mean for t in mine)) for s in mine]
-        strips.append(("no defence" if defense == "none" else defense, means, [n for s in mine for n in s.null]))
+    for defense in sorted({defenses[r.label] for r in compared}):
+        mine = [r for r in compared if defenses[r.label] == defense]
+        means = [(r.mean, r.mean == max(other.mean for other in mine)) for r in mine]
+        strips.append(("no defence" if defense == "none" else defense, means, [n for r in mine for n in r.nulls]))
     strips.sort(key=lambda strip: max(strip[1]), reverse=True)
     parts = [f"{name} {decibel(max(values)[0])}" for name, values, _ in strips]
     takeaway = f"Best attack, mean over images: {'; '.join(parts[:5])}{'; …' * (len(parts) > 5)}."
@@ -189,32 +159,7 @@ def by_defense(series: Sequence[Plotted]) -> Plot:
     return _strips("Quality under each defence", takeaway, compared, strips[: 2 * STRIPS], words)
 
 
-def against_cost(series: Sequence[Plotted]) -> Plot:
-    """Mean PSNR with its interval against gradient evaluations a trial; a colour and a shape an attack."""
-    costs = [max(1.0, s.evaluations) for s in series]
-
-    def draw(axes: Axes) -> None:
-        end = _psnr_axis(axes, [s.mean for s in series], "y")
-        decades = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
-        axes.set(xscale="log", xlim=(10 ** decades[0] * 0.6, 10 ** decades[1] * 1.6))
-        axes.set_xlabel("gradient evaluations a trial (0 is drawn at 1)")
-        axes.xaxis.set_major_formatter("{x:,g}")
-        for i, attack in enumerate(sorted({s.attack for s in series})):
-            colour, shape = SERIES[i % len(SERIES)]
-            mine = [(x, s) for x, s in zip(costs, series, strict=True) if s.attack == attack]
-            for x, s in mine:
-                ends = [min(s.mean if v is None else v, end) for v in (s.low, s.high)]
-                axes.plot([x, x], ends, color=colour, lw=1.3)
-            points = [x for x, _ in mine], [min(s.mean, end) for _, s in mine]
-            axes.plot(*points, shape, color=colour, ms=6, label=attack[:LABEL].lstrip("_") or "attack")
-
-    best = max(series, key=lambda s: (s.mean, -s.evaluations, s.label))
-    takeaway = f"{best.attack} went furthest: {decibel(best.mean)} for {best.evaluations:,.0f} gradients a trial."
-    return drawn("Quality against cost", takeaway, [s.row for s in series], 3.2, draw)
-
-
-def every(series: Sequence[Plotted]) -> list[Plot]:
-    """All plots that these series can fill, worst case first; none for none."""
-    if not series:
-        return []
-    return [distribution(series), by_defense(series[:CASES]), against_cost(series[:CASES])]
+def every(rows: Sequence[ReportRow]) -> list[Plot]:
+    """All plots that rows with scores can fill, worst case first; none for none."""
+    scored = [row for row in rows if row.dots and row.finding.psnr]
+    return [distribution(scored), by_defense(scored[:CASES])] if scored else []

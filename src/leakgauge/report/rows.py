@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from leakgauge.observation import Tried
-from leakgauge.report import plots
 from leakgauge.study.judging.records import Scenario, Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.scores import Values
@@ -85,6 +84,15 @@ class Shown:
         return bool(self.score("identified")), -math.inf if psnr is None else psnr, -math.inf if mse is None else -mse
 
 
+@dataclass(frozen=True)
+class ImageDot:
+    """One image: PSNR, whether identified, and the best of its null baselines."""
+
+    psnr: float
+    identified: bool
+    null: float | None
+
+
 @dataclass
 class ReportRow:
     """A finding, and what is drawn of its trials.
@@ -92,13 +100,13 @@ class ReportRow:
     Attributes:
         worst_first: the most exposed images, as many as any page shows.
         count: of all images.
-        dots: of all images with a PSNR, as `plots` draw them.
+        dots: of all images with a PSNR.
     """
 
     finding: Finding
     worst_first: list[Shown] = field(default_factory=list)
     count: int = 0
-    dots: list[plots.ImageDot] = field(default_factory=list)
+    dots: list[ImageDot] = field(default_factory=list)
 
     def add(self, images: Sequence[Shown]) -> None:
         """Takes the images of a trial in, and lets go of all but the most exposed."""
@@ -107,7 +115,7 @@ class ReportRow:
         self.worst_first = sorted([*self.worst_first, *images], key=lambda s: s.harm, reverse=True)[:PER_FINDING]
         for shown in images:
             if (psnr := shown.score("psnr")) is not None:
-                self.dots.append(plots.ImageDot(psnr, bool(shown.score("identified")), shown.null))
+                self.dots.append(ImageDot(psnr, bool(shown.score("identified")), shown.null))
 
     @property
     def by_chance(self) -> bool:
@@ -127,16 +135,15 @@ class ReportRow:
         return " · ".join((scenario.model, scenario.client, scenario.defense, self.finding.attack))
 
     @property
-    def series(self) -> plots.Plotted | None:
-        """What the plots draw; `None` without scores."""
-        psnr, scenario = self.finding.psnr, self.finding.scenario
-        if not self.dots or psnr is None:
-            return None
-        setting = replace(scenario, defense="", defended=False, broken_by="")
-        dots = tuple(sorted(self.dots, key=lambda d: (d.identified, d.psnr), reverse=True))
-        where = self.label, setting, self.finding.attack, scenario.defense
-        evaluations = self.finding.cost.gradient_evaluations / self.finding.trials
-        return plots.Plotted(*where, dots, psnr.mean, psnr.low, psnr.high, evaluations)
+    def mean(self) -> float:
+        """PSNR; of a row with scores."""
+        assert self.finding.psnr is not None
+        return self.finding.psnr.mean
+
+    @property
+    def nulls(self) -> list[float]:
+        """Null baselines of its images, as far as there are such."""
+        return [d.null for d in self.dots if d.null is not None]
 
 
 @dataclass

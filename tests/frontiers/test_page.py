@@ -109,7 +109,7 @@ def test_nothing_is_loaded_from_elsewhere_and_ids_are_unique(html: str) -> None:
     assert _page(_rows()) == html, "equal input, equal bytes"
 
 
-def test_hostile_names_staytext_of() -> None:
+def test_hostile_names_stay_text() -> None:
     rows = _rows()
     rows[1] = replace(rows[1], family="<script>alert(1)</script>", label="<script>alert(1)</script>")
     assert "<script>alert" not in _page(rows)
@@ -143,7 +143,7 @@ def test_the_page_draws_in_a_browser(html: str, width: int, tmp_path: Path) -> N
     from PIL import Image
 
     file, shot = tmp_path / "page.html", tmp_path / "shot.png"
-    file.writetext_of(html, encoding="utf-8")
+    file.write_text(html, encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=2000"]
     command = [str(CHROMIUM), *flags, f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1600"]
     subprocess.run([*command, f"--screenshot={shot}", file.as_uri()], check=True, capture_output=True, timeout=120)

@@ -125,7 +125,7 @@ def test_same_input_gives_same_bytes_even_in_another_process(html: str) -> None:
     assert again.stdout.decode() == html
 
 
-def test_hostile_text_staystext_of() -> None:
+def test_hostile_text_stays_text() -> None:
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
     case = Case(f"auto{evil}", defense=f"noise(relative=0.1){evil}", model=f"m{evil}", client=f"c{evil}")
     lost = Case("dlg", status="failed", message=f"cannot read {evil}")
@@ -306,7 +306,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def page(browser: Any, html: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """The page open at a size, its scheme light."""
     path = tmp_path / "report.html"
-    path.writetext_of(html, encoding="utf-8")
+    path.write_text(html, encoding="utf-8")
     width, height = request.param
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -444,7 +444,7 @@ def test_a_thousand_cases_are_paged_and_drawn_in_part() -> None:
 @pytest.mark.page
 def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "many.html"
-    path.writetext_of(many_cases(250).html, encoding="utf-8")
+    path.write_text(many_cases(250).html, encoding="utf-8")
     browser.get(path.as_uri())
     rows = "return [...document.querySelectorAll('.sortable tbody tr th')].map(h => h.dataset.v)"
     told = "return document.querySelector('.pages span').textContent"

@@ -92,7 +92,7 @@ def planned(**changes: Any) -> dict[str, Any]:
 
 def test_a_report_shows_true_and_read_in_the_tables_units(tmp_path: Path) -> None:
     store = run(resolve_plan(planned()), tmp_path / "out")
-    (trial,) = (t for t in store.records() if not t["control"])
+    (trial,) = (t for t in list(store.each()) if not t["control"])
     assert trial["words"]["columns"][:2] == ["island", "bill_length_mm"]
     assert trial["words"]["true"] == trial["words"]["read"]
     assert trial["words"]["true"][0][:2] == ["Dream", "46.9"]
@@ -104,7 +104,7 @@ def test_a_report_shows_true_and_read_in_the_tables_units(tmp_path: Path) -> Non
 
 def test_counts_only_keeps_no_cell_of_anybody(tmp_path: Path) -> None:
     store = run(resolve_plan(planned()), tmp_path / "out", Running(counts_only=True))
-    assert all(set(t["words"]) == {"match"} for t in store.records())
+    assert all(set(t["words"]) == {"match"} for t in list(store.each()))
     assert "46.9" not in page_of(store)
 
 

@@ -22,7 +22,7 @@ def document(store: Store) -> dict[str, Any]:
     """The report of what is in a store, as report.json has it."""
     judged = verdict_of(store)
     verdict = VERDICT.dump_python(judged, mode="json")
-    return summary(store, judged) | {"trials": store.records(), "verdict": verdict}
+    return summary(store, judged) | {"trials": list(store.each()), "verdict": verdict}
 
 
 def page_of(store: Store) -> str:

@@ -169,7 +169,7 @@ def test_a_trial_without_an_answer_is_a_row_and_the_audit_goes_on(
 ) -> None:
     plan = one(attacks=[{"study.test_attempt:Ends": {"how": how}}, "closed-form"], budget={"trial_seconds": limit})
     store = run(resolve_plan(plan), tmp_path)
-    found = {r["attack"]: r for r in store.records() if not r["control"]}
+    found = {r["attack"]: r for r in list(store.each()) if not r["control"]}
     store.close()
     assert found.pop("closed-form")["status"] == "exact"
     (lost,) = found.values()
@@ -183,13 +183,13 @@ def test_a_trial_without_an_answer_is_tried_again_by_the_next_run(tmp_path: Path
     small.mkdir()
     raw = one(attacks=[{"study.test_attempt:Ends": {"how": str(small)}}, "closed-form"], name="status: died")
     store = run(resolve_plan(raw), tmp_path / "out")
-    before = store.records()
+    before = list(store.each())
     store.close()
     assert sorted(r["status"] for r in before) == ["died", "exact"]
     small.rmdir()
     ran: list[str] = []
     store = run(resolve_plan(raw), tmp_path / "out", Running(on_trial=lambda *told: ran.append(told[2])))
-    after = {r["id"]: r for r in store.records()}
+    after = {r["id"]: r for r in list(store.each())}
     assert ran == ["", *(r["id"] for r in before if r["status"] == "died")]
     assert {r["status"] for r in after.values()} == {"converged", "exact"}
     assert all(after[r["id"]] == r for r in before if r["status"] == "exact")

@@ -40,13 +40,13 @@ def plan(**changes: Any) -> dict[str, Any]:
 
 def test_a_module_and_tensors_of_ones_own_are_audited(tmp_path: Path) -> None:
     store = run(resolve_plan(plan()), tmp_path / "out")
-    records = store.records()
+    records = list(store.each())
     store.close()
     own = [r for r in records if not r["control"]]
     assert {r["status"] for r in own} == {"exact"}
     assert {r["scenario"]["data"]["source"] for r in own} == {"memory"}
     again = run(resolve_plan(plan()), tmp_path / "out")  # the same contents: nothing left to do
-    assert again.records() == records
+    assert list(again.each()) == records
     again.close()
     with pytest.raises(InputError, match="model"):
         run(resolve_plan(plan(model=net(1))), tmp_path / "out")

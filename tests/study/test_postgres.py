@@ -66,9 +66,9 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch:
     assert "team@" in (tmp_path / "other" / "store.json").read_text()
 
     # What two bring lands once; what is brought second changes nothing.
-    before = again.records()
+    before = list(again.each())
     again.add(before[0]["id"], before[0] | {"message": "second"})
-    assert again.records() == before
+    assert list(again.each()) == before
     again.close()
 
     # Another plan is another audit; a new beginning leaves the old rows where they are.
@@ -88,7 +88,7 @@ def test_a_teams_report_is_that_of_a_file(url: str, tmp_path: Path, monkeypatch:
     with create_engine(url, poolclass=NullPool).begin() as connection:
         connection.execute(text("update trials set record = replace(record, '\"seed\": 0', '\"seed\": 7')"))
     with pytest.raises(InputError, match="is damaged"):
-        anew.records()
+        list(anew.each())
     anew.close()
 
 

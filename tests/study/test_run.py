@@ -220,7 +220,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 def test_a_full_database_is_one_line(tmp_path: Path) -> None:
     plan = resolve_plan(tiny())
     store = run(plan, tmp_path)
-    record = store.records()[0]
+    record = next(iter(store.each()))
     store.close()
     small = Store(tmp_path)
     small.key = store.key
@@ -359,13 +359,13 @@ def test_a_defence_that_raises_is_a_row_and_others_go_on(tmp_path: Path) -> None
 def test_a_gate_may_be_added_to_a_finished_audit(tmp_path: Path) -> None:
     plain = tiny(attacks=["closed-form"], only=None)
     store = run(resolve_plan(plain), tmp_path)
-    before = store.records()
+    before = list(store.each())
     store.close()
     ran: list[tuple[int, int, str]] = []
     gated = resolve_plan(plain | {"gate": {"identified": {"max": 0.01}}})
     store = run(gated, tmp_path, Running(on_trial=lambda *told: ran.append(told)))
     after = document(store)
-    assert store.records() == before
+    assert list(store.each()) == before
     store.close()
     assert ran == [(len(before), len(before), "")], "no trial was run again"
     assert after["verdict"]["gate"]["passed"] is False

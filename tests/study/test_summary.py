@@ -63,7 +63,7 @@ def test_a_report_without_trials_is_json(store: Store, monkeypatch: pytest.Monke
 
 def test_pictures_are_read_when_they_are_asked_for(store: Store) -> None:
     pictures = store.pictures()
-    assert list(pictures) == [r["id"] for r in store.records()]
+    assert list(pictures) == [r["id"] for r in list(store.each())]
     assert len(pictures) == len(list(pictures)) > 0
     assert all(p.original.startswith(b"\x89PNG") for found in pictures.values() for p in found if p.original)
     with pytest.raises(KeyError):

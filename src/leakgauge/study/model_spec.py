@@ -75,10 +75,6 @@ class ModelSpec:
         load_weights(module, weights_path(weights, self.field), self.field)
         return made.of_module(module) if isinstance(made, Task) else made
 
-    def with_weights(self, path: Path) -> ModelSpec:
-        """The same with other weights."""
-        return replace(self, weights=str(path))
-
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """Raises `InputError` when model and data do not fit."""
         try:

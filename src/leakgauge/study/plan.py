@@ -151,11 +151,6 @@ class Plan:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.identity`."""
         return contents(self.config if self.written is None else self.written, self.source, self.batches)
 
-    @property
-    def dishonest(self) -> bool:
-        """Whether the server crafts what it broadcasts."""
-        return not isinstance(self.server.value, Honest)
-
     def _check_update(self) -> None:
         if self.update is None:
             return
@@ -171,7 +166,7 @@ class Plan:
         hint = f"give {many}, each round's examples after those of the one before"
         require(batches == many, "data.batches", f"has {batches} entries, and there are {many} captured rounds", hint)
         require(
-            not self.dishonest,
+            isinstance(self.server.value, Honest),
             "server",
             f"is {self.server.label}, and an update file was made with a model as it came",
             "use server: honest, and give the received parameters as the model's weights",
@@ -256,7 +251,7 @@ class Plan:
         if wanted not in self._sent:
             seed, resolver = self.seeds[key.seed], self.models[key.model].value
             if self.rounds and (weights := self.rounds[number].weights) is not None:
-                resolver = resolver.with_weights(weights)
+                resolver = replace(resolver, weights=str(weights))
             honest = resolver.task(seed, self.spec, self.mode, self.models[key.model].label)
             sent = self.server.value.broadcast(honest, Draws(seed).generator("server"))
             self._sent.clear()

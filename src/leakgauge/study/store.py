@@ -231,10 +231,6 @@ class Store:
         """
         return map(read_trial, self.each())
 
-    def records(self) -> list[dict[str, Any]]:
-        """All finished trials, by id."""
-        return list(self.each())
-
     def pictures(self) -> Pictures:
         """Trial id → its pictures by slot, each read when it is asked for.
 

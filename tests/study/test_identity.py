@@ -128,9 +128,9 @@ def test_anew_sets_the_old_results_aside_and_measures_the_new_update(world: Path
 
 
 def test_what_changes_while_the_audit_runs_is_said(world: Path) -> None:
+    plan, how = resolve_plan(plan_of(world)), Running(on_trial=lambda n, *_: n == 1 and _only(world, "u.safetensors"))
     with pytest.raises(InputError, match=r"update u\.safetensors changed while the audit ran"):
-        how = Running(on_trial=lambda done, *_: _only(world, "u.safetensors") if done == 1 else None)
-        run(resolve_plan(plan_of(world)), world / "out", how)
+        run(plan, world / "out", how)
 
 
 def test_a_module_in_a_folder_that_is_no_package_is_followed(world: Path) -> None:

@@ -14,7 +14,7 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import ClipExamples, Defense, GaussianNoise, Prune, RelativeToNorm
 from leakgauge.observation import Knowledge
 from leakgauge.registry import ATTACKS
-from same.readings import DEFENSES, Perceptron, Reading, Weights, attacked, cells, pictures, weaker
+from same.readings import CAP, DEFENSES, Perceptron, Reading, Weights, attacked, cells, pictures, weaker
 from same.spellings import LAYERS, Spelled, linear
 
 CLIENTS: dict[str, Protocol] = {
@@ -97,3 +97,12 @@ def test_a_better_start(examples: int) -> None:
 def unread(*layer: object) -> nn.Module:
     """A layer that no reader finds: squares of the input enter it too, with weight zero."""
     return Spelled(LAYERS["features and squares"], *layer)  # type: ignore[arg-type]
+
+
+def test_a_batch_behind_factors_of_a_low_rank_is_read_for_more_evaluations() -> None:
+    """No row was one example's, so that nothing was tried: four of 141 to 145 dB are in the span of eight rows."""
+    weights = Weights.drawn()
+    made = Perceptron(Spelled(LAYERS["low rank merged"], *weights.first), linear(*weights.head))
+    found = attacked(made, pictures(4), evaluations=240)
+    assert found.certified == 4
+    assert min(found.psnr) == CAP

@@ -29,6 +29,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import input_layers, is_smooth
+from leakgauge.view.normal import look_at
 
 FAINT = 1e-6
 """Singular values below this share of the largest are rounding in float32."""
@@ -121,7 +122,8 @@ class SpanRead(SearchingAttack):
     """`search` from one start after the other, until a simulated update proves what was found.
 
     A network with kinks is searched once, with the cosine, from what `LinearRead` makes of its rows: rows that several
-    examples drive lie between them, so that it starts near, and in so few directions few kinks are met.
+    examples drive lie between them, so that it starts near, and in so few directions few kinks are met. Factors of a
+    low rank mix all units, so that no row is a start; there it is searched as a smooth one, from twice as many.
 
     Attributes:
         search: with one restart, its `restarts` are those tried here.
@@ -138,10 +140,13 @@ class SpanRead(SearchingAttack):
         assert count is not None
         if not is_smooth(observation.task, generator):
             rows = LinearRead().reconstruct(observation, generator)
-            if rows.inputs is None or rows.labels is None or not rows.paired or len(rows.inputs) != count:
+            if rows.inputs is not None and rows.labels is not None and rows.paired and len(rows.inputs) == count:
+                attack = replace(attack, objective=Cosine(), first=Given(rows.inputs), restarts=1)
+                observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))
+            elif not _low_rank(observation):
                 return Reconstruction.not_applicable("the network has kinks, and no rows give this search a start")
-            attack = replace(attack, objective=Cosine(), first=Given(rows.inputs), restarts=1)
-            observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))
+            else:
+                attack = replace(attack, restarts=2 * attack.restarts)
         explainer = Explainer.of(observation, generator)
         price = (2 + 2 * count) * explainer.simulator.cost(count)
         best, least, spent = Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search"), 1.0, 0
@@ -190,3 +195,9 @@ class SpanRead(SearchingAttack):
         if min(weight.shape) > count and float(values[count]) > CLEAN * float(values[0]):
             return "noise, rounding or several local steps fill the row space of the layer's gradient"
         return ""
+
+
+def _low_rank(observation: Observation) -> bool:
+    """Whether the update tells fewer combinations of a layer's rows than it has rows."""
+    form = look_at(observation.origin.task).form
+    return form is not None and any(layer.rows is not None for layer in form.network.shared.layers.values())

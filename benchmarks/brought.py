@@ -571,9 +571,8 @@ def run(name: str, case: Case, *, seed: int, evaluations: int) -> dict[str, Any]
         row |= {"seconds": round(time.process_time() - started, 1), "status": found.status.name}
         row |= {"message": found.message, "tried": [str(t) for t in found.tried]}
         row["certified"] = None if found.certified is None else int(found.certified.sum())
-        read = {
-            k: likeness(v, batch[k], s) for k, s in secrets(case.parts).items() if (v := found.parts.get(k)) is not None
-        }
+        specs = secrets(case.parts)
+        read = {k: likeness(found.parts[k], batch[k], s) for k, s in specs.items() if k in found.parts}
         if found.tokens is not None:
             row["tokens"] = repr(found.tokens)[:300]
         row["read"] = read | {f"share of {k}": [round(float(s), 4) for s in v] for k, v in found.shares.items()}

@@ -154,8 +154,8 @@ def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
 
 
 def explaining_more(observation: Observation, found: Reconstruction, rows: Reconstruction | None) -> Reconstruction:
-    """What a search found, with what rows agree on in place of the nearest of it, where that leaves less of the update
-    under any loss (`ErrorSignals`). Not certified: rows may agree on a mixture."""
+    """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
+    update under any loss (`ErrorSignals`). Not certified: rows may agree on a mixture."""
     if rows is None or rows.inputs is None:
         return found
     if found.inputs is None:
@@ -170,7 +170,7 @@ def explaining_more(observation: Observation, found: Reconstruction, rows: Recon
     if left >= before:
         return found
     labels = targets_of(signals, inputs) if left < FITS else None
-    words = f"rows agree on {len(rows.inputs)} of {len(inputs)} examples, not proved: {left:.2g} of the update left"
+    words = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search: {left:.2g} of the update left"
     return replace(
         found,
         inputs=inputs,

@@ -1,5 +1,5 @@
-"""What is read of convolutional networks behind noise and coarse wires: `python benchmarks/convolution_noise.py --data F
---out rows.jsonl`. Photos and seeds are named here, and were before any run on them.
+"""What is read of convolutional networks behind noise and coarse wires: `python benchmarks/convolution_noise.py
+--data F --out rows.jsonl`. Photos and seeds are named here, and were before any run on them.
 
 A row is written after each run, and a run whose row is there is not repeated. `--table` prints what is there.
 """
@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def ran(wire: str, photo: int, seed: int, source: Parquet) -> dict[str, Any]:
     row: dict[str, Any] = {"wire": wire, "photo": photo, "seed": seed, "message": found.message, "layers": []}
     for one in found.features:
         (layer,) = [own for own in inside.layers if own.weight == one.layer]
-        (truth,) = inside.run([layer.hidden], {}, batch)
+        (truth,) = inside.run([layer.hidden], {}, replace(batch, inputs=batch.inputs.double()))
         ours, theirs = one.maps.flatten(), layer.unfolding.of_hidden(truth).flatten()
         ours, theirs = ours / ours.norm(), theirs.to(ours) / theirs.norm()
         row["layers"].append([one.layer, float(f"{float((ours - theirs).norm()):.1e}"), one.error, one.certified])
@@ -82,7 +83,7 @@ def ran(wire: str, photo: int, seed: int, source: Parquet) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Each wire: error and bound of the layer that came out best, how many layers are certified, and the pictures."""
-    yield "| wire | photos | best layer's error | its bound | layers certified, of those read | wrong | dB | exact | CPU s |"
+    yield "| wire | photos | best layer: error | its bound | layers certified, of those read | wrong | dB | exact | s |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for wire in WIRES:
         own = [r for r in rows if r["wire"] == wire]

@@ -28,13 +28,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+import convolutions
+from leakgauge.attacks.recipes import Features
 from leakgauge.capture import round_folder, watching
 from leakgauge.cli.captured import plan_of
+from leakgauge.clients import FedAvg as LocalFedAvg
 from leakgauge.defenses import ClientDP, Clip
+from leakgauge.face import attack
 from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, GuardMod, seen
 from leakgauge.guard import SendingGuard
 from leakgauge.models.weights import fingerprint, read_model
+from leakgauge.observation import Knowledge
 from leakgauge.study.plan import resolve_plan
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateKind
 from study import own_round
 
@@ -342,6 +348,39 @@ def test_two_shuffled_epochs_are_explained_whole(tmp_path: Path) -> None:
         found = resolve_plan(asked).explained()
         assert found.holds, found.sentence
         assert found.fit.share > 0.99
+
+
+@pytest.mark.usefixtures("identity")
+def test_the_hidden_tensors_of_a_captured_round_are_read(tmp_path: Path) -> None:
+    """Two steps with momentum in train mode, read off what the server received: every pair of an example and a step."""
+    local = LocalFedAvg(batch_size=2, lr=0.3, momentum=0.9)
+    app, (inputs, labels) = ClientApp(), convolutions.made(4)
+
+    @app.train()
+    def train(msg: Message, context: Context) -> Message:
+        module = convolutions.Block(72).train()
+        module.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        sgd = torch.optim.SGD(module.parameters(), lr=0.3, momentum=0.9)
+        for rows in (slice(0, 2), slice(2, 4)):
+            sgd.zero_grad()
+            by_name(module(inputs[rows]), labels[rows]).backward()
+            sgd.step()
+        arrays = ArrayRecord(module.state_dict())
+        metrics = MetricRecord({"num-examples": 4})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+
+    torch.manual_seed(1)
+    module = convolutions.Block(72)
+    initial = ArrayRecord(module.state_dict())
+    CaptureStrategy(plain(), tmp_path).start(grid=LocalGrid(app, 2), initial_arrays=initial, num_rounds=1)
+    update = Update.load(tmp_path / "round-1-node-1-server" / "update.safetensors")
+    task = Task.of(module, DataSpec(tuple(inputs.shape[1:]), 4), mode="train")
+    found = attack(task, update, using=Features(), knows=Knowledge(example_count=4, local_training=local))
+    (read,) = [one for one in found.features if one.layer == "second.weight"]
+    truth = convolutions.given(module, Batch(inputs, labels), "train", "second", local)
+    ours, theirs = (t.flatten(1) / t.flatten(1).norm(dim=1, keepdim=True) for t in (read.maps, truth))
+    assert read.certified
+    assert float(torch.cdist(theirs, ours).amin(1).max()) < 1e-4
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.hidden import HiddenTensors
 from leakgauge.attacks.features.inside import Inside, Layer
-from leakgauge.attacks.features.read import HiddenRead
+from leakgauge.attacks.features.read import BLURRED, HiddenRead
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
@@ -146,8 +146,10 @@ class Descent:
         if not alone and rows < pixels * count * channels:
             return False
         maps, residual = system.dense() if alone else system.iterated(forward)
-        if residual > max(1e-5, 20 * self.error):
+        noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
+        if residual > max(1e-5, 20 * self.error, 2 * noise) or noise > BLURRED:
             return False
+        self.error = max(self.error, noise)
         return self._keep(first, maps.view(channels, count, pixels).transpose(0, 1))
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:

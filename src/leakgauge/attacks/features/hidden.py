@@ -57,8 +57,7 @@ def read_all(
         entries = SentTensor.of(observation, name, view=view, decay=decay or 0.0)[...]
         value = entries.value / factor
         if name in layers:
-            error = float(entries.error.square().mean().sqrt()) / abs(factor)
-            gradients[name] = Noisy(layers[name].matrix(value), error)
+            gradients[name] = Noisy(*(layers[name].matrix(of) for of in (value, entries.error / abs(factor))))
         if tensor.ndim == 1:
             shifts[name] = value
     for layer in inside.layers:

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
+from leakgauge.attacks.features.read import BLURRED
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, NoPrior, Prior, TotalVariation
 from leakgauge.attacks.matching.priors import Falling
@@ -28,6 +29,9 @@ HIGH = 60.0
 ROUNDING = 1e-9
 """Squared residual below which a round that gains little has met the rounding of what is known."""
 
+
+EXPLAINED = 1e-5
+"""Squared relative residual at which an inversion has found what it was after, of exact values."""
 
 ROUNDS, INNER = 12, 160
 """Of Levenberg–Marquardt, and iterations of LSMR in the first of them."""
@@ -72,12 +76,19 @@ class Residuals:
         terms: known values that still depend on the examples.
         held: values that are put in where they come up, beside the term's own.
         products: layers with their signals and their weight's gradient.
+        errors: of what is known, squared, which the client's own examples leave.
     """
 
     inside: Inside
     terms: tuple[KnownTerm, ...]
     held: dict[Node, Tensor]
     products: tuple[tuple[Layer, Tensor, Tensor], ...]
+    errors: float = 0.0
+
+    @property
+    def explained(self) -> float:
+        """What is left, squared, of what an inversion was after; a wrong basin leaves 1e-3 or more."""
+        return min(max(EXPLAINED, self.errors), 1e-3)
 
     @staticmethod
     def of(descent: Descent) -> Residuals:
@@ -89,8 +100,11 @@ class Residuals:
             if inside.open(term.node, [n for n in values if n is not node]):
                 terms.append(term)
         gradients = descent.hidden.gradients
-        products = tuple((layer, signal, gradients[layer.weight].matrix) for layer, signal in descent.equations())
-        return Residuals(inside, tuple(terms), dict(values), products)
+        sound = [(layer, s, gradients[layer.weight]) for layer, s in descent.equations()]
+        sound = [one for one in sound if one[2].share < BLURRED]
+        errors = len(terms) * descent.error**2 + sum(gradient.share**2 for _, _, gradient in sound)
+        products = tuple((layer, signal, gradient.matrix) for layer, signal, gradient in sound)
+        return Residuals(inside, tuple(terms), dict(values), products, errors)
 
     def to(self, dtype: torch.dtype) -> Residuals:
         """The same in another precision."""
@@ -99,6 +113,7 @@ class Residuals:
             tuple(replace(t, value=t.value.to(dtype)) for t in self.terms),
             {n: v.to(dtype) for n, v in self.held.items()},
             tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products),
+            self.errors,
         )
 
     @property
@@ -170,6 +185,7 @@ class Residuals:
             tuple(replace(t, value=part(t.value), open=None if t.open is None else part(t.open)) for t in self.terms),
             {n: part(v) for n, v in self.held.items()},
             (),
+            self.errors,
         )
 
     def _cut(self, nodes: Sequence[Node]) -> dict[Node, Tensor]:
@@ -224,7 +240,6 @@ class FeatureInversion:
         weight, last: of the total variation, first and last.
         spread: deviation of the start around grey, in shares of the data's range. Units whose inputs are all alike at
             the start would move alike.
-        near: residual of an example below which L-BFGS is left out.
         finish: residual below which Levenberg–Marquardt takes over.
     """
 
@@ -233,7 +248,6 @@ class FeatureInversion:
     weight: float = 1.0
     last: float = 0.002
     spread: float = 0.3
-    near: float = 1e-5
     finish: float = 1e-2
 
     def __call__(self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator) -> Inverted:
@@ -249,6 +263,21 @@ class FeatureInversion:
             with torch.no_grad():
                 left[which] = residuals.only(which).left(inputs[which]).float()
         return Inverted(inputs, left, status, apart)
+
+    def finished(self, residuals: Residuals, found: Inverted, data: DataSpec, meter: Meter) -> Inverted:
+        """As exactly as what is known allows, those that have most to gain last."""
+        order = found.left.argsort()
+        for which in order.split(1 if found.apart else len(order)):
+            if float(found.left[which].max()) > self.finish:
+                continue
+            own, inputs = residuals.only(which), found.inputs[which]
+            inputs = polished(own.to(torch.float32), inputs.float(), data, meter).double()
+            inputs = polished(own, inputs, data, meter, rounds=2)
+            with torch.no_grad():
+                left = own.left(inputs).float()
+            found = found.better(replace(found, inputs=inputs, left=left), which)
+        done = float(found.left.max()) < residuals.explained
+        return replace(found, status=Status.CONVERGED if done else found.status)
 
     def _annealed(
         self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator
@@ -273,14 +302,14 @@ class FeatureInversion:
     def _closer(
         self, residuals: Residuals, inputs: Float[Tensor, "n *shape"], data: DataSpec, meter: Meter
     ) -> Float[Tensor, "n *shape"]:
-        """As exactly as what is known allows."""
+        """Down to what tells the basin."""
         single, share = residuals.to(torch.float32), ((inputs - data.low) / data.range).float()
 
         def left() -> float:
             with torch.no_grad():
                 return float(single.left(_raw(share, data)).max())
 
-        if left() > self.near:
+        if left() > residuals.explained:
 
             def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
                 value = HIGH + single.left(_raw(variables["inputs"], data)).clamp_min(TINY).log().mean()
@@ -290,10 +319,9 @@ class FeatureInversion:
             minimiser = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
             minimum = minimiser.minimise(problem)
             share = minimum.variables["inputs"][0] if minimum.variables else share
-        if left() > self.finish:
+        if not residuals.explained < left() < self.finish:
             return _raw(share.double(), data)
-        inputs = polished(single, _raw(share, data), data, meter).double()
-        return polished(residuals, inputs, data, meter, rounds=2)
+        return polished(single, _raw(share, data), data, meter, enough=residuals.explained).double()
 
 
 UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}
@@ -312,6 +340,7 @@ def polished(
     *,
     rounds: int = ROUNDS,
     inner: int = INNER,
+    enough: float = 0.0,
 ) -> Float[Tensor, "n *shape"]:
     """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs.
 
@@ -322,7 +351,7 @@ def polished(
     damping = 1e-4
     for index in range(rounds):
         meter.note(index, best)
-        if meter.over(2 * inner) is not None:
+        if best < enough or meter.over(2 * inner) is not None:
             break
         try:
             step, whole = _step(residuals, inputs, damping, inner, meter)

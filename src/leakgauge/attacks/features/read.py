@@ -33,16 +33,27 @@ class Noisy:
 
     Attributes:
         matrix: [filters, columns].
-        error: standard deviation of an entry's error.
+        errors: standard deviation of each entry's error.
     """
 
     matrix: Float[Tensor, "filters columns"]
-    error: float
+    errors: Float[Tensor, "filters columns"]
+
+    @property
+    def share(self) -> float:
+        """Of its length that errors make."""
+        return float(self.errors.norm() / self.matrix.norm().clamp_min(1e-300))
 
     @property
     def faintest(self) -> float:
-        """What errors alone reach as a singular value (Davidson and Szarek, 2001), with half as much again."""
-        return 1.5 * self.error * float(self.matrix.shape[0] ** 0.5 + self.matrix.shape[1] ** 0.5)
+        """What errors alone reach as a singular value, with half as much again: the longest row and the longest column
+        of their deviations, which may differ from entry to entry (Bandeira and van Handel, 2016)."""
+        return 1.5 * float(self.errors.norm(dim=1).max() + self.errors.norm(dim=0).max())
+
+    def turned(self, values: Float[Tensor, " rank"], basis: Float[Tensor, "rank columns"]) -> float:
+        """How far errors turn a row space, in the mean over its directions: each by those of the rows that make it."""
+        made = (self.matrix @ basis.T / values).square()
+        return float((self.errors.square().sum(1) @ made / values.square()).mean().sqrt())
 
 
 @dataclass(frozen=True)
@@ -119,9 +130,14 @@ class HiddenRead:
     def certified(self) -> bool:
         """Whether zeros tell the maps apart, and a shift's gradient, which no step of the read has used, agrees; where
         there is none, their number."""
-        limit = min(max(CERTAIN, 30 * self.error), 2e-3)
-        agrees = self.counted if self.residual is None else self.residual < limit
+        agrees = self.counted if self.residual is None else self.residual < 2e-3 and self.scaled
         return self.told and self.error < EXACT and agrees
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a shift's gradient agrees as far as errors allow, so that the maps are worth going on from."""
+        limit = max(CERTAIN, 30 * self.error)
+        return self.told and self.residual is not None and self.residual < limit and self.error < BLURRED
 
 
 TOLD = 0.05
@@ -132,6 +148,9 @@ SPREAD = 5.0
 
 EXACT = 1e-3
 """Most error of what is certified."""
+
+BLURRED = 0.1
+"""Most error of maps that the examples are looked for behind."""
 
 CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
@@ -159,7 +178,7 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
         return f"rank {rank} of {said}: signals are too faint, repeated or dead"
     if gradient.faintest > TURNED * float(values[rank - 1]):
         return "errors of the entries hide the row space"
-    noise = gradient.error * columns**0.5 * float(values[:rank].pow(-2).mean().sqrt())
+    noise = gradient.turned(values[:rank], basis[:rank])
     return SpanOfRows(unfolding, basis[:rank], maps, lost, noise, layer.centring is not Centring.NONE)
 
 

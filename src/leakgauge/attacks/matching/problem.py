@@ -48,6 +48,7 @@ class Meter:
         self.spent = 0
         self.trace: list[tuple[int, float]] = []
         self._every = 1
+        self._last: Step | None = None
 
     @property
     def seconds(self) -> float:
@@ -66,6 +67,8 @@ class Meter:
 
     def tick(self) -> None:
         """Of work that is no gradient evaluation: raises `Over` where the caller or the clock ends the run."""
+        if self._last is not None and self._on_step is not None:
+            self._stopped |= bool(self._on_step(replace(self._last, gradient_evaluations=self.spent)))
         if (status := self.over(0)) is not None:
             raise Over(status)
 
@@ -85,7 +88,8 @@ class Meter:
             self.trace.append((self.spent, objective))
         if len(self.trace) > 64:
             self.trace, self._every = self.trace[::2], 2 * self._every
-        if self._on_step is not None and self._on_step(Step(index, objective, self.spent)):
+        self._last = Step(index, objective, self.spent)
+        if self._on_step is not None and self._on_step(self._last):
             self._stopped = True
 
 

@@ -31,7 +31,7 @@ from leakgauge.attacks.matching import (
     proportional,
 )
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
-from leakgauge.attacks.recipes.features import EXPLAINED, Features
+from leakgauge.attacks.recipes.features import Features
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
@@ -244,7 +244,7 @@ class Auto(SearchingAttack):
 
 def _found(known: Reconstruction) -> bool:
     """Whether an inversion explains all that is known of the network's inside."""
-    return known.status is Status.EXACT or (known.objective is not None and known.objective < EXPLAINED)
+    return known.status in (Status.EXACT, Status.CONVERGED)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,9 +33,6 @@ STARTS = 3
 FIRST = 2
 """Of them, from what systems show that take no iterations."""
 
-EXPLAINED = 1e-5
-"""Squared relative residual below which an inversion has found what it was after; a wrong basin leaves 1e-3 or more."""
-
 
 @ATTACKS.register("features", needs="example_count; a layer with more filters than places × examples")
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +78,13 @@ class Features(SearchingAttack):
         features = tuple(
             KnownFeatures(read.layers[0].weight, read.maps, read.error, read.certified) for read in hidden.reads
         )
-        if not any(one.certified for one in features):
+        scaled = [read for read in hidden.reads if read.scaled]
+        if not scaled and not any(one.certified for one in features):
             why = [_nothing(hidden), *([described(features, hidden.passes)] if features else [])]
             bare = Reconstruction.not_applicable("; ".join(why))
             return replace(bare, features=features, cost=Cost(0, meter.seconds))
         words = described(features, hidden.passes)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
-        scaled = [read for read in hidden.reads if read.certified and read.residual is not None]
         starts = [read for read in scaled if len(read.maps) == count]
         if hidden.passes.factor is None or not starts:
             return bare
@@ -98,14 +95,15 @@ class Features(SearchingAttack):
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
         found = Inverted.nothing(residuals)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
-        if float(found.left.max()) >= EXPLAINED and descent.further():
+        if float(found.left.max()) >= residuals.explained and descent.further():
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, observation, meter, generator)
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
             return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
-        return self._answer(observation, hidden, found, bare, meter, generator)
+        found = self.inversion.finished(residuals, found, observation.task.data, meter)
+        return self._answer(observation, hidden, found, residuals.explained, bare, meter, generator)
 
     def _inverted(
         self,
@@ -117,16 +115,17 @@ class Features(SearchingAttack):
         generator: torch.Generator,
     ) -> Inverted:
         """The best of several starts; where known values hold each example without the others, of those that stall."""
-        if not residuals.determined or float(best.left.max()) < EXPLAINED:
+        explained = residuals.explained
+        if not residuals.determined or float(best.left.max()) < explained:
             return best
         for index in starts:
             if (over := meter.over(1)) is not None:
                 return replace(best, status=over)
-            open_ = (best.left >= EXPLAINED).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
+            open_ = (best.left >= explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
             found = longer(residuals.only(open_), observation.task.data, meter, generator)
             best = best.better(found, open_)
-            if float(best.left.max()) < EXPLAINED:
+            if float(best.left.max()) < explained:
                 return replace(best, status=Status.CONVERGED)
         return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
 
@@ -135,6 +134,7 @@ class Features(SearchingAttack):
         observation: Observation,
         hidden: HiddenTensors,
         found: Inverted,
+        explained: float,
         bare: Reconstruction,
         meter: Meter,
         generator: torch.Generator,
@@ -144,7 +144,7 @@ class Features(SearchingAttack):
         explainer = Explainer.of(observation, generator)
         certified = torch.zeros(len(inputs), dtype=torch.bool)
         left = float(found.left.max())
-        if labels is not None and left < EXPLAINED:
+        if labels is not None and left < explained:
             certified = explainer.certified(Batch(inputs, labels), generator)
         status = Status.EXACT if bool(certified.all()) else found.status
         words = f"{bare.message}; the inversion leaves {left:.0e} of what is known"

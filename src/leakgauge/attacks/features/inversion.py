@@ -29,7 +29,6 @@ HIGH = 60.0
 ROUNDING = 1e-9
 """Squared residual below which a round that gains little has met the rounding of what is known."""
 
-
 EXPLAINED = 1e-5
 """Squared relative residual at which an inversion has found what it was after, of exact values."""
 

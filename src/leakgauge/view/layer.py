@@ -16,8 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor, fx
 
 from leakgauge.task import Task
@@ -27,81 +29,56 @@ from leakgauge.view.trace import blank
 
 DENSE = 2**22
 """Entries of a map of activations that is solved at once."""
-ITERATIONS, ENDED = 200, 1e-26
-"""At most, and the share of the squared slope with which they have ended."""
+ITERATIONS, ENDED = 200, 1e-14
+"""Of LSMR at most, and the relative residual, or slope of one, with which it has ended."""
+ITERATIONS_OVER = 7
+"""What it says where it has not."""
 PROBES = 8
 """Random vectors that estimate the diagonal of the normal equations."""
 FAINT = 1e-4
 """Of that diagonal's mean, so that an estimate that chance made small or negative weighs nothing out of all measure."""
 
 
-def _pulled(forth: Callable[[Tensor], Tensors], values: Tensors, like: Tensor) -> Tensor:
-    """Kᵀ."""
-    with torch.enable_grad():
-        at = torch.zeros_like(like, requires_grad=True)
-        made = forth(at)
-        total = torch.stack([(made[k] * values[k]).sum() for k in values]).sum()
-        if not total.requires_grad:
-            return torch.zeros_like(like)
-        (found,) = torch.autograd.grad(total, at)
-    return found
+def _least_squares(linear: Callable[[Tensor], Tensors], target: Tensors, mask: Tensor) -> Tensor:
+    """What a linear map takes nearest to `target`, zero where `mask` is: LSMR, and where that does not end,
+    preconditioned by an estimate of the normal equations' diagonal."""
+    wanted, shape = torch.cat([t.flatten() for t in target.values()]), mask.shape
 
+    def forth(m: Tensor) -> Tensor:
+        return torch.cat([t.flatten() for t in linear(m.view(shape) * mask).values()])
 
-def _least_squares(linear: Callable[[Tensor], Tensors], target: Tensors, start: Tensor, mask: Tensor) -> Tensor:
-    """What a linear map takes nearest to `target`, zero where `mask` is: conjugate gradients on the normal equations,
-    and where these do not end, preconditioned by an estimate of their diagonal."""
-    generator = torch.Generator(device=start.device).manual_seed(0)
+    def back(v: Tensor) -> Tensor:
+        with torch.enable_grad():
+            at = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+            total = (forth(at) * v).sum()
+            found = torch.autograd.grad(total, at)[0] if total.requires_grad else torch.zeros_like(at)
+        return found.flatten()
 
-    def forth(m: Tensor) -> Tensors:
-        with torch.no_grad():
-            return linear(m * mask)
+    def solved(weight: Tensor) -> tuple[Tensor, bool]:
+        operator = LinearOperator(
+            (len(wanted), mask.numel()),
+            lambda m: forth(weight * torch.from_numpy(m).flatten()).numpy(),
+            rmatvec=lambda v: (weight * back(torch.from_numpy(v).flatten())).numpy(),
+            dtype=np.float64,
+        )
+        found, ended = lsmr(operator, wanted.numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=ITERATIONS)[:2]
+        return (weight * torch.from_numpy(found)).view(shape), ended != ITERATIONS_OVER
 
-    def back(v: Tensors) -> Tensor:
-        return _pulled(linear, v, start) * mask
-
-    found, done = _descended(forth, back, target, start, torch.ones_like(start))
-    if done:
-        return found * mask
-    drawn = torch.randint(2, (PROBES, *start.shape), generator=generator, device=start.device).double() * 2 - 1
-    each = torch.stack([signs * back(forth(signs)) for signs in drawn])
-    diagonal = each.mean(0)
-    if bool(((each - diagonal).abs() <= 1e-12 * diagonal).all()):  # it only scales entries, each by itself
-        return torch.where(diagonal > 0, back(target) / diagonal, 0.0) * mask
-    # The estimate of single entries is coarse; those of rows and columns are not.
-    least = FAINT * diagonal.mean().abs()
-    rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(least) for axis in (1, 0))
-    weight = 1 / (rows * columns / rows.mean())
-    weight = weight.clamp_max(1e6 * float(weight.median()))
-    return _descended(forth, back, target, start, weight)[0] * mask
-
-
-def _descended(
-    forth: Callable[[Tensor], Tensors],
-    back: Callable[[Tensors], Tensor],
-    target: Tensors,
-    start: Tensor,
-    weight: Tensor,
-) -> tuple[Tensor, bool]:
-    """Conjugate gradients, and whether they ended."""
-    found, left = start.clone(), dict(target)
-    slope = back(left)
-    step, first = weight * slope, float((slope * weight * slope).sum())
-    size = first
-    for _ in range(ITERATIONS):
-        if size <= ENDED * max(first, 1e-300):
-            return found, True
-        moved = forth(step)
-        length = sum(float(v.square().sum()) for v in moved.values())
-        if length <= 0:
-            break
-        rate = size / length
-        found = found + rate * step
-        left = {k: left[k] - rate * moved[k] for k in left}
-        slope = back(left)
-        towards = weight * slope
-        new = float((slope * towards).sum())
-        step, size = towards + new / size * step, new
-    return found, size <= ENDED * max(first, 1e-300)
+    with torch.no_grad():
+        found, ended = solved(torch.ones(mask.numel(), dtype=torch.float64))
+        if ended:
+            return found * mask
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randint(2, (PROBES, mask.numel()), generator=generator).double() * 2 - 1
+        each = torch.stack([signs * back(forth(signs)) for signs in drawn])
+        diagonal = each.mean(0).view(shape)
+        if bool(((each - each.mean(0)).abs() <= 1e-12 * each.mean(0)).all()):  # it only scales entries
+            return torch.where(diagonal > 0, back(wanted).view(shape) / diagonal, 0.0) * mask
+        # The estimate of single entries is coarse; those of rows and columns are not.
+        least = FAINT * diagonal.mean().abs()
+        rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(least) for axis in (1, 0))
+        weight = rows.mean() / (rows * columns)
+        return solved(weight.clamp_max(1e6 * float(weight.median())).sqrt().flatten())[0] * mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,14 +165,14 @@ class Effective:
             found = torch.cat([sent[k].detach().double().flatten() for k in self.used])[where] * sign
             start[:, : self._columns] = found.view(len(start), -1)
             return start
-        mask = torch.ones_like(start)
+        mask = torch.ones(start.shape, dtype=torch.float64)
         mask[:, -1] = float(self.moves)
-        target = {k: sent[k].detach().double() for k in self.used}
+        target = {k: sent[k].detach().double().cpu() for k in self.used}
         scale = max(float(v.abs().max()) for v in target.values())
         if not scale > 0 or not math.isfinite(scale):
             return start
         target = {k: v / scale for k, v in target.items()}
-        return scale * _least_squares(self.gradients, target, start, mask)
+        return scale * _least_squares(self.gradients, target, mask).to(start.device)
 
     @property
     def _columns(self) -> int:

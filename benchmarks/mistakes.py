@@ -108,10 +108,10 @@ class Round:
         """The right plan."""
         return plan_of([self.folder], model=f"mistakes:{self.cell.norm}", client=self.client(), mode="train", data=None)
 
-    def client(self, optimiser: str = "", **more: Any) -> Plan:
+    def client(self, kind: str = "", **more: Any) -> Plan:
         """As under clients, with another optimiser or without."""
         made = {"sgd": {"fedavg": {"lr": SGD_RATE}}, "adam": _local({"adam": {"lr": ADAM_RATE}})}
-        client = copy.deepcopy(made[optimiser or self.cell.optimiser])
+        client = copy.deepcopy(made[kind or self.cell.optimiser])
         next(iter(client.values())).update({"epochs": 2, "batch_size": 8, "shuffle": True, **more})
         return client
 

@@ -310,7 +310,7 @@ def others(source: Source, exclude: Iterable[int], part: Share, size: int, gener
         raise InputError(
             "data.batch",
             f"takes all {len(source)} examples and leaves none to compare with",
-            "lower it, or add examples",
+            "add examples that are not this client's, such as another client's round in the same folder, or lower it",
         )
     truth = list(source.read(sorted(exclude)).inputs)
     order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]

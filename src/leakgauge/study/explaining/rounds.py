@@ -219,10 +219,11 @@ def explained_round(
             if start != here:
                 yield f"start: {start}", source.read(range(start, start + size))
 
-    strangers = public(source, indices, STRANGERS, draws.generator("public"))
     file = captured.weights or (None if weights is None else weights_path(weights))
     said = update.header.protocol.get("weights")
     same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))
     place = captured.examples
     recorded = None if place is None else Recorded.read(place / EXAMPLES)
+    alone = recorded is not None and len(source) == size  # then the record says whether these are the round's
+    strangers = None if alone else public(source, indices, STRANGERS, draws.generator("public"))
     return explain(setting, update, draws, Evidence(strangers, elsewhere, recorded, same))

@@ -31,6 +31,7 @@ from leakgauge.capture import Recorder, watching
 from leakgauge.cli.captured import plan_of
 from leakgauge.compute import Compute
 from leakgauge.study.plan import resolve_plan
+from leakgauge.update import Update
 
 SHARE, NAMED = 0.99, 0.9
 """The claim: of each update that the truth explains, and of each mistake's rounds that are refused and named first."""
@@ -191,8 +192,8 @@ def shuffle(plan: Plan, of: Round) -> None:
 def weights(plan: Plan, of: Round) -> None:
     """Those of the round before, those after training, of another client, rounded, and with noise."""
     rounds, g = of.folder.parent, torch.Generator().manual_seed(9)
-    own, moved = load_file(of.folder / "weights.safetensors"), load_file(of.folder / "update.safetensors")
-    trained = {k: v for k, v in own.items() if k in moved and not k.startswith("buffers")}
+    own, moved = load_file(of.folder / "weights.safetensors"), Update.load(of.folder / "update.safetensors").tensors
+    trained = {k: own[k] for k in moved}
     ways = (
         lambda: load_file(rounds / "round-0-node-7" / "weights.safetensors"),
         lambda: {k: v + moved[k] for k, v in trained.items()},

@@ -236,7 +236,8 @@ def rows(plan: Plan, of: Round) -> None:
         labels[[one, two]] = labels[[two, one]]
     if i == 4:
         labels = labels.roll(1)
-    plan["data"] |= {"source": _file(of, seen, labels), "start": start, "normalise": False}
+    span = {"low": float(seen.min()), "high": float(seen.max())}
+    plan["data"] |= {"source": _file(of, seen, labels), "start": start, "normalise": False, **span}
 
 
 def optimiser(plan: Plan, of: Round) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import nn
 
 from leakgauge.defenses import (
     DPSGD,
@@ -36,7 +35,6 @@ from leakgauge.privacy import (
     epsilon_of,
     guarantee,
     mechanism,
-    validate_for_dp,
 )
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors, map_tensors
@@ -160,16 +158,6 @@ def test_little_noise_is_no_infinite_epsilon() -> None:
     found = guarantee(DPSGD(noise_multiplier=1e-170, norm=1.0), sample_rate=1.0, steps=1, delta=1e-5)
     assert isinstance(found, NoGuarantee)
     assert "too small" in found.reason
-
-
-def test_networks_are_told_what_to_change() -> None:
-    bad = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LSTM(3, 3), nn.BatchNorm1d(3, affine=False)).eval()
-    said = validate_for_dp(bad)
-    assert [s.split(" ")[0] for s in said] == ["1", "2", "3"]
-    assert "GroupNorm" in said[0]
-    assert "DPLSTM" in said[1]
-    assert not bad.training
-    assert validate_for_dp(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4))) == ()
 
 
 def test_an_infinite_norm_clips_nothing() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import NEW_FILE, SPEC, to_json, write_json
@@ -19,6 +19,7 @@ from leakgauge.registry import Registry
 
 if TYPE_CHECKING:
     from leakgauge.privacy.accounting import Ledger, Release
+    from leakgauge.privacy.replay import Code
     from leakgauge.privacy.tested import Claim, PrivacyTest
 
 NOT_COVERED = (
@@ -166,9 +167,6 @@ def _show(result: dict[str, Any]) -> None:
         console.print(Text(line))
 
 
-LAYOUTS = {False: "all canaries in one call", True: "one canary a call"}
-
-
 @privacy.command()
 @click.argument("path", required=False)
 @click.option(
@@ -185,6 +183,7 @@ LAYOUTS = {False: "all canaries in one call", True: "one canary a call"}
 @click.option("--size", type=click.IntRange(min=20), default=10_000, show_default=True, help="Numbers in an update.")
 @click.option("--numpy", "is_numpy", is_flag=True, help="Call the function with NumPy arrays, not PyTorch tensors.")
 @click.option("--any-noise", is_flag=True, help="The noise is not Gaussian: use the bound that holds for any.")
+@click.option("--replay", "replays", is_flag=True, help="Instead of canaries: hold the noise, and name the line.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @to_json("the result")
 def test(
@@ -201,6 +200,7 @@ def test(
     size: int,
     is_numpy: bool,
     any_noise: bool,
+    replays: bool,
     seed: int,
     json_file: Path | None,
 ) -> None:
@@ -209,6 +209,9 @@ def test(
     PATH is your own clip-and-noise code, your_package.module:function. It is called with updates, one a row, and a
     generator, and returns what leaves: the noisy sum or mean of the clipped updates.
 
+    With --replay it runs on neighbouring updates with the same Gaussian noise: what one update moves over that noise,
+    exactly, and the line that lets more through.
+
     Exit code 0: the stated ε is not contradicted, which is no proof; 1: it is, or the test had no power; 2: the input
     cannot be used.
     """
@@ -216,6 +219,7 @@ def test(
 
     from leakgauge.privacy.accounting import Unit
     from leakgauge.privacy.canaries import NoisePath
+    from leakgauge.privacy.replay import Code
     from leakgauge.privacy.tested import Claim, ClaimOutcome, check_claim
     from leakgauge.resolve import resolve_defense
 
@@ -233,6 +237,10 @@ def test(
         code = NoisePath.of_function(built, Unit(unit or "example"), updates, numpy=is_numpy)
         claim = _claim(noise_multiplier, epsilon, delta, rounds, any_noise)
         require(clip is not None, "--clip", "is missing", "give the norm that each update is clipped to")
+    if replays:
+        own = path is not None and not any_noise
+        require(own, "--replay", "is for your own code with Gaussian noise", "leave out --defense and --any-noise")
+        _replayed(Code(built, is_numpy), claim, clip or 0.0, size, updates, json_file)
     generator = torch.Generator().manual_seed(seed)
     result = check_claim(code, claim, clip=clip or 0.0, generator=generator, canaries=canaries, size=size)
     write_json(json_file, record(result))
@@ -253,54 +261,41 @@ def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, an
     return Claim(epsilon, delta, rounds, gaussian=not any_noise)
 
 
+def _replayed(
+    code: Code, claim: Claim, clip: float, size: int, updates: int | None, json_file: Path | None
+) -> NoReturn:
+    from leakgauge.privacy.replay import replay
+
+    found = replay(code, noise_multiplier=claim.noise_multiplier, clip=clip, size=size, updates=updates)
+    write_json(json_file, asdict(found))
+    stated, seen = f"The stated noise multiplier {claim.noise_multiplier:.4g} is", found.noise_multiplier or 0.0
+    said = f"{stated} not contradicted: {seen:.4g} was found. That is no proof."
+    if found.unjudged:
+        said = f"This replay says nothing: {found.unjudged}. Leave out --replay."
+    if found.fault:
+        said = f"{stated} contradicted: {found.fault}."
+    Console().print(Text(said, style="bold"), *([Text(found.line)] if found.line else []), sep="\n")
+    sys.exit(1 if found.fault or found.unjudged else 0)
+
+
 def record(result: PrivacyTest) -> dict[str, object]:
     """The result as JSON has it."""
     from leakgauge.privacy.tested import CONFIDENCE
 
-    return {
-        "outcome": result.outcome.value,
-        "sentence": result.sentence,
-        "stated": {
-            "epsilon": result.claim.epsilon,
-            "delta": result.claim.delta,
-            "rounds": result.claim.rounds,
-            "gaussian_noise": result.claim.gaussian,
-            "noise_multiplier": result.claim.noise_multiplier,
-        },
-        "unit": result.unit.value,
-        "adjacency": "add or remove one unit, their number known",
-        "canaries": result.canaries,
-        "confidence": CONFIDENCE,
-        "lower_bound": result.best.epsilon,
-        "bounds": [
-            {
-                "calls": LAYOUTS[bound.alone],
-                "assumes_gaussian_noise": bound.gaussian,
-                "epsilon": bound.epsilon,
-                "guesses": bound.guesses.made,
-                "correct": bound.guesses.correct,
-            }
-            for bound in result.bounds
-        ],
-        "noise_multiplier_estimate": result.measured if math.isfinite(result.measured) else None,
-        "noticed_below_share_of_noise": result.noticed,
-    }
+    said = {"outcome": result.outcome.value, "sentence": result.sentence, "unit": result.unit.value}
+    measured = result.measured if math.isfinite(result.measured) else None
+    adjacency = "add or remove one unit, their number known"
+    return asdict(result) | said | {"measured": measured, "adjacency": adjacency, "confidence": CONFIDENCE}
 
 
 def _show_test(result: PrivacyTest) -> None:
-    from leakgauge.privacy.tested import CONFIDENCE
-
     claim, console = result.claim, Console()
-    table = Table("canaries", "noise", "ε above", "right guesses", box=None, pad_edge=False)
-    for bound in result.bounds:
-        guesses = f"{bound.guesses.correct} of {bound.guesses.made}"
-        table.add_row(LAYOUTS[bound.alone], "Gaussian" if bound.gaussian else "any", f"{bound.epsilon:.2f}", guesses)
-    console.print(Text(result.sentence, style="bold"), "", table, "", sep="\n")
+    console.print(Text(result.sentence, style="bold"), "", sep="\n")
     over = "1 release" if claim.rounds == 1 else f"{claim.rounds} releases"
     for line in (
         f"stated: over {over}, each with every unit in it: no sampling counted",
         f"unit: one {result.unit.value}; adjacency: add or remove one, their number known",
-        f"all bounds hold together with {100 * CONFIDENCE:.0f} % confidence",
+        f"right guesses: {result.correct} of {result.canaries}; {'Gaussian' if claim.gaussian else 'any'} noise",
         "not tested: the accountant, the sampling, what leaves beside this output",
     ):
         console.print(Text(line))

@@ -2,7 +2,7 @@
 
 from leakgauge.privacy.accounting import ACCOUNTANTS, Ledger, Release, Unit, epsilon_of, multiplier_for
 from leakgauge.privacy.canaries import NoisePath
-from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, guarantee, mechanism, validate_for_dp
+from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, guarantee, mechanism
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.privacy.tested import Claim, PrivacyTest, check_claim
 
@@ -24,5 +24,4 @@ __all__ = [
     "multiplier_for",
     "sentence",
     "success_bound",
-    "validate_for_dp",
 ]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.fft
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -15,9 +14,10 @@ from torch import Tensor
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.defense import child_generator
 from leakgauge.defenses.steps import PerExampleScale, Scale
-from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.errors import InputError, require
 from leakgauge.privacy.accounting import Unit
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, mechanism
+from leakgauge.privacy.replay import Code
 from leakgauge.tensors import map_tensors
 
 Send = Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]
@@ -25,6 +25,9 @@ Send = Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]
 
 NORM = 10.0
 """Length of a canary in clips. Above 1 it shows whether single updates are clipped at all."""
+
+BESIDE = 4
+"""Updates of a call that takes any number."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,10 @@ class NoisePath:
         It must draw all its noise from the generator that it is given, or from one of its own that differs in every
         call.
         """
+        code = Code(function, numpy)
 
         def send(rows: Tensor, generator: torch.Generator) -> Tensor:
-            seed = int(torch.randint(2**62, (), generator=generator))
-            given = (rows.numpy(), np.random.default_rng(seed)) if numpy else (rows, generator.manual_seed(seed))
-            try:
-                return torch.as_tensor(function(*given)).detach().cpu()
-            except InputError:
-                raise
-            except FOREIGN as error:
-                hint = "it is called with updates (n, d) and a generator, and returns d numbers"
-                raise InputError("path", f"raises {said(error)}", hint) from error
+            return code.run(rows, int(torch.randint(2**62, (), generator=generator))).out
 
         return NoisePath(send, unit, updates)
 
@@ -113,69 +109,35 @@ class CanaryScores:
         return 0.0 if step == 0 else float("inf") if spread <= 1e-9 * abs(step) else step / float(spread)
 
 
-def directions(count: int, size: int, generator: torch.Generator) -> Float[Tensor, "m d"]:
-    """Orthogonal rows of length 1, dense in every coordinate: cosines of random frequencies with random signs.
-
-    Raises:
-        InputError: fewer coordinates than canaries.
-    """
-    require(count >= 20, "canaries", f"is {count}", "give at least 20; 1000 find half of the noise missing")
-    require(size >= count, "size", f"{size} coordinates are fewer than {count} canaries", "give at least as many")
-    frequencies = torch.randperm(size, generator=generator)[:count].numpy()
-    peaks = np.zeros((count, size), dtype=np.float32)
-    peaks[np.arange(count), frequencies] = 1
-    waves = torch.from_numpy(scipy.fft.idct(peaks, norm="ortho", axis=1, overwrite_x=True))
-    return waves * (torch.randint(0, 2, (size,), generator=generator) * 2 - 1)
-
-
 def scores(
-    path: NoisePath,
-    canaries: Float[Tensor, "m d"],
-    *,
-    clip: float,
-    rounds: int,
-    alone: bool,
-    generator: torch.Generator,
+    path: NoisePath, count: int, size: int, *, clip: float, rounds: int, generator: torch.Generator
 ) -> CanaryScores:
-    """Sends canaries, each in or replaced by a zero update by a coin of its own, so that the number of updates says
-    nothing.
+    """Sends canaries of random directions one by one, each in or replaced by a zero update by a coin of its own, so
+    that the number of updates says nothing.
+
+    Beside it stand, where a call takes several, updates of zeros, as some faults grow with their number, and one of
+    length C in the opposite direction: clipping their sum instead of each then moves the output by twice the clip. What
+    all outputs have in common is subtracted: noise that is drawn anew each time has no such part.
 
     Args:
+        count, size: of canaries, and of coordinates.
         clip: C, the stated bound of one unit's contribution.
-        alone: one call a canary, else as many in one as it takes. Beside a canary alone stands an update of length C in
-            the opposite direction, where a call takes several: clipping their sum instead of each then moves the output
-            by twice the clip. What all outputs have in common is subtracted: noise that is drawn anew each time has no
-            such part.
-    """
-    m, size = canaries.shape
-    present = torch.randint(0, 2, (m,), generator=generator).bool()
-    a_call = path.updates or (2 if alone else m)
-    values, total = torch.empty(m, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
-    for rows in torch.arange(m).split(1 if alone else a_call):
-        batch = torch.zeros(a_call, size)
-        batch[: len(rows)] = canaries[rows] * (NORM * clip) * present[rows, None]
-        if alone and a_call > 1:
-            batch[1] = -clip * canaries[rows[0]]
-        out = _released(path.send, batch, rounds, generator)
-        values[rows] = canaries[rows].double() @ out
-        total += out
-    if alone:
-        values -= canaries.double() @ (total / m)
-    return CanaryScores(values.numpy(), present.numpy())
-
-
-def _released(send: Send, batch: Tensor, rounds: int, generator: torch.Generator) -> Float[Tensor, " d"]:
-    """Mean output of all rounds, in which the same units take part.
+        rounds: releases of the same units, of which the mean counts.
 
     Raises:
-        InputError: not one finite number for each coordinate.
+        InputError: a number is not finite.
     """
-    total = torch.zeros(batch.shape[1], dtype=torch.float64)
-    for _ in range(rounds):
-        out = send(batch.clone(), child_generator(generator))
-        fits = tuple(out.shape) == (batch.shape[1],)
-        require(fits, "path", f"returned shape {tuple(out.shape)} for {batch.shape[1]} coordinates", "return the sum")
-        finite = bool(torch.isfinite(out).all())
+    canaries = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
+    present = torch.randint(0, 2, (count,), generator=generator).bool()
+    values, total = torch.empty(count, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    for i, canary in enumerate(canaries):
+        batch = torch.zeros(path.updates or BESIDE, size)
+        batch[0] = canary * (NORM * clip) * present[i]
+        batch[1:2] = -clip * canary
+        released = [path.send(batch.clone(), child_generator(generator)).double() for _ in range(rounds)]
+        out = torch.stack(released).mean(0)
+        finite = bool(out.isfinite().all())
         require(finite, "path", "returned NaN or infinity", "clip must leave a zero update as it is")
-        total += out.double()
-    return total / rounds
+        values[i] = canary.double() @ out
+        total += out
+    return CanaryScores((values - canaries.double() @ (total / count)).numpy(), present.numpy())

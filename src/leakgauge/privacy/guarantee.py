@@ -1,13 +1,10 @@
-"""Which defences are differentially private, of what, and how much: over a training, and in a single update; and which
-networks can be trained so."""
+"""Which defences are differentially private, of what, and how much: over a training, and in a single update."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from torch import nn
 
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense, parts_of, steps_of
@@ -19,7 +16,6 @@ from leakgauge.privacy.accounting import (
     epsilon_exchanged,
     epsilon_of,
     epsilon_of_noise,
-    opacus,
 )
 from leakgauge.update import UpdateKind
 
@@ -293,32 +289,3 @@ def spent_in_one_update(defense: Defense, clients: Iterable[Protocol], examples:
             return stated
         found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else use.steps))
     return max(found, key=lambda one: one.releases**0.5 / one.mechanism.noise_multiplier)
-
-
-HINTS: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.modules.batchnorm._BatchNorm, "mixes the examples of a batch; use GroupNorm"),
-    (nn.modules.instancenorm._InstanceNorm, "keeps running statistics without noise; set track_running_stats=False"),
-    (nn.LSTM, "has no per-example gradients; use opacus.layers.DPLSTM"),
-    (nn.GRU, "has no per-example gradients; use opacus.layers.DPGRU"),
-    (nn.RNN, "has no per-example gradients; use opacus.layers.DPRNN"),
-    (nn.MultiheadAttention, "has no per-example gradients; use opacus.layers.DPMultiheadAttention"),
-)
-
-
-def validate_for_dp(module: nn.Module) -> tuple[str, ...]:
-    """What must change in a network before DP-SGD, one sentence a layer; empty if nothing. Opacus decides.
-
-    Layers without trainable parameters, which Opacus passes over, are looked at too: they mix examples as well.
-    It is about training. An update computed in eval mode may be clipped example by example with BatchNorm as well.
-
-    Raises:
-        InputError: Opacus is not installed.
-    """
-    validators = opacus("opacus.validators").ModuleValidator.VALIDATORS
-    found: list[str] = []
-    for name, part in module.named_modules():
-        errors = validators[type(part)](part) if type(part) in validators else []
-        if errors:
-            hint = next((text for kind, text in HINTS if isinstance(part, kind)), f"is refused ({errors[0]})")
-            found.append(f"{name or 'the model'} ({type(part).__name__}) {hint}")
-    return tuple(found)

@@ -21,7 +21,7 @@ from leakgauge.cli import main
 from leakgauge.defenses import DPSGD, ClientDP
 from leakgauge.errors import InputError
 from leakgauge.privacy.canaries import NoisePath
-from leakgauge.privacy.replay import Code, Moved, replay
+from leakgauge.privacy.replay import Code, Replayed, replay
 
 C, Z = 2.0, 0.8
 Function = Callable[..., Any]
@@ -98,7 +98,7 @@ BUGS = [
 ]  # fmt: skip
 
 
-def looked(function: Function, **more: Any) -> Moved:
+def looked(function: Function, **more: Any) -> Replayed:
     numpy, updates = more.pop("numpy", False), more.pop("updates", None)
     return replay(Code(function, numpy), noise_multiplier=Z, clip=C, size=500, updates=updates)
 

@@ -28,8 +28,8 @@ from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, CounterUsed, Leakage, Privacy, RowCost
 from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Observation, Reconstruction
-from leakgauge.privacy.accounting import Unit, check_delta
-from leakgauge.privacy.guarantee import Guarantee, LocalUse, NoGuarantee, exchanged, guarantee, local_batch, mechanism
+from leakgauge.privacy.accounting import Unit, check_delta, epsilon_exchanged
+from leakgauge.privacy.guarantee import Guarantee, LocalUse, NoGuarantee, guarantee, mechanism
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
@@ -54,7 +54,7 @@ def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> 
     Args:
         usual: what the plan's client runs.
     """
-    examples = local_batch(usual, EXAMPLES)
+    examples = max(usual.parts(EXAMPLES))
     generator = torch.Generator().manual_seed(0)
     inputs = task.data.low + task.data.range * torch.rand(examples, *task.data.shape, generator=generator)
     batch = Batch(inputs, torch.randint(task.data.classes, (examples,), generator=generator))
@@ -114,7 +114,7 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
     if without is not None:
         return Privacy(reason=without.reason)
     worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
-    other, guess = exchanged(worst), 1 / (1 + plan.config.gallery)
+    other, guess = epsilon_exchanged([worst.release], worst.delta, worst.accountant), 1 / (1 + plan.config.gallery)
     try:
         check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:

@@ -13,7 +13,6 @@ from leakgauge.privacy.accounting import (
     Release,
     Unit,
     check_accountant,
-    epsilon_exchanged,
     epsilon_of,
     epsilon_of_noise,
 )
@@ -25,7 +24,7 @@ class Guarantee:
     """(ε, δ)-differential privacy of one unit's contribution, there or replaced by nothing, over all steps.
 
     Which units take part, and how many, counts as known: it is not hidden (a server sees who sends, and n is on the
-    wire). One unit's data in place of another's are twice as far apart, see `exchanged`.
+    wire). One unit's data in place of another's are twice as far apart, see `epsilon_exchanged`.
 
     Attributes:
         epsilon, delta: of the whole training, never of a round.
@@ -105,11 +104,6 @@ def guarantee(
     if not math.isfinite(epsilon):
         return NoGuarantee(f"noise multiplier {found.noise_multiplier:.3g} is too small for a finite ε")
     return Guarantee(epsilon, delta, accountant, found.unit, found.noise_multiplier, sample_rate, steps)
-
-
-def exchanged(found: Guarantee) -> float | None:
-    """See `epsilon_exchanged`."""
-    return epsilon_exchanged([found.release], found.delta, found.accountant)
 
 
 def mechanism(
@@ -213,11 +207,6 @@ def _why_not(steps: Sequence[DefenseStep], defense: Defense) -> str:
     if looks is not None:
         return f"{looks.by.lower()} sends the kept entries as they are"
     return f"{', '.join(type(part).__name__ for part in parts_of(defense))}: no clip with noise of known size"
-
-
-def local_batch(client: Protocol, examples: int) -> int:
-    """Examples in one local step of a client."""
-    return max(client.parts(examples))
 
 
 @dataclass(frozen=True)

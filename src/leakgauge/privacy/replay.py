@@ -32,7 +32,7 @@ Scale = Callable[[int], float]
 
 
 @dataclass(frozen=True)
-class Moved:
+class Replayed:
     """What two runs on neighbouring updates show.
 
     Attributes:
@@ -170,7 +170,9 @@ def neighbours(n: int, size: int, clip: float) -> dict[str, Float[Tensor, "n d"]
     return made | {name: length * first * ways for name, length in alone.items()}
 
 
-def replay(code: Code, *, noise_multiplier: float, clip: float, size: int = 1000, updates: int | None = None) -> Moved:
+def replay(
+    code: Code, *, noise_multiplier: float, clip: float, size: int = 1000, updates: int | None = None
+) -> Replayed:
     """Whether one update, there or replaced by zeros, moves what is sent by at most 1/z of the noise that is added.
 
     Args:
@@ -184,63 +186,63 @@ def replay(code: Code, *, noise_multiplier: float, clip: float, size: int = 1000
         for rows in both:
             if not bool(code.run(rows).out.isfinite().all()):
                 line = code.run(rows, trace=True).first(lambda v: bool(v.isnan().any()))
-                return Moved(f"finite updates ({name}) leave NaN or infinity", line)
+                return Replayed(f"finite updates ({name}) leave NaN or infinity", line)
     short, less = sets["short"], pairs["long"][1]
     plain = code.run(short, trace=True)
     if torch.equal(plain.out, code.run(short, OTHER).out):
         line = plain.drawn[0][0] if plain.drawn else plain.first(lambda _: False)
-        return Moved("two calls on the same updates give the same: no noise is drawn anew", line)
+        return Replayed("two calls on the same updates give the same: no noise is drawn anew", line)
     if not torch.equal(plain.out, code.run(short).out):
-        return Moved(unjudged="it draws from a generator that it was not given: no call can be repeated")
+        return Replayed(unjudged="it draws from a generator that it was not given: no call can be repeated")
     for name, both in pairs.items():
         one, other = ([(line, len(values)) for line, values in code.run(rows).drawn] for rows in both)
         if one != other:
             odd = [a for a in (*one, *other) if one.count(a) != other.count(a)]
-            return Moved(f"whether noise is drawn depends on one update ({name})", (odd or one)[0][0])
+            return Replayed(f"whether noise is drawn depends on one update ({name})", (odd or one)[0][0])
     counted = code.run(less, trace=True), code.run(less[1:], trace=True)
     if updates is None and not _near(counted[0].out, counted[1].out):
         steps = zip(*(run.steps for run in counted), strict=False)
         line = next((k for (k, a), (_, b) in steps if a.shape == b.shape and not _near(a, b)), counted[0].steps[-1][0])
-        return Moved("it depends on how many updates there are: give --updates if everybody knows that", line)
+        return Replayed("it depends on how many updates there are: give --updates if everybody knows that", line)
     return _measured(code, pairs, plain, noise_multiplier)
 
 
-def _measured(code: Code, pairs: dict[str, tuple[Tensor, Tensor]], plain: _Run, stated: float) -> Moved:
+def _measured(code: Code, pairs: dict[str, tuple[Tensor, Tensor]], plain: _Run, stated: float) -> Replayed:
     """The furthest move over the noise."""
     short = pairs["short"][0]
     bare = {name: (code.bare(rows), code.bare(less)) for name, (rows, less) in pairs.items()}
     if not _near(bare["short"][0], code.bare(short, OTHER)):
-        return Moved(unjudged="it draws more than Gaussian noise")
+        return Replayed(unjudged="it draws more than Gaussian noise")
     for name, (rows, less) in pairs.items():
         sent, other = bare[name]
         noise, most = code.run(rows).out - sent, 1e-5 * float(sent.abs().max())
         if not _near(code.run(rows, scale=lambda _: 2.0).out - sent, 2 * noise, most):
-            return Moved(unjudged="what it sends is not a sum and noise: something acts on both together")
+            return Replayed(unjudged="what it sends is not a sum and noise: something acts on both together")
         if not _near(noise, code.run(less).out - other, most):
-            return Moved(f"the noise changes with one update ({name})", plain.drawn[0][0])
+            return Replayed(f"the noise changes with one update ({name})", plain.drawn[0][0])
     sigma = _sigma(code, short, bare["short"][0])
     if sigma is None:
-        return Moved(unjudged="its noise is not drawn entry by entry")
+        return Replayed(unjudged="its noise is not drawn entry by entry")
     moves = {name: sent - other for name, (sent, other) in bare.items()}
     least = {name: 1e-6 * sent.abs().max() for name, (sent, _) in bare.items()}
     over = {k: float(torch.where(m.abs() > least[k], m / sigma, 0.0).norm()) for k, m in moves.items()}
     name = max(over, key=lambda k: over[k])
     found = 1 / over[name] if over[name] else float("inf")
     if found >= stated * (1 - ROUNDING):
-        return Moved(noise_multiplier=found)
+        return Replayed(noise_multiplier=found)
     clips = 0.1 * float(moves[name].norm() / moves["short"].norm())  # a short update is not clipped
     if clips > 1 + ROUNDING:
         run = code.run(pairs[name][0], scale=lambda _: 0.0, trace=True)
         line = run.first(
             lambda v: v.shape == run.out.shape and abs(float(F.cosine_similarity(v, run.out, 0))) > 1 - 1e-6
         )
-        return Moved(f"one update moves the sum by {clips:.3g} clips ({name})", line, found)
+        return Replayed(f"one update moves the sum by {clips:.3g} clips ({name})", line, found)
     words = f"the noise is {found:.3g} times what one update moves, and {stated:.3g} is stated"
-    return Moved(words, plain.drawn[0][0], found)
+    return Replayed(words, plain.drawn[0][0], found)
 
 
 def _sigma(code: Code, rows: Tensor, bare: Tensor) -> Tensor | None:
-    """Standard deviation of the noise on each entry; `None` where a draw is not of one entry, or of a few."""
+    """Standard deviation of the noise on each entry; `None` where a draw is not of one entry each."""
     drawn, square = len(code.run(rows).drawn), torch.zeros_like(bare)
     for number in range(drawn):
         found = []

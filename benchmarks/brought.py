@@ -517,8 +517,9 @@ def likeness(read: Tensor, true: Tensor, spec: BatchPart) -> str:
             return (
                 f"{len(inside)} of {len(set(true.flatten().tolist()))} tokens, {len(set(read.tolist()) - inside)} wrong"
             )
-        right = max(int((read[i] == true[j]).sum()) for i in range(len(read)) for j in range(len(true)))
-        return f"{right} of {true.shape[1]} in place"
+        right = (read[:, None] == true[None]).sum(2)
+        i, j = linear_sum_assignment(-right.numpy())
+        return f"{int(right[i, j].sum())} of {true.numel()} tokens in place"
     low, high = (torch.tensor(e, dtype=torch.float64) for e in spec.edges)
     wide = (high - low).expand(1) if len(high) == 1 else high - low
     by_column = isinstance(spec, lg.Numbers | lg.Categories | lg.Values) and len(wide) > 1
@@ -574,7 +575,9 @@ def run(name: str, case: Case, *, seed: int, evaluations: int) -> dict[str, Any]
         specs = secrets(case.parts)
         read = {k: likeness(found.parts[k], batch[k], s) for k, s in specs.items() if k in found.parts}
         if found.tokens is not None:
-            row["tokens"] = repr(found.tokens)[:300]
+            name = next(k for k, s in specs.items() if isinstance(s, lg.DataSpec) and s.vocabulary)
+            occur = found.tokens.counts.sum(0).nonzero().flatten() if found.tokens.order is None else found.tokens.order
+            read[name] = likeness(occur, batch[name], specs[name])
         row["read"] = read | {f"share of {k}": [round(float(s), 4) for s in v] for k, v in found.shares.items()}
         if case.hand is not None:
             sent = {k: v.float() for k, v in update.tensors.items()}

@@ -22,6 +22,8 @@ from leakgauge.view.graph import Graph, OuterSum, traced
 
 CHUNK = 1024
 """Texts sent through the model at a time."""
+UNHEARD = -1
+"""Stands for the token of a place that no token fits."""
 OUTSIDE = 0.05
 """Share of a layer's input outside the span from which on it did not enter the layer."""
 SPREAD = 0.6
@@ -185,7 +187,8 @@ def read_places(
 ) -> tuple[Iterator[Int[Tensor, "1 length"]], str]:
     """The tokens of the only text in order, as each layer that tokens enter one by one has them, and why there is none.
 
-    Places that no token fits are padding.
+    Places that no token fits are padding. Without it a single such place is `UNHEARD`: what stands there enters no
+    layer's gradient, as the last token of a text that is also the target.
 
     Args:
         occur: the tokens of the text, all of which must be found; `None` where any may occur.
@@ -200,8 +203,10 @@ def read_places(
             least, chosen = left.min(0)
             order = tokens[chosen]
             fits = least <= allowed.gather(0, chosen[None])[0] if occur is None else least < OUTSIDE
-            if data.padding is not None:
-                order = torch.where(fits, order, torch.full_like(order, data.padding))
+            if data.padding is not None or int((~fits).sum()) == 1:
+                order = torch.where(
+                    fits, order, torch.full_like(order, UNHEARD if data.padding is None else data.padding)
+                )
             if bool(fits.any()) and (occur is None or set(order.tolist()) >= set(tokens.tolist())):
                 yield order[None]
 
@@ -296,7 +301,8 @@ class Beginnings:
 
 
 def _grown(layer: TextLayer, span: Span, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:
-    """All texts whose every beginning lies in the span; `None` where that are too many, or rounding hides which."""
+    """All texts whose every beginning lies in the span, but for a last token that none fits (`UNHEARD`); `None` where
+    that are too many, or rounding hides which."""
     data = layer.observation.task.data
     alive = torch.full((1, *data.shape), 0 if data.padding is None else data.padding)
     ended, within = alive[:0], alive[:0]
@@ -305,15 +311,18 @@ def _grown(layer: TextLayer, span: Span, tokens: Bool[Tensor, "length k"], examp
         longer = alive[:, None].repeat(1, len(here), 1)
         longer[:, :, place] = here
         longer = longer.flatten(0, 1)
-        fits = []
-        for texts in longer.split(CHUNK):
+        fits = [longer.new_zeros(0, dtype=torch.bool)]
+        for texts in longer.split(CHUNK) if len(longer) else ():
             left, allowed = span.outside(layer.given(texts)[:, place])
             fits.append((left <= allowed) & (allowed < SAFE))
-        goes_on = torch.cat(fits).view(len(alive), -1)
+        goes_on = torch.cat(fits).view(len(alive), len(here))
         stops = ~goes_on.any(1)
         if place and data.padding is not None:
             ended = torch.cat([ended, alive[stops]])
             within = torch.cat([within, alive[~stops]])
+        elif place == data.shape[0] - 1:
+            alive[:, place] = UNHEARD
+            ended = torch.cat([ended, alive[stops]])
         alive = longer[goes_on.flatten()]
         if len(alive) + len(ended) > BRANCHES * examples:
             return None

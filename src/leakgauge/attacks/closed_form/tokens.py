@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import name_labels, tried_labels
@@ -21,7 +21,7 @@ from leakgauge.attacks.closed_form.token_rows import (
     rows_of_texts,
     token_table,
 )
-from leakgauge.attacks.closed_form.token_spans import read_places, read_texts, text_layers
+from leakgauge.attacks.closed_form.token_spans import UNHEARD, read_places, read_texts, text_layers
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import only_scales
@@ -31,6 +31,10 @@ from leakgauge.task import Batch, DataSpec
 from leakgauge.view.graph import followed
 
 NEEDS = "a trained embedding of the input's tokens"
+LIKELY = 2
+"""Tokens that are tried at a place that only the loss hears, for each token: shared tables move for these too."""
+MOST_TRIED = 1024
+"""Tokens that are tried there where no row tells."""
 
 
 @ATTACKS.register("tokens", needs=f"texts; {NEEDS}")
@@ -153,22 +157,53 @@ def _ordered(
     if task.stochastic:
         return None, 0, ": the network drops at random what its layers are given"
     layers = text_layers(observation, generator)
-    tried, why = (read_places if observation.examples == 1 else read_texts)(observation, layers, occur)
-    explainer = Explainer.of(observation, generator)
-    for texts in tried:
-        why = "the update does not prove the texts found"
-        own = tried_labels(observation, texts.double()) if len(texts) > 1 else None
-        batch = Batch(texts.double(), labels if own is None else own.labels)
-        explainer.spent += 0 if own is None else own.cost
-        if _proved(explainer, batch, task.data, each=occur is None):
-            counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
-            what = (
-                "the text in order, which explains"
-                if len(texts) == 1
-                else f"{len(texts)} texts in order, which explain"
-            )
-            return TokenCounts(counts, True, True, texts), explainer.spent, f"{what} the update"
-    return None, explainer.spent, f": {why}"
+    explainer, reasons = Explainer.of(observation, generator), list[str]()
+    for way in (read_places, read_texts) if observation.examples == 1 else (read_texts,):
+        tried, why = way(observation, layers, occur)
+        for texts in (whole for some in tried for whole in _filled(explainer, some, labels)):
+            why = "the update does not prove the texts found"
+            own = tried_labels(observation, texts.double()) if len(texts) > 1 else None
+            batch = Batch(texts.double(), labels if own is None else own.labels)
+            explainer.spent += 0 if own is None else own.cost
+            if _proved(explainer, batch, task.data, each=occur is None):
+                counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
+                one = len(texts) == 1
+                what = "the text in order, which explains" if one else f"{len(texts)} texts in order, which explain"
+                return TokenCounts(counts, True, True, texts), explainer.spent, f"{what} the update"
+        reasons.append(why)
+    return None, explainer.spent, f": {reasons[0]}"
+
+
+def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:
+    """Texts with tokens at the places that are `UNHEARD`: targets of the places before, perhaps.
+
+    The update of the texts with token 0 there differs in the rows of the right ones, where an output layer was sent;
+    else all tokens are tried.
+    """
+    open_ = texts == UNHEARD
+    if not bool(open_.any()):
+        yield texts
+        return
+    vocabulary, places = explainer.simulator.task.data.vocabulary, int(open_.sum())
+    explainer.spent += explainer.simulator.cost(len(texts))
+    with torch.no_grad():
+        made = explainer.simulator.exact(Batch(texts.masked_fill(open_, 0).double(), labels))
+    moved = torch.zeros(vocabulary, dtype=torch.float64)
+    for name, sent in explainer.simulator.observed.items():
+        for axis in (a for a, size in enumerate(sent.shape) if size == vocabulary):
+            gap = (sent - made[name]).detach().movedim(axis, 0).flatten(1)
+            moved = torch.maximum(moved, gap.norm(dim=1).cpu())
+    likely = list(range(min(vocabulary, MOST_TRIED)))
+    if bool(moved.any()):
+        likely = list(dict.fromkeys([*moved.argsort(descending=True)[: LIKELY * texts.numel()].tolist(), 0]))
+    found = texts.masked_fill(open_, 0)
+    for row, place in open_.nonzero().tolist() * min(
+        places, 2
+    ):  # what each adds to the update does not depend on others
+        tried = found.expand(len(likely), -1, -1).clone()
+        tried[:, row, place] = torch.tensor(likely)
+        found = min(tried, key=lambda some: explainer.left(Batch(some.double(), labels)))
+    yield found
 
 
 def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> bool:

@@ -1,0 +1,61 @@
+"""Texts that are their own targets: a causal language model with its own loss, whose last token enters no layer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import leakgauge as lg
+from leakgauge.clients import FedSGD
+from leakgauge.draws import Draws
+
+LENGTH, VOCABULARY, WIDTH = 7, 60, 24
+
+
+class Causal(nn.Module):
+    """Two blocks of causal attention, with positions that are added, or none."""
+
+    def __init__(self, *, tied: bool, places: bool, frozen: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Parameter(torch.randn(LENGTH, WIDTH)) if places else None
+        self.mixes = nn.ModuleList([nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2)])
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+        if frozen:
+            self.words.requires_grad_(False)
+            self.head.requires_grad_(False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        x = x if self.places is None else x + self.places
+        mask = torch.full((LENGTH, LENGTH), -math.inf).triu(1)
+        for mix in self.mixes:
+            q, k, v = mix(x).chunk(3, -1)
+            x = x + (q @ k.transpose(1, 2) / WIDTH**0.5 + mask.to(x)).softmax(-1) @ v
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def own(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    logits = model(batch["text"])[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), batch["text"][:, 1:].flatten())
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "frozen tables"])
+@pytest.mark.parametrize("places", [False, True], ids=["no places", "places"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("examples", [1, 2])
+def test_the_last_token_is_found_by_what_the_loss_says(examples: int, tied: bool, places: bool, frozen: bool) -> None:
+    task = lg.Task.of_step(Causal(tied=tied, places=places, frozen=frozen), own, {"text": lg.Text(LENGTH, VOCABULARY)})
+    texts = torch.randint(VOCABULARY, (examples, LENGTH), generator=torch.Generator().manual_seed(examples))
+    update = lg.clients.client_update(task, FedSGD(), {"text": texts}, Draws(0))
+    found = lg.attack(task, update, knows=lg.Knowledge(example_count=examples, local_training=FedSGD()))
+    assert found.tokens is not None, found.message
+    assert found.tokens.order is not None, found.message
+    assert sorted(found.tokens.order.tolist()) == sorted(texts.tolist())

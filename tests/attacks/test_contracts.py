@@ -99,7 +99,7 @@ CASES = (
 )
 ELSEWHERE = {
     "features": "features/test_features.py",
-    "row-differences": "closed_form/test_row_differences.py",
+    "bins": "closed_form/test_row_differences.py",
     "tokens": "closed_form/test_tokens.py",
 }
 """Registered attacks of texts, of trained or crafted networks, and the tests that hold their contracts."""

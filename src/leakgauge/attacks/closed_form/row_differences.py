@@ -186,13 +186,7 @@ class Bins:
         return Bins(raw, off * max(data.std) / data.range, driven, inside & own & driven, totals.abs())
 
 
-def undefended(observation: Observation) -> bool:
-    """Whether the server knows that there is no defence. One on the batch would not show in the numbers."""
-    defense = observation.knowledge.defense
-    return defense is not None and not parts_of(defense)
-
-
-@ATTACKS.register("row-differences", needs="rows of one direction with biases that read the input (an imprint)")
+@ATTACKS.register("bins", needs="rows of one direction with biases that read the input (an imprint)")
 @dataclass(frozen=True)
 class RowDifferences(ReadingAttack):
     """Examples alone in a bin of a first layer: (W_i − W_{i+1}) ÷ (b_i − b_{i+1}) of rows that are neighbours.
@@ -233,9 +227,10 @@ class RowDifferences(ReadingAttack):
         strongest = chosen[bins.evidence[chosen].argsort(descending=True)]
         chosen = strongest[bins.plausible[strongest].int().argsort(descending=True, stable=True)]
         driven, certain = int(bins.driven.sum()), int(bins.plausible.sum())
-        plain = observation.factor is not None
+        plain, defense = observation.factor is not None, observation.knowledge.defense
         unmixed = driven == examples and driven < len(bins.driven) and certain == driven
-        exact = unmixed and float(bins.error[chosen].max()) <= CERTAIN and undefended(observation) and plain
+        exact = unmixed and float(bins.error[chosen].max()) <= CERTAIN and plain
+        exact = exact and defense is not None and not parts_of(defense)  # one on the batch does not show in numbers
         message = f"{driven} of {len(bins.driven)} slots driven"
         message += "" if examples is None else f" by {examples} examples"
         message += f", {certain} plausible reads, {driven - certain} doubtful ones (mixtures, or noise)"

@@ -150,7 +150,7 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
     if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
         return None
     alone = observation.task.stochastic or observation.gradient is None
-    for name, reader, partly in (("row-differences", BINNED, True), ("rows that agree", AGREEING, alone)):
+    for name, reader, partly in (("bins", BINNED, True), ("rows that agree", AGREEING, alone)):
         found = reader.read(observation, generator)
         if found.inputs is None or found.labels is None or not (partly or len(found.inputs) == count):
             continue

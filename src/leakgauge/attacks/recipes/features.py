@@ -95,7 +95,7 @@ class Features(SearchingAttack):
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
         found = Inverted.nothing(residuals)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
-        if float(found.left.max()) >= residuals.explained and descent.further():
+        if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, observation, meter, generator)
         if not residuals.determined:
@@ -103,7 +103,7 @@ class Features(SearchingAttack):
         if not bool(found.left.isfinite().any()):
             return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
         found = self.inversion.finished(residuals, found, observation.task.data, meter)
-        return self._answer(observation, hidden, found, residuals.explained, bare, meter, generator)
+        return self._answer(observation, hidden, found, bare, meter, generator)
 
     def _inverted(
         self,
@@ -115,17 +115,16 @@ class Features(SearchingAttack):
         generator: torch.Generator,
     ) -> Inverted:
         """The best of several starts; where known values hold each example without the others, of those that stall."""
-        explained = residuals.explained
-        if not residuals.determined or float(best.left.max()) < explained:
+        if not residuals.determined or best.status is Status.CONVERGED:
             return best
         for index in starts:
             if (over := meter.over(1)) is not None:
                 return replace(best, status=over)
-            open_ = (best.left >= explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
+            open_ = (best.left >= residuals.explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
             found = longer(residuals.only(open_), observation.task.data, meter, generator)
             best = best.better(found, open_)
-            if float(best.left.max()) < explained:
+            if float(best.left.max()) < residuals.explained:
                 return replace(best, status=Status.CONVERGED)
         return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
 
@@ -134,7 +133,6 @@ class Features(SearchingAttack):
         observation: Observation,
         hidden: HiddenTensors,
         found: Inverted,
-        explained: float,
         bare: Reconstruction,
         meter: Meter,
         generator: torch.Generator,
@@ -144,7 +142,7 @@ class Features(SearchingAttack):
         explainer = Explainer.of(observation, generator)
         certified = torch.zeros(len(inputs), dtype=torch.bool)
         left = float(found.left.max())
-        if labels is not None and left < explained:
+        if labels is not None and found.status is Status.CONVERGED:
             certified = explainer.certified(Batch(inputs, labels), generator)
         status = Status.EXACT if bool(certified.all()) else found.status
         words = f"{bare.message}; the inversion leaves {left:.0e} of what is known"

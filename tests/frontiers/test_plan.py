@@ -11,13 +11,14 @@ from click.testing import CliRunner
 
 from docs.pages import blocks
 from leakgauge.cli import main
-from leakgauge.cli.frontier import example_text, overlaid, quick
+from leakgauge.cli.frontier import overlaid, quick
 from leakgauge.clients import FedAvg, LocalTraining, SecureAggregation, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError
 from leakgauge.frontiers import columns
 from leakgauge.frontiers.columns import counters_of
 from leakgauge.frontiers.plan import resolve_frontier, row_label
+from leakgauge.study.grammar import example_text
 from leakgauge.task import Task
 from leakgauge.update import Update
 
@@ -93,14 +94,14 @@ def test_aggregation_and_the_attacked_batch_share_the_training() -> None:
 
 
 def test_the_example_is_a_full_plan_and_quick_cuts_it_down() -> None:
-    raw = yaml.safe_load(example_text())
+    raw = yaml.safe_load(example_text("frontiers"))
     mechanisms = [f for f, strengths in raw["defenses"].items() if len(strengths) >= 3]
     assert len(mechanisms) >= 6
     cut = quick(raw)
     assert all(len(s) == 2 for s in cut["defenses"].values())
     assert cut["data"]["images"] < raw["data"]["images"]
     assert cut["utility"]["clients"] == raw["utility"]["clients"]
-    assert raw == yaml.safe_load(example_text()), "the plan itself stays"
+    assert raw == yaml.safe_load(example_text("frontiers")), "the plan itself stays"
 
 
 def test_overlaid_merges_mappings_and_leaves_the_rest() -> None:
@@ -168,7 +169,7 @@ def test_bad_options_are_refused_before_anything_runs(tmp_path: Path) -> None:
 def test_example_is_printed() -> None:
     result = CliRunner().invoke(main, ["frontier", "--example"])
     assert result.exit_code == 0
-    assert result.output == example_text()
+    assert result.output == example_text("frontiers")
 
 
 def test_the_plan_in_the_docs_is_one() -> None:

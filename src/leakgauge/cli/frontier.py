@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 from rich.console import Console
 from rich.text import Text
 
 from leakgauge.cli.options import PATH, SOURCE, into, to_json, with_workers
-from leakgauge.study.grammar import read_yaml
+from leakgauge.study.grammar import example_text, read_yaml
 
 if TYPE_CHECKING:
-    from leakgauge.frontiers.session import OnProgress
+    from leakgauge.study.run import OnTrial
 
 QUICK: Mapping[str, Any] = {
     "data": {"images": 4},
@@ -53,7 +51,7 @@ def frontier(
     finished run does no work.
     """
     if example:
-        click.echo(example_text(), nl=False)
+        click.echo(example_text("frontiers"), nl=False)
         return
 
     from leakgauge.compute import Compute
@@ -64,13 +62,13 @@ def frontier(
 
     console, compute = Console(), Compute()
     compute.apply()
-    raw = yaml.safe_load(example_text()) if plan is None else read_yaml(plan)
+    raw = read_yaml(plan, "frontiers")
     raw = quick(raw) if is_quick else raw
     data = {key: given for key, given in (("train", train), ("test", test)) if given is not None}
     resolved = resolve_frontier(overlaid(raw, {"utility": data}) if data else raw)
     progress = ProgressShown(console)
 
-    def stage(title: str) -> OnProgress:
+    def stage(title: str) -> OnTrial:
         if not console.is_terminal:
             console.print(Text(f"{title} …"))
         return progress.stage(title)
@@ -84,11 +82,6 @@ def frontier(
         report.write(json_file)
     print_summary(console, report)
     console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
-
-
-def example_text() -> str:
-    """The embedded plan, comments included."""
-    return files("leakgauge.frontiers").joinpath("example.yaml").read_text(encoding="utf-8")
 
 
 def overlaid(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, object]:

@@ -11,14 +11,13 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
-import yaml
 from rich.console import Console
 
 from leakgauge import __version__
 from leakgauge.cli.options import PATH, to_json, write_json
 from leakgauge.errors import InputError
 from leakgauge.files import write_whole
-from leakgauge.study.grammar import example_text, read_yaml
+from leakgauge.study.grammar import read_yaml
 
 if TYPE_CHECKING:
     from leakgauge.study.store import Store
@@ -46,7 +45,7 @@ def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path |
 
 def require_gate(plan: Path | None) -> None:
     """Raises `InputError` before anything runs where the plan has no gate to decide by."""
-    if (yaml.safe_load(example_text()) if plan is None else read_yaml(plan)).get("gate") is None:
+    if read_yaml(plan).get("gate") is None:
         raise NO_GATE
 
 

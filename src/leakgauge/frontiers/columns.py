@@ -20,7 +20,7 @@ from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data.arrays import InMemory
 from leakgauge.data.source import Lent, spec
-from leakgauge.defenses import Defense, NoDefense, layers_of, parts_of
+from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
@@ -108,17 +108,14 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
         return Privacy(reason="BatchNorm statistics leave the client beside the update, without noise")
     try:
         spent = [_of(plan, row, exposure, layers) for exposure in met]
-    except InputError as error:
-        return Privacy(reason=str(error))
-    without = next((s for s in spent if isinstance(s, NoGuarantee)), None)
-    if without is not None:
-        return Privacy(reason=without.reason)
-    worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
-    other, guess = epsilon_exchanged([worst.release], worst.delta, worst.accountant), 1 / (1 + plan.config.gallery)
-    try:
+        without = next((s for s in spent if isinstance(s, NoGuarantee)), None)
+        if without is not None:
+            return Privacy(reason=without.reason)
+        worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
         check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
         return Privacy(reason=str(error))
+    other, guess = epsilon_exchanged([worst.release], worst.delta, worst.accountant), 1 / (1 + plan.config.gallery)
     return Privacy(
         epsilon=float(f"{worst.epsilon:.4g}"),
         delta=worst.delta,
@@ -158,11 +155,6 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
         return row.batch * row.cohort if unit is Unit.EXAMPLE else row.cohort
     hands = partition_of(plan)
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
-
-
-def layers(plan: FrontierPlan) -> int:
-    """Number of layers, counted as Fed-CDP clips them."""
-    return len(layers_of(plan.attacked_task().parameters))
 
 
 @dataclass(frozen=True)

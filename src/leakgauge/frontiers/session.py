@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.compute import Compute
+from leakgauge.defenses import layers_of
 from leakgauge.files import refuse_foreign, write_whole
-from leakgauge.frontiers.columns import cost_of, counters_of, exposures, layers, privacy_of, run_leakage, run_trainings
+from leakgauge.frontiers.columns import cost_of, counters_of, exposures, privacy_of, run_leakage, run_trainings
 from leakgauge.frontiers.page import render
 from leakgauge.frontiers.plan import FrontierPlan, FrontierRow, row_label
 from leakgauge.frontiers.results import (
@@ -31,7 +32,7 @@ from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.study.database import AuditRow
 from leakgauge.study.judging.results import Finding
-from leakgauge.study.run import environment
+from leakgauge.study.run import OnTrial, environment
 from leakgauge.study.session import as_html, copied, frame
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
@@ -39,9 +40,6 @@ from leakgauge.workers import Executor, LocalPool
 
 if TYPE_CHECKING:
     import pandas
-
-OnProgress = Callable[[int, int, str], None]
-"""(finished, all, name of the last)."""
 
 MEASURED, LEAKAGE = "measured", "leakage"
 """Folders of the stores: of trainings and client time, and of the audits, one a setting."""
@@ -66,7 +64,7 @@ def run_frontier(
     *,
     workers: int = 1,
     compute: Compute = Compute(),
-    progress: Callable[[str], OnProgress] | None = None,
+    progress: Callable[[str], OnTrial] | None = None,
     executor: Executor | None = None,
 ) -> Report:
     """Runs what is not yet finished, writes report.html and report.json, and returns what the latter holds.
@@ -79,7 +77,7 @@ def run_frontier(
         InputError: the folder belongs to another plan or cannot be written, or an input turned out bad.
     """
 
-    def stage(title: str) -> OnProgress:
+    def stage(title: str) -> OnTrial:
         return (lambda *_: None) if progress is None else progress(title)
 
     refuse_foreign(output, FILES)
@@ -92,12 +90,12 @@ def run_frontier(
         pool = LocalPool(workers) if executor is None else executor
         leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=stage("attacks"))
 
-        def left(planned: dict[str, FrontierRow], told: OnProgress) -> dict[str, FrontierRow]:
+        def left(planned: dict[str, FrontierRow], told: OnTrial) -> dict[str, FrontierRow]:
             done = store.finished()
             told(len(done & set(planned)), len(planned), "")
             return {name: row for name, row in planned.items() if name not in done}
 
-        def keep(found: Measured, planned: dict[str, FrontierRow], told: OnProgress) -> None:
+        def keep(found: Measured, planned: dict[str, FrontierRow], told: OnTrial) -> None:
             store.add(found.id, TypeAdapter(Measured).dump_python(found, mode="json"))
             left(planned, told)
 
@@ -128,7 +126,7 @@ def _report(
     plan: FrontierPlan, leakage: list[Leakage], measured: list[Measured], created_at: str, compute: Compute
 ) -> Report:
     """The report of a finished run."""
-    count, config = layers(plan), plan.config
+    count, config = len(layers_of(plan.attacked_task().parameters)), plan.config  # layers as Fed-CDP clips them
     accuracies = {m.training: m.accuracy for m in measured if m.accuracy}
     costs = {m.training: m.cost for m in measured if m.cost}
 

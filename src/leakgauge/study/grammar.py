@@ -138,12 +138,14 @@ class _OneValueAKey(yaml.SafeLoader):
         return dict(super().construct_mapping(node, deep))
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A plan file as a dictionary.
+def read_yaml(path: Path | None, room: str = "study") -> dict[str, Any]:
+    """A plan file as a dictionary; `None` for the example embedded in that folder of the package.
 
     Raises:
         InputError: missing, not YAML, or not a mapping.
     """
+    if path is None:
+        return dict(yaml.safe_load(example_text(room)))
     try:
         with refusing(f"plan {path}", "cannot be read", "give the path of a YAML file", OSError):
             text = path.read_text(encoding="utf-8")
@@ -222,6 +224,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for a in get_args(annotation) if (found := _model_in(a))), None)
 
 
-def example_text() -> str:
+def example_text(room: str = "study") -> str:
     """The embedded plan, comments included."""
-    return files("leakgauge.study").joinpath("example.yaml").read_text(encoding="utf-8")
+    return files(f"leakgauge.{room}").joinpath("example.yaml").read_text(encoding="utf-8")

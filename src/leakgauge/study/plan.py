@@ -218,8 +218,11 @@ class Plan:
                 client.value.steps(self.data.batch)
             except InputError as error:
                 raise error.within(client.field or f"clients[{i}]") from error
-        for model in range(len(self.models)):
-            self._check_server(model)
+        for model in range(len(self.models)):  # a construction that does not fit a model says so
+            try:
+                self.broadcast(Key(model, 0, 0, 0, 0, 0))
+            except InputError as error:
+                raise error if error.field.startswith(("model", "server")) else error.within("server") from error
         for key in self.trials():
             if not key.control and key.seed == 0 and key.batch == 0:
                 named, defense = self.defenses[key.defense], self.defenses[key.defense].value
@@ -229,13 +232,6 @@ class Plan:
                     defended = defense.on_task(self.broadcast(key).task)
                     if defense.acts_on_examples:
                         refuse_mixing(defended)
-
-    def _check_server(self, model: int) -> None:
-        """A construction that does not fit a model says so before anything runs."""
-        try:
-            self.broadcast(Key(model, 0, 0, 0, 0, 0))
-        except InputError as error:
-            raise error if error.field.startswith(("model", "server")) else error.within("server") from error
 
     @property
     def _parts(self) -> dict[str, tuple[Named, ...]]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +25,7 @@ from leakgauge.report.html import commit_of, render, sheet
 from leakgauge.risk.lint import LINT, LintFinding, findings_text
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.setting import Explained
-from leakgauge.study.grammar import example_text, read_yaml
+from leakgauge.study.grammar import read_yaml
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.judging.verdict import HEADS, Verdict, setting_rows
 from leakgauge.study.lint import lint_once, print_rules
@@ -209,7 +208,7 @@ def run_audit(
     if memory is None and ray is None:
         compute = replace(compute, memory=max(1, available(device) // workers))
     compute.apply()
-    plan = resolve_plan(yaml.safe_load(example_text()) if path is None else read_yaml(path))
+    plan = resolve_plan(read_yaml(path))
 
     def on_explained(explained: Explained) -> None:
         print_explained(console, explained)

@@ -54,14 +54,9 @@ class FrontierRow:
     train: bool = True
 
     @property
-    def place(self) -> str:
-        """For readers, e.g. ``noise[1]``."""
-        return f"{self.family}[{self.strength}]"
-
-    @property
     def field(self) -> str:
         """Where a plan has it, for errors."""
-        return f"defenses.{self.place}"
+        return f"defenses.{self.family}[{self.strength}]"
 
     @property
     def defended(self) -> bool:
@@ -146,7 +141,7 @@ class FrontierPlan:
         groups: dict[str, list[FrontierRow]] = {}
         for row in self.rows:
             same = seen.setdefault(f"{row.setting} | {row.defense.label}", row)
-            require(same is row, row.field, f"is the same as {same.place}", "give each once")
+            require(same is row, row.field, f"is the same as {same.field}", "give each once")
             groups.setdefault(row.setting, []).append(row)
         self.audits.update({setting: self._audit(setting, rows) for setting, rows in groups.items()})
         self._check_training()

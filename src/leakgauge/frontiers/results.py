@@ -322,11 +322,13 @@ def recommendation(rows: Sequence[RowResult], tolerance: Tolerance) -> Recommend
     """What the rows say, in words."""
     judged = [row for row in rows if row.judged]
     bare = next((row for row in judged if row.bare), None)
-    front = {id(row) for row in judged if _measured(row) and not any(other.dominates(row) for other in judged)}
+    trained = [row for row in judged if row.accuracy.value is not None]
+    front = {id(row) for row in trained if not any(other.dominates(row) for other in judged)}
     notes = tuple(tuple(_notes(row, tolerance, id(row) in front)) for row in rows)
     if bare is None:
         return Recommendation(HEADLINES["no bare"], (), notes)
-    reached = f", and the model reaches {_percent(bare.accuracy.value)} accuracy" if _measured(bare) else ""
+    known = bare.accuracy.value is not None
+    reached = f", and the model reaches {_percent(bare.accuracy.value)} accuracy" if known else ""
     said = (BARE.format(seen=_seen(bare), reached=reached), OTHERS)
     return Recommendation(_headline([row for row in judged if not row.bare], bare, tolerance), said, notes)
 
@@ -350,7 +352,9 @@ def _headline(defended: list[RowResult], bare: RowResult, tolerance: Tolerance) 
     best = max(good, key=lambda row: (row.accuracy.value, -row.leak[0], -row.leak[1]))
     upper = f"with 95 % confidence at most {100 * best.identified.upper:.0f} %"
     shown = f"{_percent(best.accuracy.value)} accuracy against {_percent(a.value)} without a defence, {_seen(best)} "
-    shown += f"pictures identified ({upper}){_bytes(best)}"
+    # Time differs from run to run; sentences are compared byte by byte.
+    share = 1.0 if best.cost is None else best.cost.bytes / max(best.cost.bytes_undefended, 1)
+    shown += f"pictures identified ({upper})" + f", {share:.0%} of the bytes" * (round(share, 2) != 1)
     key = "best" if best.identified.upper <= tolerance.identified else "best of few"
     return HEADLINES[key].format(words=best.words, shown=shown, needed=needed(tolerance.identified), most=most)
 
@@ -378,18 +382,8 @@ def _notes(row: RowResult, tolerance: Tolerance, front: bool) -> Iterator[str]:
         yield NOTES["once"]
 
 
-def _measured(row: RowResult) -> bool:
-    return row.accuracy.value is not None
-
-
 def _seen(row: RowResult) -> str:
     return f"{row.identified.count} of {row.identified.n}"
-
-
-def _bytes(row: RowResult) -> str:
-    # Time differs from run to run; sentences are compared byte by byte.
-    share = 1.0 if row.cost is None else row.cost.bytes / max(row.cost.bytes_undefended, 1)
-    return f", {share:.0%} of the bytes" if round(share, 2) != 1 else ""
 
 
 def _percent(value: float | None) -> str:

@@ -42,8 +42,9 @@ def _uri(png: bytes | None) -> str | None:
 
 def figure(value: object, digits: int = 2, unit: str = "") -> str:
     """A number with its unit behind a space that does not break; a dash for none."""
-    number = number_of(value)
-    return NONE if number is None else f"{number:,.{digits}f}" + (NBSP + unit if unit else "")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return NONE
+    return f"{value:,.{digits}f}" + (NBSP + unit if unit else "")
 
 
 def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
@@ -53,13 +54,6 @@ def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
         for k in (key, "low", "high")
     )
     return middle if NONE in (middle, low, high) else f"{middle}{NBSP}[{low},{NBSP}{high}]"
-
-
-def number_of(value: object) -> float | None:
-    """`None` for what is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def render(
@@ -161,7 +155,7 @@ def sheet(
         by=by,
         to=to,
         made=made[:10],
-        until=_until(made),
+        until=f"{datetime.fromisoformat(made) + HOLDS:%Y-%m-%d}",
         settings=_some([f"{f.scenario.client}, {f.scenario.defense}" for f in own]),
         models=_some([f.scenario.model for f in own]),
         clients=max((f.clients for f in own), default=0),
@@ -186,13 +180,6 @@ def _short(value: object) -> str:
     """The first digits of a digest; a version as it is."""
     text = str(value)
     return f"{text[:16]}…" if len(text) >= 40 else text
-
-
-def _until(made: str) -> str:
-    try:
-        return f"{datetime.fromisoformat(made) + HOLDS:%Y-%m-%d}"
-    except ValueError:
-        return ""
 
 
 def commit_of(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -249,12 +249,8 @@ def product(
     keys = [Key(m, c, d, a, s, b) for (m, c, d, a), n in kept.items() for s in range(seeds) for b in range(n)]
     # Trials that share a broadcast, or a batch and what it is compared with, stand together: they are kept.
     keys.sort(key=lambda key: (key.model, key.seed, key.batch))
-    return keys + _controls(kept, plain)
-
-
-def _controls(kept: Mapping[tuple[int, ...], int], plain: Set[int]) -> list[Key]:
-    """`CONTROLS` undefended clients with public examples for each model, client and attack that meet a defence or an
-    update file; none where the plan itself has as many without a defence, or nothing but such."""
-    shown = {(m, c, a) for (m, c, d, a), count in kept.items() if d in plain and count >= CONTROLS}
+    # Undefended clients with public examples for each model, client and attack that meet a defence or an update file;
+    # none where the plan itself has as many without a defence, or nothing but such.
+    shown = {(m, c, a) for (m, c, d, a), n in kept.items() if d in plain and n >= CONTROLS}
     lacking = sorted({(m, c, a) for m, c, d, a in kept if d not in plain} - shown)
-    return [Key(m, c, -1, a, 0, b, control=True) for m, c, a in lacking for b in range(CONTROLS)]
+    return keys + [Key(m, c, -1, a, 0, b, control=True) for m, c, a in lacking for b in range(CONTROLS)]

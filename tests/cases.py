@@ -25,7 +25,7 @@ from leakgauge.defenses import (
     laplace,
     noise,
 )
-from leakgauge.defenses.batches import InstaHide, MixUp, Transform
+from leakgauge.defenses.batches import InstaHide, MixUp
 from leakgauge.defenses.clip import DPSGD, ClientDP, ClipLayers, FedCDP
 from leakgauge.defenses.representations import Precode
 from leakgauge.task import Batch, DataSpec, Mode, Task
@@ -143,21 +143,19 @@ DEFENSES: tuple[DefenseCase, ...] = (
     DefenseCase(DPSGD(noise_multiplier=1.0, norm=0.5), deterministic=False),
     DefenseCase(ClipLayers(norm=0.1)),
     DefenseCase(FedCDP(noise_multiplier=0.1, norm=0.5), deterministic=False),
-    DefenseCase(FedCDP(snr=0.0, norm=0.1, after_averaging=True), deterministic=False),
+    DefenseCase(FedCDP(snr=0.0, norm=0.1), deterministic=False),
     DefenseCase(ClientDP(noise_multiplier=0.1, norm=0.2), deterministic=False),
     DefenseCase(Compose((DPSGD(noise_multiplier=0.5, norm=0.5), TopK(keep=0.2))), deterministic=False),
     DefenseCase(Compose((Soteria(prune=50.0), TopK(keep=0.2)))),
     DefenseCase(Precode(size=6), deterministic=False),
     DefenseCase(MixUp(), deterministic=False),
-    DefenseCase(MixUp(alpha=0.4, per_example=True), deterministic=False),
     DefenseCase(InstaHide(k=2, centre=SPEC.mean), deterministic=False),
     DefenseCase(Compose((MixUp(), Precode(size=6), noise(relative=0.1), TopK(keep=0.2))), deterministic=False),
-    DefenseCase(Transform(shift=2), deterministic=False),
     DefenseCase(Quantise(levels=3)),
     DefenseCase(QSGD(levels=3), deterministic=False),
     DefenseCase(QSGD(levels=7, norm=2.0), deterministic=False),
     DefenseCase(Sign()),
-    DefenseCase(Sign(scaled=True, zero_is_positive=True)),
+    DefenseCase(Sign(scaled=True)),
     DefenseCase(RandomK(keep=0.2), deterministic=False, shown=True),
     DefenseCase(RandomK(keep=0.2, unbiased=True), deterministic=False, shown=True),
     DefenseCase(Prune(rate=0.9)),

@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, starved and doubled at points drawn at random, in processes forked from a warm one."""
+"""Runs that are killed, starved and doubled at points drawn at random, in processes forked from a warm one."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from leakgauge.study.store import FILE
 from leakgauge.workers import LocalPool
 from study.plans import tiny
 
-GROUP, WORKER, STOPPED = "kill the group", "kill a worker", "stop a worker"
-WAYS = (GROUP, WORKER, STOPPED, GROUP, WORKER, "full disk", "two writers")
+GROUP, WORKER = "kill the group", "kill a worker"
+WAYS = (GROUP, WORKER, GROUP, WORKER, "full disk", "two writers")
 BLOWS = 4
 """How often a run is disturbed before it is let come to its end."""
 PATIENCE = 120.0
@@ -221,7 +221,7 @@ def disturb(subject: Subject, way: str, out: Path, after: float, size: int, dice
     if way == "full disk":
         count.hits[way] += end(pid, count) == 2
         return
-    if way in (WORKER, STOPPED):
+    if way == WORKER:
         after /= 3
         while not workers() and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.005)
@@ -240,7 +240,7 @@ def disturb(subject: Subject, way: str, out: Path, after: float, size: int, dice
             worker.kill()
         count.hits[GROUP] += 1
     else:
-        dice.choice(there).send_signal(signal.SIGKILL if way == WORKER else signal.SIGSTOP)
+        dice.choice(there).kill()
         count.hits[way] += 1
     end(pid, count)
     psutil.wait_procs(workers(), timeout=20)

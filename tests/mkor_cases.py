@@ -35,9 +35,6 @@ class FlatMap:
     def images(self, features: Tensor) -> Tensor:
         return features.view(-1, *self.data.shape)
 
-    def rescaled(self, features: Tensor) -> Tensor:
-        return features / features.amax(1, keepdim=True)
-
 
 @dataclass(frozen=True)
 class FlatTaps:
@@ -56,17 +53,16 @@ def classifier(
     activation: type[nn.Module] = nn.ReLU,
     drop: float = 0.0,
     biases: bool = True,
-    first_bias: bool = True,
     last_activation: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Task:
-    """A random stack of linear layers, honest; in train mode where it drops units."""
+    """A random stack of linear layers, honest; in train mode where it drops units; only the first surely has a bias."""
     sizes = [size * size, *hidden, outputs or classes]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers: list[nn.Module] = [nn.Flatten()]
         for depth in range(len(sizes) - 1):
-            layers.append(nn.Linear(sizes[depth], sizes[depth + 1], bias=biases and (depth > 0 or first_bias)))
+            layers.append(nn.Linear(sizes[depth], sizes[depth + 1], bias=biases or depth == 0))
             if depth < len(sizes) - 2:
                 layers += [activation(), *([nn.Dropout(drop)] if drop else [])]
         if last_activation:

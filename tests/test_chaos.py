@@ -1,4 +1,4 @@
-"""Audits, frontiers and trainings that are killed, stopped, starved and doubled: nothing is lost or there twice."""
+"""Audits, frontiers and trainings that are killed, starved and doubled: nothing is lost or there twice."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from leakgauge import workers as processes
 from leakgauge.errors import InputError
 from leakgauge.workers import Jobs, LocalPool, LostJob
 
@@ -105,18 +104,6 @@ def test_a_job_that_kills_its_process_is_told() -> None:
     assert found == []
     assert [(job, loss) for job, loss, _ in lost] == [(3, LostJob.DIED)]
     assert "a worker process died (exit code 3), in 2 tries" in lost[0][2]
-
-
-def _stops(job: int) -> int:
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return job
-
-
-@pytest.mark.timeout(60)
-def test_a_process_that_somebody_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a limit it was waited for, for ever."""
-    monkeypatch.setattr(processes, "LOOKS", 0.1)
-    assert sorted(_lost(_stops, [1, 2], workers=2)[0]) == [1, 2]
 
 
 def test_somebodys_exit_is_no_good_end() -> None:

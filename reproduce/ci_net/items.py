@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from leakgauge.attacks.matching import LBFGS, Adam, Generator, Normal, Pixels, SquaredL2, TotalVariation
-from leakgauge.models.generators import CINetGenerator, Wide
+from leakgauge.models.generators import CINetGenerator
 from reproduce.ci_net import demonstrations
 from reproduce.ci_net.networks import two_convolutions
-from reproduce.ci_net.rivals import AsItIs, DCGANGenerator, DeepImagePrior, ZeroFill
+from reproduce.ci_net.rivals import AsItIs, DCGANGenerator, DeepImagePrior, zero_fill
 from reproduce.ci_net.runs import SEEDS, Attempt, Sheet, Target, narrow
 from reproduce.item import Inputs, Item, Measure, State
 from reproduce.rows import Row
@@ -27,13 +27,13 @@ DLG = Attempt(
     stepwise=False,
 )  # fmt: skip
 DCGAN = Attempt(name="DCGAN", canvas=Generator(network=DCGANGenerator()))
-GENERATED = CINetGenerator(width=Wide(32))
+GENERATED = CINetGenerator(width=32)
 PARTS = (
     Attempt(name="CI-Net, Eq. 3 (cosine)"),
     Attempt(name="CI-Net, Eq. 2 (squared distance)", objective=SquaredL2()),
     Attempt(
         name="CI-Net, no interpolation",
-        canvas=Generator(network=CINetGenerator(width=Wide(32), enlarge=ZeroFill())),
+        canvas=Generator(network=CINetGenerator(width=32, enlarge=zero_fill)),
     ),
     Attempt(name="plain deep image prior", canvas=Generator(network=DeepImagePrior())),
     Attempt(name="CI-Net, output (−1, 1) as in the release", canvas=Generator(network=GENERATED, output=AsItIs())),
@@ -103,7 +103,7 @@ def figure4(inputs: Inputs) -> Iterator[Row]:
     target = Target(name="two convolutions, 4 labels", build=two_convolutions)
     yield from sheet("figure4", inputs).grey(target)
     for width in (8, 16, 32, 64) if inputs.quick else (8, 16, 32, 64, 128, 512):
-        canvas = Generator(network=CINetGenerator(width=Wide(width)))
+        canvas = Generator(network=CINetGenerator(width=width))
         attempt = Attempt(name=f"CI-Net, {width} channels", canvas=canvas, dtype=torch.float64)
         steps = 300 if inputs.quick else 600
         yield from sheet("figure4", inputs).rows(target, attempt, SEEDS[:1] if inputs.quick else SEEDS, (steps,))

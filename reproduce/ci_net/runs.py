@@ -19,7 +19,7 @@ from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, PSNR, SSIM, Metric, assign
 from leakgauge.models import resnet18
-from leakgauge.models.generators import CINetGenerator, Wide
+from leakgauge.models.generators import CINetGenerator
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from reproduce.film import Film
@@ -80,7 +80,7 @@ class Attempt:
     """A matching attack by its parts; the plain one is CI-Net."""
 
     name: str = "CI-Net"
-    canvas: Canvas = field(default_factory=lambda: Generator(network=CINetGenerator(width=Wide(32))))
+    canvas: Canvas = field(default_factory=lambda: Generator(network=CINetGenerator(width=32)))
     objective: Objective = field(default_factory=Cosine)
     prior: Prior = field(default_factory=NoPrior)
     minimiser: Callable[[int], Minimiser] = lambda steps: Adam(steps=steps, lr=1e-3, signed=True, decay=())

@@ -20,7 +20,6 @@ defence should be worth where not knowing it costs that much."""
 NOT_MEASURED = {
     "clip-examples": "with one example it is `clip`",
     "instahide": "no counter is known",
-    "transform": "there is nothing to undo, see `leakgauge list defenses`",
 }
 """Defences without a row, and why."""
 

@@ -17,7 +17,7 @@ from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.defenses import parts_of
 from leakgauge.errors import require
 from leakgauge.observation import Observation, Reconstruction, Status
-from leakgauge.servers.blocks import honest_module, linear, rebuilt
+from leakgauge.servers.blocks import linear, rebuilt
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.update import UpdateKind
@@ -196,7 +196,7 @@ class InputSkip:
         with torch.no_grad():
             classifier.weight[:, :outputs] = torch.eye(outputs).to(classifier.weight)
             classifier.bias[decoy] = DECOY_BIAS
-        module = Skip(honest_module(task), classifier)
+        module = Skip(task.module_copy(), classifier)
         return Broadcast(rebuilt(task, module, "input-skip"), SkipRead(outputs, decoy), (Change.ARCHITECTURE,))
 
 
@@ -313,7 +313,7 @@ class ReversibleNetwork:
         head = linear(d, task.outputs, task, generator, scale=1e-3)
         with torch.no_grad():
             head.bias[decoy] = DECOY_BIAS
-        module = Reversible(honest_module(task), couplings, head)
+        module = Reversible(task.module_copy(), couplings, head)
         read = ReversibleRead(copy.deepcopy(couplings).requires_grad_(False), decoy)
         return Broadcast(rebuilt(task, module, "reversible"), read, (Change.ARCHITECTURE,))
 
@@ -475,7 +475,7 @@ class SubModelPerExample:
         turns = TURNS * sum(data.std) / len(data.std) / data.range
         copies = linear(math.prod(data.shape), self.copies * self.width, task, generator)
         head = linear(self.width, task.outputs, task, generator, scale=0.1)
-        module = Routed(honest_module(task), copies, head, self.copies, turns)
+        module = Routed(task.module_copy(), copies, head, self.copies, turns)
         return Broadcast(
             rebuilt(task, module, "sub-model-per-example"), RoutedRead(self.copies, turns), (Change.ARCHITECTURE,)
         )

@@ -41,7 +41,6 @@ FLOORS: Mapping[str, float] = {
     "huge-weights": 60.0,
     "trap-weights": 6.0,
     "sub-models": 0.2,
-    "fixed-answer": 18.0,
     "input-in-depth": 0.5,
 }
 """Below these a statistic is no sign of anything: a few rows with one entry, a weight of 60, one example of twelve."""

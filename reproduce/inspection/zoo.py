@@ -98,7 +98,7 @@ class ZooModel:
         """Tensors alone, or with the model, the task and the client's own examples."""
         if not whole:
             return Received(state=self.tensors)
-        return Received(state=self.tensors, module=self.module, task=self.task, batch=self.batch)
+        return Received(state=self.tensors, module=self.module, task=self.task)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import Parquet
-from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, TopK, Transform, noise
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.models import vgg
 from leakgauge.observation import Knowledge, Observation
@@ -19,6 +19,7 @@ from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
 from reproduce.mkor.quiet import AbsentClass
 from reproduce.mkor.scoring import Tally, filled_scores
+from reproduce.mkor.transform import Transform
 from reproduce.mkor.variants import CrossEntropy
 from reproduce.mkor.vgg import read
 from reproduce.rows import Row

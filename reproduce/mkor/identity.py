@@ -41,11 +41,6 @@ class IdentityMap:
     def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
         return self.data.low + self.data.range * filled(features.clamp(0, 1).view(-1, *self.data.shape))
 
-    def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
-        """Scaled so that the largest feature is one: assumes a pixel at `high` in every picture."""
-        tiny = torch.finfo(features.dtype).tiny
-        return features / features.nan_to_num(nan=0.0).amax(1, keepdim=True).clamp_min(tiny)
-
 
 @dataclass(frozen=True)
 class IdentityTaps:

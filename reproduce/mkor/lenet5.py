@@ -188,12 +188,6 @@ class LeNet5Map:
         canvas = smoothed(canvas) if self.smooth else canvas
         return self.data.low + self.data.range * canvas.clamp(0, 1)
 
-    def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
-        """Scaled so that the smallest feature is that of black: assumes a black 4×4 window in every picture."""
-        black = features.new_zeros(()).sigmoid().sigmoid()
-        tiny = torch.finfo(features.dtype).tiny
-        return features * (black / features.nan_to_num(nan=torch.inf).amin(1, keepdim=True).clamp_min(tiny))
-
 
 def filled(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     """Pixels that were not seen (NaN) get the mean of the seen ones among their eight neighbours, ring by ring."""

@@ -11,9 +11,10 @@ import logging
 import os
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +22,9 @@ import cloudpickle
 import torch
 
 from leakgauge import __version__
-from leakgauge.errors import InputError, installed, said
+from leakgauge.errors import InputError, installed, require, said
 from leakgauge.files import private_folder
-from leakgauge.workers import Answer, Ground, Job, Jobs, LostJob
+from leakgauge.workers import Answer, Answered, Ground, Job, Jobs, Lost, LostJob
 
 TRIES = 4
 """Times a job is tried if its worker dies. A job that raises is not retried."""
@@ -55,56 +56,41 @@ class RayCluster:
             InputError: also where the cluster does not answer, or a worker has other code.
         """
         ray = self._connected()
-        errors = ray.exceptions
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_task())
         held = ray.put(cloudpickle.dumps((jobs.run, jobs.begin, jobs.ground)))  # code of a notebook travels by value
         terms = {"leakgauge": __version__, "torch": torch.__version__, "code": code()}
-        place = os.getcwd(), os.getcwd() in sys.path
-        limit, fresh, again = jobs.limit, iter(jobs.each), deque[tuple[Job, int]]()
-        flying: dict[Any, tuple[Job, int]] = {}
+        place, flying = (os.getcwd(), os.getcwd() in sys.path), set[Any]()
 
-        def lost(job: Job, loss: LostJob, error: Exception, reason: str) -> None:
-            self._log(job, error)
-            if jobs.on_lost is None:
-                raise InputError("ray", reason, f"run the same command again; finished {jobs.kept} are kept")
-            jobs.on_lost(job, loss, reason)
+        def outcome(sent: Any, job: Job) -> Answered[Answer] | Lost:
+            try:
+                told = ray.get(sent)
+            except ray.exceptions.RayTaskError as error:  # nothing of the job's: the worker cannot take any
+                raise InputError("ray", f"a worker is not usable ({said(error.cause)})", HINT) from error
+            except ray.exceptions.RayError as error:
+                late = "" if jobs.limit is None else f", or took longer than {jobs.limit:g} s"
+                reason = f"its worker process ended{late}, in {TRIES} tries"
+                self._log(job, error)
+                again = f"run the same command again; finished {jobs.kept} are kept"
+                return Lost(LostJob.DIED, InputError("ray", reason, again), reason)
+            finally:
+                flying.discard(sent)
+            require(isinstance(told, bytes), "ray", told, "install the same everywhere; finished trials are kept")
+            answer: Answered[Answer] | Lost = cloudpickle.loads(told)
+            if isinstance(answer, Lost):
+                self._log(job, answer.error)
+            return answer
 
-        try:
-            while True:
-                most = max(1, int(AHEAD * ray.cluster_resources().get("CPU", 1) / max(self.cpus, 1e-3)))
-                while len(flying) < most:
-                    turn = again.popleft() if again else next(((job, 1) for job in fresh), None)
-                    if turn is None:
-                        break
-                    job, attempt = turn
-                    flying[task.remote([held], cloudpickle.dumps(job), terms, place, limit)] = job, attempt
-                if not flying:
-                    return
-                for done in ray.wait(list(flying), num_returns=1, timeout=5.0)[0]:
-                    job, attempt = flying.pop(done)
-                    try:
-                        status, told = ray.get(done)
-                    except errors.RayTaskError as error:  # nothing of the job's: the worker cannot take any
-                        raise InputError("ray", f"a worker is not usable ({said(error.cause)})", HINT) from error
-                    except errors.RayError as error:
-                        if attempt < TRIES:
-                            again.append((job, attempt + 1))
-                            continue
-                        late = "" if limit is None else f", or took longer than {limit:g} s"
-                        lost(job, LostJob.DIED, error, f"its worker process ended{late}, in {attempt} tries")
-                        continue
-                    if status == "refused":
-                        raise InputError("ray", told, "install the same everywhere; finished trials are kept")
-                    if status == "raised":
-                        raised, text = cloudpickle.loads(told)
-                        if isinstance(raised, InputError):
-                            raise raised
-                        lost(job, LostJob.RAISED, raised, text)
-                        continue
-                    jobs.on_answer(cloudpickle.loads(told))
-        finally:
-            for left in flying:
-                ray.cancel(left, force=True)
+        def send(job: Job) -> Future[Answered[Answer] | Lost]:
+            flying.add(sent := task.remote([held], cloudpickle.dumps(job), terms, place, jobs.limit))
+            return threads.submit(outcome, sent, job)
+
+        most = max(1, int(AHEAD * ray.cluster_resources().get("CPU", 1) / max(self.cpus, 1e-3)))
+        with ThreadPoolExecutor(most) as threads:
+            try:
+                jobs.pass_through(send, most, TRIES)
+            finally:
+                for left in [*flying]:
+                    ray.cancel(left, force=True)
 
     def _connected(self) -> Any:
         ray = installed("ray", "--ray", "needs Ray", "pip install 'leakgauge[ray]'")
@@ -130,10 +116,11 @@ def _answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-_served: dict[str, Callable[[Any], Any]] = {}
-"""In a worker process: what it has begun with → what runs a job."""
+_held = ""
+"""In a worker process: what it is prepared for."""
 
 
+@cache
 def code() -> str:
     """Hash of all modules of this package, by content."""
     root, whole = Path(__file__).parent, hashlib.sha256()
@@ -142,8 +129,9 @@ def code() -> str:
     return whole.hexdigest()[:12]
 
 
-def _task() -> Callable[..., tuple[str, Any]]:
-    """What runs on a worker. It travels by value, so that a worker with other code can say so."""
+def _task() -> Callable[..., str | bytes]:
+    """What runs on a worker, and says why it cannot or what became of the job. It travels by value, so that a worker
+    with other code can say so."""
 
     def task(held: list[Any], job: bytes, terms: dict[str, str], place: tuple[str, bool], limit: float | None) -> Any:
         import os
@@ -163,36 +151,25 @@ def _task() -> Callable[..., tuple[str, Any]]:
         try:
             import torch
 
-            from leakgauge import __version__
-            from leakgauge.errors import said
-            from leakgauge.executor import code
+            from leakgauge import __version__, executor, workers
         except ImportError as error:
-            return "refused", f"the worker on {socket.gethostname()} lacks {error.name or error}"
-        own = {"leakgauge": __version__, "torch": torch.__version__, "code": code() if not _served else terms["code"]}
+            return f"the worker on {socket.gethostname()} lacks {error.name or error}"
+        own = {"leakgauge": __version__, "torch": torch.__version__, "code": executor.code()}
         other = [f"{key} {own[key]}, the driver has {terms[key]}" for key in terms if own[key] != terms[key]]
         if other:
-            return "refused", f"the worker on {socket.gethostname()} has other code ({'; '.join(other)})"
-        watch = threading.Timer(limit or 0.0, os._exit, (75,)) if limit is not None else None
-        try:
-            known = held[0].hex()
-            if known not in _served:
-                import ray
+            return f"the worker on {socket.gethostname()} has other code ({'; '.join(other)})"
+        failed, known = None, held[0].hex()
+        if executor._held != known:
+            import ray
 
-                run, begin, ground = pickle.loads(ray.get(held[0]))
-                begin(ground)
-                _served.clear()
-                _served[known] = run
-            if watch is not None:
-                watch.daemon = True
-                watch.start()
-            return "answer", pickle.dumps(_served[known](pickle.loads(job)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - anybody's code may end a job, never the worker
-            try:
-                told = pickle.dumps((error, said(error)))
-                pickle.loads(told)
-            except Exception:  # noqa: BLE001 - whatever somebody's error class does
-                told = pickle.dumps((RuntimeError(said(error)), said(error)))
-            return "raised", told
+            failed = workers.prepare(*pickle.loads(ray.get(held[0])))
+            executor._held = "" if failed else known
+        watch = None if limit is None else threading.Timer(limit, os._exit, (75,))
+        if watch is not None:
+            watch.daemon = True
+            watch.start()
+        try:
+            return pickle.dumps(failed or workers.work(pickle.loads(job)))
         finally:
             if watch is not None:
                 watch.cancel()

@@ -28,7 +28,7 @@ from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Recons
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import OnTrial, Running
 from leakgauge.study.session import Audit, audited, lent, owning
-from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
 from leakgauge.view.entries import undecayed
@@ -195,7 +195,7 @@ def inspect(
     state: State | Path | str,
     *,
     model: nn.Module | None = None,
-    data: tuple[DataSpec, Batch] | None = None,
+    data: DataSpec | None = None,
     reference: State | Path | str | None = None,
     previous: State | Path | str | None = None,
     hashes: tuple[str, ...] = (),
@@ -206,7 +206,7 @@ def inspect(
     Args:
         state: a state dict, or a file of one (no code in it is run).
         model: its architecture; is not changed.
-        data: format and some of the client's own examples, which stay here. Needs `model`.
+        data: format of the client's examples. Needs `model`.
         reference: a model of the same architecture that the client trusts.
         previous: the model of the round before.
         hashes: fingerprints that other clients of the round saw.
@@ -223,10 +223,8 @@ def inspect(
         agrees(module.state_dict(), tensors, "model")
         module.load_state_dict(dict(tensors))
         module.eval()
-    task, batch = None, None
-    if data is not None and module is not None:
-        task, batch = Task.of(module.float(), data[0], name=name), data[1]
-    received = Received(tensors, module, task, batch, trusted, before)
+    task = None if data is None or module is None else Task.of(module.float(), data, name=name)
+    received = Received(tensors, module, task, trusted, before)
     shown = name if isinstance(state, Mapping) else Path(state).name
     return inspected(received, Limits.packaged(), name=shown, fingerprint=fingerprint(tensors), hashes=hashes)
 

@@ -296,9 +296,12 @@ class Task:
         return replace(task, module=task.module_copy().to(device=like.device, dtype=like.dtype))
 
     def module_copy(self) -> nn.Module:
-        """A module of its own, to hook or to change, that shares the task's parameters: large models are held once."""
-        held, own = {**self.buffers, **self.parameters}, self.module.named_parameters()
-        return copy.deepcopy(self.module, {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in own if k in held})
+        """A module of its own, to hook or to change, with the task's values; parameters are shared: held once."""
+        held = {**self.buffers, **self.parameters}
+        own: dict[int, Tensor] = {id(b): held[k].clone() for k, b in self.module.named_buffers() if k in held}
+        trained = self.module.named_parameters()
+        own |= {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in trained if k in held}
+        return copy.deepcopy(self.module, own)
 
     def in_eval(self) -> Task:
         """The same task in eval mode, where examples do not mix and nothing is drawn."""

@@ -9,19 +9,17 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
-import struct
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from multiprocessing import connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
-from pathlib import Path
+from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from leakgauge.errors import InputError, require, said
@@ -36,15 +34,8 @@ ATTEMPTS = 2
 STARTING = 600.0
 """Seconds that a process may take before it starts on a job, beside the job's own."""
 
-STALLED = 60.0
-"""Seconds in which a worker that has begun to send an answer must go on: one that is stopped in the middle is dead."""
-
-LOOKS = 5.0
-"""Seconds between two looks at whether a worker was stopped (SIGSTOP): it is told to go on, for nobody else would."""
-
-
-_serves = False
-"""Whether this process is a worker."""
+_run: Callable[[Any], Any] | None = None
+"""In a worker process: what runs a job."""
 
 
 class LostJob(Enum):
@@ -56,78 +47,19 @@ class LostJob(Enum):
 
 
 @dataclass(frozen=True)
-class _Raised:
-    """What a job raised instead of giving an answer."""
+class Answered(Generic[Answer]):
+    """A job's answer."""
 
-    error: Exception
-    reason: str
-
-
-class _Begun:
-    """A worker has read its job, and starts."""
+    answer: Answer
 
 
 @dataclass(frozen=True)
-class _Worker(Generic[Job, Answer]):
-    process: ForkServerProcess
-    pipe: connection.Connection
+class Lost:
+    """Why a job has none; `error` is for a caller who does not ask."""
 
-
-@dataclass
-class _Turn(Generic[Job]):
-    """A job at a worker: which try it is, and when it must end (`time.monotonic`)."""
-
-    job: Job
-    attempt: int
-    deadline: float | None
-
-
-@dataclass
-class _Pool(Generic[Job, Answer, Ground]):
-    context: ForkServerContext
-    jobs: Jobs[Job, Answer, Ground]
-    idle: list[_Worker[Job, Answer]] = field(default_factory=list)
-    busy: dict[_Worker[Job, Answer], _Turn[Job]] = field(default_factory=dict)
-
-    def give(self, job: Job, attempt: int) -> None:
-        limit = self.jobs.limit
-        worker = self.idle.pop() if self.idle else self._start()
-        self.busy[worker] = _Turn(job, attempt, None if limit is None else time.monotonic() + STARTING + limit)
-        with suppress(OSError):  # it died while it waited: `heard` finds it
-            worker.pipe.send(job)
-
-    def _start(self) -> _Worker[Job, Answer]:
-        ours, theirs = self.context.Pipe()
-        with socket.socket(fileno=os.dup(ours.fileno())) as end:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(STALLED), 0))
-        jobs = self.jobs
-        process = self.context.Process(target=_serve, args=(theirs, jobs.run, jobs.begin, jobs.ground), daemon=False)
-        with _main_stays():
-            process.start()
-        theirs.close()
-        return _Worker(process, ours)
-
-    def heard(self, wait: float) -> list[_Worker[Job, Answer]]:
-        """Workers that have something to say, or have died."""
-        where: dict[Any, _Worker[Job, Answer]] = {x: w for w in self.busy for x in (w.pipe, w.process.sentinel)}
-        return list({id(w): w for w in (where[x] for x in connection.wait(list(where), wait))}.values())
-
-    def wake(self) -> None:
-        """Workers that somebody stopped go on. Where they cannot be told apart (no ``/proc``), nothing happens."""
-        for pid in [w.process.pid for w in self.busy if w.process.pid]:
-            with suppress(OSError):
-                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-                    os.kill(pid, signal.SIGCONT)
-
-    def stop(self, worker: _Worker[Job, Answer]) -> None:
-        worker.process.kill()
-        worker.process.join()
-        worker.pipe.close()
-        worker.process.close()
-
-    def close(self) -> None:
-        for worker in (*self.idle, *self.busy):
-            self.stop(worker)
+    loss: LostJob
+    error: Exception
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -153,6 +85,36 @@ class Jobs(Generic[Job, Answer, Ground]):
     kept: str
     limit: float | None = None
     on_lost: Callable[[Job, LostJob, str], None] | None = None
+
+    def pass_through(self, send: Callable[[Job], Future[Answered[Answer] | Lost]], most: int, attempts: int) -> None:
+        """Sends each job, so many at a time, and hands its answer over; one that a worker lost is sent again.
+
+        Raises:
+            InputError: see `Executor.run_all`.
+        """
+        fresh, again = iter(self.each), deque[tuple[Job, int]]()
+        flying: dict[Future[Answered[Answer] | Lost], tuple[Job, int]] = {}
+
+        def following() -> tuple[Job, int] | None:
+            return again.popleft() if again else next(((job, 1) for job in fresh), None)
+
+        while True:
+            while len(flying) < most and (turn := following()) is not None:
+                flying[send(turn[0])] = turn
+            if not flying:
+                return
+            for done in wait(flying, return_when=FIRST_COMPLETED).done:
+                (job, attempt), outcome = flying.pop(done), done.result()
+                if isinstance(outcome, Answered):
+                    self.on_answer(outcome.answer)
+                    continue
+                raised = outcome.loss is LostJob.RAISED
+                if not raised and attempt < attempts:
+                    again.append((job, attempt + 1))
+                elif self.on_lost is None or (raised and isinstance(outcome.error, InputError)):
+                    raise outcome.error
+                else:
+                    self.on_lost(job, outcome.loss, outcome.reason)
 
 
 @runtime_checkable
@@ -183,66 +145,87 @@ class LocalPool:
 
     def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
         """See `Executor`."""
+        hint = "put the call under `if __name__ == '__main__':`, or into a module of its own"
+        require(_run is None, "audit", "is called again by a module that a worker imports", hint)
+        processes: _Processes[Job, Answer, Ground] = _Processes(jobs)
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                jobs.pass_through(lambda job: threads.submit(processes.answer, job), self.workers, ATTEMPTS)
+            finally:
+                processes.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    """A process, and the pool of one that hands it jobs."""
+
+    pool: ProcessPoolExecutor
+    process: BaseProcess
+
+
+@dataclass(frozen=True, eq=False)
+class _Processes(Generic[Job, Answer, Ground]):
+    """Worker processes, each in a pool of its own: the end of one touches no other's job."""
+
+    jobs: Jobs[Job, Answer, Ground]
+    all: list[_Worker] = field(default_factory=list)
+    idle: list[_Worker] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, job: Job) -> Answered[Answer] | Lost:
+        jobs, failed = self.jobs, None
+        with self.lock:
+            fresh = not self.idle
+            worker = self._start() if fresh else self.idle.pop()
+        try:
+            if fresh:
+                failed = worker.pool.submit(prepare, jobs.run, jobs.begin, jobs.ground).result(STARTING)
+            outcome: Answered[Answer] | Lost = failed or worker.pool.submit(work, job).result(jobs.limit)
+        except BrokenProcessPool:
+            return self._lost(LostJob.DIED, f"a worker process died ({_ending(self.end(worker))})")
+        except TimeoutError:
+            self.end(worker)
+            return self._lost(LostJob.LATE, f"no answer within {jobs.limit or STARTING:g} s")
+        except Exception as error:  # noqa: BLE001 - it could not be pickled
+            outcome = _raised(error)
+        if failed is None:
+            self.idle.append(worker)
+        return outcome
+
+    def _start(self) -> _Worker:
         # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which
         # takes a second, but started no thread: they share its memory.
-        hint = "put the call under `if __name__ == '__main__':`, or into a module of its own"
-        require(not _serves, "audit", "is called again by a module that a worker imports", hint)
+        require(not self.closed.is_set(), "workers", "are stopped", "run again")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([jobs.run.__module__, "torch._dynamo"])
-        pool: _Pool[Job, Answer, Ground] = _Pool(context, jobs)
-        limit, fresh, again = jobs.limit, iter(jobs.each), deque[tuple[Job, int]]()
+        context.set_forkserver_preload([self.jobs.run.__module__, "torch._dynamo"])
+        pool, before = ProcessPoolExecutor(1, context, _obey), {*multiprocessing.active_children()}
+        with _main_stays():
+            pool.submit(int)
+        (process,) = {*multiprocessing.active_children()} - before
+        self.all.append(_Worker(pool, process))
+        return self.all[-1]
 
-        def following() -> tuple[Job, int] | None:
-            return again.popleft() if again else next(((job, 1) for job in fresh), None)
+    def _lost(self, loss: LostJob, reason: str) -> Lost:
+        reason = f"{reason}, in {ATTEMPTS} tries"
+        hint = f"run again with fewer --workers; finished {self.jobs.kept} are kept"
+        return Lost(loss, InputError("workers", reason, hint), reason)
 
-        def lost(turn: _Turn[Job], loss: LostJob, reason: str) -> None:
-            if turn.attempt < ATTEMPTS:
-                again.append((turn.job, turn.attempt + 1))
-            elif jobs.on_lost is not None:
-                jobs.on_lost(turn.job, loss, f"{reason}, in {ATTEMPTS} tries")
-            else:
-                hint = f"run again with fewer --workers; finished {jobs.kept} are kept"
-                raise InputError("workers", f"{reason}, in {ATTEMPTS} tries", hint)
+    def end(self, worker: _Worker) -> int | None:
+        """Its exit code."""
+        with self.lock:
+            if worker in self.all:
+                self.all.remove(worker)
+                worker.process.kill()
+                worker.pool.shutdown()
+        return worker.process.exitcode
 
-        try:
-            while True:
-                while len(pool.busy) < self.workers and (turn := following()) is not None:
-                    pool.give(*turn)
-                if not pool.busy:
-                    return
-                ends = [turn.deadline for turn in pool.busy.values() if turn.deadline is not None]
-                there = pool.heard(min(LOOKS, max(0.0, min(ends) - time.monotonic())) if ends else LOOKS)
-                pool.wake()
-                for worker in there:
-                    try:
-                        answer = worker.pipe.recv() if worker.pipe.poll() else None
-                    except (EOFError, OSError, pickle.UnpicklingError):
-                        answer = None
-                    if isinstance(answer, _Begun):
-                        pool.busy[worker].deadline = None if limit is None else time.monotonic() + limit
-                        continue
-                    ended = pool.busy.pop(worker)
-                    if answer is None:
-                        worker.process.join(1)
-                        code = worker.process.exitcode
-                        pool.stop(worker)
-                        lost(ended, LostJob.DIED, f"a worker process died ({_ending(code)})")
-                        continue
-                    pool.idle.append(worker)
-                    (found,) = answer
-                    if not isinstance(found, _Raised):
-                        jobs.on_answer(found)
-                    elif jobs.on_lost is None or isinstance(found.error, InputError):
-                        raise found.error
-                    else:
-                        jobs.on_lost(ended.job, LostJob.RAISED, found.reason)
-                late = [w for w, t in pool.busy.items() if t.deadline is not None and t.deadline <= time.monotonic()]
-                for worker in late:
-                    ended = pool.busy.pop(worker)
-                    pool.stop(worker)
-                    lost(ended, LostJob.LATE, f"no answer within {limit:g} s")
-        finally:
-            pool.close()
+    def close(self) -> None:
+        self.closed.set()
+        with self.lock:
+            left = [*self.all]
+        for worker in left:
+            self.end(worker)
 
 
 @contextmanager
@@ -260,59 +243,49 @@ def _main_stays() -> Iterator[None]:
 
 
 def _ending(code: int | None) -> str:
-    if code is None:
-        return "stopped while it sent its answer"
     if code == -signal.SIGKILL:
         return "killed: out of memory?"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
 
-def _serve(
-    pipe: connection.Connection, run: Callable[[Job], Answer], begin: Callable[[Ground], None], ground: Ground
-) -> None:
-    global _serves
-    _serves = True
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+def _obey() -> None:
+    """Begins a worker process: it ends with the main one, which alone decides about Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    problem: _Raised | None = None
+
+
+def prepare(run: Callable[[Any], Any], begin: Callable[[Any], None], ground: Any) -> Lost | None:
+    """In a worker process, before its first job; says what went wrong."""
+    global _run
+    _run = run
     try:
         begin(ground)
     except BaseException as error:  # noqa: BLE001 - it is the caller's: sent there
-        problem = _raised(error)
-    while True:
-        try:
-            job = pipe.recv()
-        except EOFError:
-            return
-        answer: Any = problem
-        if problem is None:
-            try:
-                pipe.send(_Begun())
-                answer = run(job)
-            except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
-                answer = _raised(error)
-        try:
-            try:
-                pipe.send((answer,))
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                pipe.send((_raised(error),))
-        except OSError:  # the main process was stopped, and no longer listens
-            return
+        return _raised(error)
+    return None
 
 
-def _raised(error: BaseException) -> _Raised:
+def work(job: Any) -> Answered[Any] | Lost:
+    """In a worker process, once it is prepared: a job's answer."""
+    assert _run is not None
+    try:
+        return Answered(_run(job))
+    except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
+        return _raised(error)
+
+
+def _raised(error: BaseException) -> Lost:
     """As it can be sent: an error that cannot be pickled there and back becomes a plain one, and so does a call of
     sys.exit, which would end the main process as if all were well."""
     reason = said(error)
     try:
         pickle.loads(pickle.dumps(error))
     except BaseException:  # noqa: BLE001 - whatever somebody's error class does
-        return _Raised(RuntimeError(reason), reason)
-    return _Raised(error if isinstance(error, Exception) else RuntimeError(reason), reason)
+        return Lost(LostJob.RAISED, RuntimeError(reason), reason)
+    return Lost(LostJob.RAISED, error if isinstance(error, Exception) else RuntimeError(reason), reason)
 
 
 def _die_with_parent() -> None:
-    # A pool's workers outlive a parent that is killed: they hold their own queue open.
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

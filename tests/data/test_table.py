@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakgauge.data import Table, open_source
+from leakgauge.data.table import table as read_table
 from leakgauge.errors import InputError
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import Running, run
@@ -22,7 +23,7 @@ TEXT = "who;age;smokes;dose;ill\nanna;31;no;0.25;yes\nbert;77;yes;1.5;no\ncarl;4
 
 def table(folder: Path, text: str = TEXT, **options: Any) -> Table:
     (folder / "t.csv").write_text(text, encoding="utf-8")
-    return Table(**{"path": str(folder / "t.csv"), "separator": ";", "ids": ("who",), **options})
+    return read_table(**{"path": str(folder / "t.csv"), "separator": ";", "ids": ("who",), **options})
 
 
 def test_numbers_are_scaled_and_categories_are_one_hot(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_numbers_are_scaled_and_categories_are_one_hot(tmp_path: Path) -> None:
 
 
 def test_every_cell_comes_back_as_it_stands_in_the_file() -> None:
-    found = Table(path=str(PENGUINS), target="species", ids=("id",))
+    found = read_table(path=str(PENGUINS), target="species", ids=("id",))
     whole = found.read(range(len(found)))
     lines = [line.split(",") for line in PENGUINS.read_text().splitlines()]
     place = [lines[0].index(name) for name in found.columns]
@@ -73,7 +74,7 @@ def test_numbers_that_name_kinds_are_categories_where_the_plan_says_so(tmp_path:
         ("a;b\n1;x\nNA;y\n", {"ids": ()}, "line 3, column a is empty"),
         ("a;b\n1;x\ninf;y\n", {"ids": ()}, "column a is not finite"),
         ("a;b\n" + "".join(f"n{i};x\n" for i in range(101)), {"ids": ()}, "101 different values .* ids: "),
-        (TEXT, {"target": "fate"}, r"target: names \['fate'\], and the columns are who, age"),
+        (TEXT, {"target": "fate"}, r"target: names 'fate', and the columns are who, age"),
         (TEXT, {"ids": ("who", "age", "smokes", "dose")}, "ids: leaves no feature"),
         (TEXT, {"separator": ""}, "separator: is ''; give one character"),
         ('a;b\n"1;2\n', {"ids": ()}, "cannot read"),

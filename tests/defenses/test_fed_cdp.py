@@ -36,10 +36,9 @@ def looped(n: int, norm: float) -> tuple[list[Tensors], Tensors, int]:
 def test_with_faint_noise_it_is_a_loop_over_examples_and_layers() -> None:
     _, mean, count = looped(4, NORM)
     assert 0 < count < 8
-    for after in (False, True):
-        defense = FedCDP(noise_multiplier=1e-12, norm=NORM, after_averaging=after)
-        sent = client_update(task("relu"), FedSGD(), batch(4), Draws(0), defense=defense).tensors
-        assert all(torch.allclose(sent[k], mean[k], atol=1e-10) for k in mean)
+    defense = FedCDP(noise_multiplier=1e-12, norm=NORM)
+    sent = client_update(task("relu"), FedSGD(), batch(4), Draws(0), defense=defense).tensors
+    assert all(torch.allclose(sent[k], mean[k], atol=1e-10) for k in mean)
 
 
 def added(defense: FedCDP, n: int, norm: float, seeds: int = 30) -> torch.Tensor:
@@ -49,9 +48,8 @@ def added(defense: FedCDP, n: int, norm: float, seeds: int = 30) -> torch.Tensor
     return torch.stack([torch.cat([(u[k] - mean[k]).flatten() for k in u]) for u in sent])
 
 
-@pytest.mark.parametrize(("after", "on_mean"), [(False, 0.2 * NORM / math.sqrt(4)), (True, 0.2 * NORM)])
-def test_noise_before_averaging_shrinks_and_after_it_does_not(after: bool, on_mean: float) -> None:
-    defense = FedCDP(noise_multiplier=0.2, norm=NORM, after_averaging=after)
+def test_noise_before_averaging_shrinks() -> None:
+    defense, on_mean = FedCDP(noise_multiplier=0.2, norm=NORM), 0.2 * NORM / math.sqrt(4)
     assert float(added(defense, 4, NORM).std()) == pytest.approx(on_mean, rel=0.06)
     update = client_update(task("relu"), FedSGD(), batch(4), Draws(7), defense=defense)
     seen = view_of(defense, update, None).noise_scale
@@ -63,13 +61,10 @@ def test_noise_before_averaging_shrinks_and_after_it_does_not(after: bool, on_me
 
 @pytest.mark.parametrize("snr", [0.0, -10.0])
 def test_at_a_signal_to_noise_ratio_the_noise_has_that_power(snr: float) -> None:
-    defense, (clipped, mean, _) = FedCDP(snr=snr, norm=NORM), looped(4, NORM)
+    defense, (clipped, _, _) = FedCDP(snr=snr, norm=NORM), looped(4, NORM)
     power = sum(float(sum((v**2).sum() for v in one.values())) for one in clipped) / 16
     noise = added(defense, 4, NORM).square().sum(1).mean()
     assert 10 * math.log10(power / float(noise)) == pytest.approx(snr, abs=0.5)
-    once = added(FedCDP(snr=snr, norm=NORM, after_averaging=True), 4, NORM).square().sum(1).mean()
-    whole = sum(float((v**2).sum()) for v in mean.values())
-    assert 10 * math.log10(whole / float(once)) == pytest.approx(snr, abs=0.5)
 
 
 def test_the_attacker_estimates_the_noise_of_one_example_from_the_wire() -> None:

@@ -48,16 +48,6 @@ def test_the_mask_flips_signs_about_the_mean_that_the_model_subtracts() -> None:
     assert not torch.equal(after[0] * before[0] < 0, after[1] * before[1] < 0), "one mask an example"
 
 
-def test_public_examples_take_their_share_and_give_no_label() -> None:
-    public = torch.full((5, 4), 7.0, dtype=torch.float64)
-    zero = Batch(torch.zeros(3, 4).double(), torch.tensor([0, 1, 2]))
-    defense = InstaHide(k=4, public_share=2, public=public)
-    out = defense.on_batch(zero, fresh(0))
-    share = defense.weights(3, fresh(0))[:, 2:].sum(1)
-    assert torch.allclose(out.inputs.abs(), (7 * share)[:, None].expand(3, 4))
-    assert torch.allclose(out.labels.sum(1), torch.ones(3).double())
-
-
 def test_seeded_and_fresh_in_every_round() -> None:
     t, b, defense = task("relu"), batch(4), InstaHide(centre=SPEC.mean)
     one, two, other = (client_update(t, FedSGD(), b, Draws(s), defense=defense).tensors for s in (1, 1, 2))

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 
 import pytest
-import torch
 from torch import nn
 
-from cases import batch, task
+from cases import task
 from leakgauge.defenses import (
     DPSGD,
     QSGD,
@@ -61,11 +60,6 @@ ODD: dict[str, list[Callable[[], object]]] = {
     "alpha": [lambda a=a: MixUp(alpha=a) for a in (0.0, -1.0, NAN)],
     "k": [lambda: InstaHide(k=0)],
     "largest": [lambda: InstaHide(k=2, largest=0.5), lambda: InstaHide(k=8, largest=0.126)],
-    "public_share": [lambda: InstaHide(k=2, public_share=2)],
-    "public": [
-        lambda: InstaHide(k=2, public_share=1),
-        lambda: InstaHide(public_share=1, public=torch.ones(2, 3)).on_batch(batch(2), torch.Generator()),
-    ],
     "centre": [lambda c=c: InstaHide(centre=c).on_task(task("relu")) for c in ((0.5,), (0.4, 0.5))],
     "size": [lambda: Precode(size=0)],
     "beta": [lambda: Precode(beta=-1.0), lambda: Precode(beta=NAN)],

@@ -23,23 +23,17 @@ def update(values: list[float]) -> Update:
     return Update({"w": torch.tensor(values, dtype=torch.float64)}, UpdateHeader(UpdateKind.GRADIENT, 1))
 
 
-def test_the_sign_of_zero_is_zero_unless_the_release_is_followed() -> None:
-    assert sent_by(Sign(), [3.0, 0.0, -0.1]) == [1, 0, -1]
-    assert sent_by(Sign(zero_is_positive=True), [3.0, 0.0, -0.1]) == [1, 1, -1]
-
-
 def test_scaled_signs_carry_the_mean_magnitude() -> None:
+    assert sent_by(Sign(), [3.0, 0.0, -0.1]) == [1, 0, -1]
     assert sent_by(Sign(scaled=True), [3.0, 0.0, -1.0, 4.0]) == [2, 0, -2, 2]
-    assert sent_by(Sign(scaled=True, zero_is_positive=True), [3.0, 0.0, -1.0, 4.0]) == [2, 2, -2, 2]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("positive", [False, True])
-def test_edges(scaled: bool, positive: bool) -> None:
-    defense = Sign(scaled=scaled, zero_is_positive=positive)
+def test_edges(scaled: bool) -> None:
+    defense = Sign(scaled=scaled)
     assert sent_by(defense, []) == []
     assert math.isnan(sent_by(defense, [1.0, NAN])[1])
-    assert sent_by(defense, [0.0, 0.0]) == [float(positive and not scaled)] * 2
+    assert sent_by(defense, [0.0, 0.0]) == [0.0, 0.0]
     assert sent_by(defense, [-0.5]) == [-0.5 if scaled else -1.0]
 
 

@@ -38,7 +38,6 @@ FULL = {"w": torch.ones(1000), "b": torch.ones(10)}
         # w: 500 · 42 = 21 000 bits listed, 500 · 32 + 1000 = 17 000 mapped; b: 5 · 36 = 180 listed, 170 mapped.
         (TopK(keep=0.5), 2125 + 22),
         (RandomK(keep=0.05), 263 + 5),
-        (RandomK(keep=0.05, shared_seed=True), 200 + 4),
         # All entries: a sparse code would be longer.
         (TopK(keep=1.0), 4040),
         # 7 values in 3 bits and a float: 3032 and 62 bits.
@@ -49,7 +48,6 @@ FULL = {"w": torch.ones(1000), "b": torch.ones(10)}
         (Sign(scaled=True), 129 + 6),
         # w: 50 · (3 + 10) + 32 = 682 bits; b: 3 + 4 + 32 = 39 bits.
         (Compose((TopK(keep=0.05), Quantise(levels=3))), 86 + 5),
-        (Compose((RandomK(keep=0.05, shared_seed=True), Sign())), 7 + 1),
         (Compose((noise(sigma=1.0), TopK(keep=0.05))), 263 + 5),
         # Noise fills the zeros again.
         (Compose((TopK(keep=0.05), Quantise(levels=3), noise(sigma=1.0))), 4040),
@@ -69,7 +67,6 @@ def test_pruning_counts_what_is_left() -> None:
 def test_a_zero_costs_a_third_symbol_of_a_sign() -> None:
     tensors = {"w": torch.zeros(1000).index_fill(0, torch.arange(20), 1.0)}
     assert wire_bytes(Sign(), tensors) == 199  # 1000 · log2 3 = 1584.96 bits
-    assert wire_bytes(Sign(zero_is_positive=True), tensors) == 125
 
 
 def test_the_element_size_counts() -> None:

@@ -187,12 +187,12 @@ class TestModelAndData:
             Image.fromarray(low).resize((32, 32)).save(folder / f"{i}.png")
         return tmp_path / "photos"
 
-    def test_folder_runs_the_rules_that_need_examples(self, saved: Path, photos: Path, tmp_path: Path) -> None:
+    def test_folder_runs_the_rules_that_need_a_format(self, saved: Path, photos: Path, tmp_path: Path) -> None:
         run(saved, "--model", MLP, "--data", photos, "--json", tmp_path / "out.json")
         found = read(tmp_path / "out.json")
-        assert found["given"] == ["state", "module", "task", "batch"]
+        assert found["given"] == ["state", "module", "task"]
         assert all("--data" not in need for s in found["skipped"] for need in s["needs"])
-        assert "fixed-answer" in {f["rule"] for f in found["findings"]}
+        assert "sub-models" in {f["rule"] for f in found["findings"]}
 
     def test_data_needs_a_model(self, saved: Path, photos: Path) -> None:
         assert "needs the architecture" in complaint(saved, "--data", photos)

@@ -13,11 +13,10 @@ from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.models.generators import (
-    ByPixels,
     CINetGenerator,
     DenoisingUNet,
-    Wide,
     parameter_count,
+    published_width,
     read_denoiser,
     spectral,
     stages,
@@ -64,7 +63,7 @@ def twin(weights: dict[str, torch.Tensor], width: int, size: int, channels: int 
 
 @pytest.mark.parametrize(("size", "width"), [(4, 8), (32, 8), (128, 4)])
 def test_the_generator_is_its_twin(size: int, width: int) -> None:
-    network = CINetGenerator(width=Wide(width))
+    network = CINetGenerator(width=width)
     weights = {k: v + 0.1 for k, v in network.weights(2, 3, size, draws()).items()}
     code = network.code(2, size, draws(1))
     made = network(weights, code)
@@ -95,7 +94,7 @@ def test_spectral_norm_before_batch_norm_changes_nothing() -> None:
     ("examples", "size", "width"), [(16, 32, 32), (64, 32, 64), (128, 32, 128), (256, 32, 128), (24, 256, 512)]
 )
 def test_the_size_rule_of_the_code(examples: int, size: int, width: int) -> None:
-    assert ByPixels()(examples, 3, size) == width
+    assert published_width(examples, size) == width
 
 
 @pytest.mark.parametrize("network", [CINetGenerator(), DCGANGenerator(width=8), DeepImagePrior(width=8)], ids=repr)
@@ -117,7 +116,7 @@ def test_bad_sizes_and_widths_name_their_field() -> None:
         stages(257)
     assert error.value.field == "size"
     with pytest.raises(InputError, match="width"):
-        Wide(2)
+        CINetGenerator(width=2)
 
 
 def small(classes: int = 0, seed: int = 0) -> DenoisingUNet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from reproduce.classifier import command
-from reproduce.classifier.training import CropFlip, Drops, HalfCosine, NoAugmentation, Recipe, accuracy, fit
+from reproduce.classifier.training import CropFlip, NoAugmentation, Recipe, accuracy, fit
 from safetensors import safe_open
 from torch import nn
 
@@ -45,29 +44,6 @@ def test_the_published_schedule() -> None:
     assert drops == [44, 74, 105]
     assert rates[0] == 0.1
     assert rates[-1] == pytest.approx(1e-4)
-
-
-def test_half_a_cosine_falls_all_the_way() -> None:
-    rates = [Recipe(epochs=10, lr=2.0, decay=HalfCosine()).rate(epoch) for epoch in range(10)]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] == 2.0
-    assert rates[5] == pytest.approx(1.0)
-    assert 0 < rates[9] < 0.06
-
-
-def test_drops_are_checked() -> None:
-    with pytest.raises(InputError, match="drops"):
-        Drops(at=(1.5,))
-    with pytest.raises(InputError, match="factor"):
-        Drops(factor=0.0)
-
-
-def test_warm_up_rises_to_the_rate() -> None:
-    warm = Recipe(epochs=40, warmup=5)
-    rates = [warm.rate(epoch) for epoch in range(6)]
-    assert rates == sorted(rates)
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[5] == 0.1
 
 
 def test_training_learns_and_says_how_well() -> None:
@@ -113,13 +89,6 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
-def test_a_broken_checkpoint_is_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "c").write_bytes(content)
-    with pytest.raises(InputError, match=r"checkpoint.*remove it"):
-        fit(net(), DATA, examples(), recipe(), seed=0, checkpoint=tmp_path / "c")
-
-
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     fit(net(), DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
     with pytest.raises(InputError, match="other settings"):
@@ -128,33 +97,6 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     nn.init.constant_(started[4].bias, 0.5)
     with pytest.raises(InputError, match="other settings"):
         fit(started, DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")
-
-
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
-    data = examples()
-    fit(net(), DATA, data, recipe(2), seed=0, checkpoint=tmp_path / "c")
-    inputs, labels = data.inputs.clone(), data.labels.clone()
-    inputs[7, 0, 1, 2] += 1e-6
-    labels[[3, 4]] = labels[[4, 3]]
-    for other in (Batch(inputs, data.labels), Batch(data.inputs, labels), data.take(torch.arange(60).flip(0))):
-        with pytest.raises(InputError, match="other settings or data"):
-            fit(net(), DATA, other, recipe(2), seed=0, checkpoint=tmp_path / "c")
-    with pytest.raises(InputError, match="other settings or data"):
-        fit(net(), replace(DATA, std=(0.5,)), data, recipe(2), seed=0, checkpoint=tmp_path / "c")
-    assert len(fit(net(), DATA, examples(), recipe(2), seed=0, checkpoint=tmp_path / "c")) == 2
-
-
-def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be written"):
-        fit(net(), DATA, examples(), recipe(1), seed=0, checkpoint=tmp_path / "no" / "c")
-
-
-@pytest.mark.parametrize(
-    "changes", [{"epochs": 0}, {"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"warmup": -1}]
-)
-def test_settings_are_checked(changes: dict) -> None:
-    with pytest.raises(InputError, match=next(iter(changes))):
-        Recipe(**changes)
 
 
 def test_crops_and_flips_are_of_the_padded_image() -> None:
@@ -204,90 +146,3 @@ def archive(path: Path, shape: tuple[int, ...], classes: int = 3, high: float = 
 
 def run(*asked: str):
     return CliRunner().invoke(command.command, list(asked))
-
-
-@pytest.mark.parametrize("shape", [(7,), (2, 9), (2, 3, 4), (1, 2, 3, 2)])
-def test_data_that_are_no_pictures_are_not_cropped(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    source, out = archive(tmp_path / "d.npz", shape), tmp_path / "w.safetensors"
-    short = ["mlp", "--data", source, "--test", source, "--epochs", "1", "--batch-size", "10", "-o", str(out)]
-    done = run(*short)
-    assert done.exit_code == 0, done.output
-    assert "no crops and flips" in done.output
-    with safe_open(out, framework="pt") as file:
-        assert "NoAugmentation()" in file.metadata()["recipe"]
-    asked = run(*short, "--augment")
-    assert asked.exit_code == (0 if len(shape) == 3 else 2), asked.output
-    assert run(*short, "--no-augment").exit_code == 0
-
-
-def test_pictures_are_cropped_unless_told_otherwise(tmp_path: Path) -> None:
-    source = archive(tmp_path / "d.npz", (1, 6, 6))
-    for words, says in (((), "CropFlip"), (("--augment",), "CropFlip"), (("--no-augment",), "NoAugmentation")):
-        out = tmp_path / "w.safetensors"
-        done = run("mlp", "--data", source, "--epochs", "1", "--batch-size", "10", "-o", str(out), *words)
-        assert done.exit_code == 0, done.output
-        with safe_open(out, framework="pt") as file:
-            assert says in file.metadata()["recipe"]
-
-
-def test_a_recording_is_learnt_from(tmp_path: Path) -> None:
-    out = tmp_path / "w.safetensors"
-    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).random((20, 1, 32)), y=np.arange(20) % 5)
-    data = f"npz:{tmp_path / 'x.npz'}"
-    done = run("mlp", "--data", data, "--test", data, "--epochs", "2", "--batch-size", "5", "-o", str(out))
-    assert done.exit_code == 0, done.output
-    with pytest.raises(InputError, match=r"augmentation: .*shape \(6,\)"):
-        fit(
-            nn.Linear(6, 3),
-            DataSpec((6,), 3),
-            Batch(torch.rand(20, 6), torch.arange(20) % 3),
-            Recipe(batch_size=10),
-            seed=0,
-        )
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"shape": (1, 5, 6)}, "shape (1, 5, 6), --data (1, 6, 6)"),
-        ({"classes": 2}, "has 2 classes, --data 3"),
-        ({"high": 2.0}, "values in [0, 2], --data [0, 1]"),
-    ],
-)
-def test_held_out_data_of_another_kind_are_refused_before_training(tmp_path: Path, changes: dict, says: str) -> None:
-    source = archive(tmp_path / "d.npz", (1, 6, 6))
-    other = archive(tmp_path / "t.npz", **({"shape": (1, 6, 6)} | changes))
-    out = tmp_path / "w.safetensors"
-    done = run("mlp", "--data", source, "--test", other, "--epochs", "1", "--batch-size", "10", "-o", str(out))
-    assert done.exit_code == 2, done.output
-    assert says in done.output
-    assert "epoch" not in done.output
-    assert done.output.count("\n") == 1
-
-
-def test_weights_are_kept_when_scoring_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_) -> float:
-        raise InputError("t.npz", "cannot be decoded", "fix it")
-
-    monkeypatch.setattr(command, "accuracy", fails)
-    source, out = archive(tmp_path / "d.npz", (1, 6, 6)), tmp_path / "w.safetensors"
-    done = run("mlp", "--data", source, "--test", source, "--epochs", "1", "--batch-size", "10", "-o", str(out))
-    assert done.exit_code == 2
-    with safe_open(out, framework="pt") as file:
-        assert "accuracy" not in file.metadata()
-
-
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    for asked, word in (
-        (["nonet", "--data", "samples", "-o", "x.safetensors"], "nonet"),
-        (["mlp", "--data", "samples", "-o", "x.pt"], "output"),
-        (["{lenet: {activation: swish}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "swish"),
-        (["{mlp: {hidden: [-1]}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "hidden: is [-1]"),
-        (["{convnet: {width: -1}}", "--data", "samples", "-o", str(tmp_path / "x.safetensors")], "cannot be built"),
-        (["mlp", "--data", "{", "-o", "x.safetensors"], "data"),
-        (["mlp", "--data", "samples", "-o", str(tmp_path / "x.safetensors"), "--batch-size", "9999"], "batch_size"),
-    ):
-        run = CliRunner().invoke(command.command, list(asked))
-        assert run.exit_code == 2
-        assert run.output.count("\n") <= 2
-        assert word in run.output

@@ -51,28 +51,6 @@ def test_published_counts_in_millions() -> None:
     assert found == [341, 1398, 439]
 
 
-@pytest.mark.parametrize("build", [rog_lenet, rog_vgg7, rog_resnet18])
-@pytest.mark.parametrize(("channels", "size"), [(3, 32), (1, 28), (3, 64)])
-def test_reduced_versions(build, channels: int, size: int) -> None:
-    with torch.device("meta"):
-        net = build(classes=7, channels=channels, size=size)
-        assert net(torch.empty(2, channels, size, size)).shape == (2, 7)
-
-
-def test_resnet_averages_to_8x8_only_above_128_px() -> None:
-    """At 128 px and below the pooling is the identity, so that every place of the map has weights of its own."""
-    for size, places in ((32, 4), (64, 16), (128, 64), (256, 64)):
-        with torch.device("meta"):
-            linear = list(rog_resnet18(size=size).modules())[-1]
-        assert isinstance(linear, nn.Linear)
-        assert linear.in_features == 512 * places
-    torch.manual_seed(0)
-    net, x = rog_resnet18(size=32, classes=3), torch.rand(1, 3, 32, 32)
-    assert isinstance(net, nn.Sequential)
-    features = net[:-3](x)
-    assert torch.equal(net[:-2](x), features)
-
-
 @pytest.mark.parametrize(("code", "size", "numbers"), [(32, 128, 8192), (8, 128, 2048), (2, 128, 512), (12, 32, 192)])
 def test_codes_have_the_published_lengths(code: int, size: int, numbers: int) -> None:
     net = Autoencoder(code=code, width=4)

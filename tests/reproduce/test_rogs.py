@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 import torch
 from reproduce.rog.rogs import ROGS
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from cases import SPEC, batch, task
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation, OnStep, Reconstruction, Status
 
 
@@ -78,60 +76,6 @@ def test_it_makes_only_what_the_generator_can_and_of_the_class_that_is_asked() -
     assert float(made[0, 2].max()) == 0
     # The flat colour at the least Euclidean distance is the mean.
     assert torch.allclose(made[1, :, 0, 0], x[1].mean((1, 2)), atol=0.02)
-
-
-def test_a_perceptual_distance_has_its_say() -> None:
-    x = torch.full((2, 3, 8, 8), 0.5)
-
-    def prefers_black(shown: Tensor, to: Tensor) -> Tensor:
-        return shown.flatten(1).norm(dim=1)
-
-    made = closest(Says(x, torch.tensor([1, 1])), distance=prefers_black, weight=20.0).inputs
-    assert made is not None
-    assert float(made.mean()) < 0.1
-
-
-def test_an_attack_without_an_answer_stays_without() -> None:
-    assert closest(Says(None, None)).status is Status.FAILED
-
-
-def test_a_generator_of_another_shape_is_refused() -> None:
-    attack = ROGS(generator=Shades(size=4), code=(3,), attack=Says(torch.rand(2, 3, 8, 8), torch.tensor([1, 2])))
-    with pytest.raises(InputError, match="generator"):
-        attack.reconstruct(seen(), torch.Generator().manual_seed(0))
-
-
-class Unconditional(nn.Module):
-    """Takes no labels."""
-
-    def forward(self, codes: Tensor) -> Tensor:
-        return codes
-
-
-@pytest.mark.parametrize(
-    ("generator", "code"), [(Shades(), (5,)), (Unconditional(), (3, 8, 8)), (nn.Linear(3, 3), (3,))], ids=str
-)
-def test_a_generator_that_cannot_be_called_so_is_refused_in_one_line(
-    generator: nn.Module, code: tuple[int, ...]
-) -> None:
-    attack = ROGS(generator=generator, code=code, attack=Says(torch.rand(2, 3, 8, 8), torch.tensor([1, 2])))
-    with pytest.raises(InputError, match="generator") as error:
-        attack.reconstruct(seen(), torch.Generator().manual_seed(0))
-    assert "\n" not in str(error.value)
-
-
-def test_the_callers_generator_stays_as_it_was() -> None:
-    mine = Shades().train().requires_grad_(True)
-    attack = ROGS(generator=mine, code=(3,), attack=Says(torch.rand(2, 3, 8, 8), torch.tensor([1, 2])), steps=1)
-    attack.reconstruct(seen(), torch.Generator().manual_seed(0))
-    assert mine.training
-    assert all(p.requires_grad for p in mine.parameters())
-
-
-def test_bad_settings_name_their_field() -> None:
-    for wrong in ({"steps": 0}, {"tries": 0}, {"lr": -1.0}, {"weight": -1.0}):
-        with pytest.raises(InputError, match=next(iter(wrong))):
-            ROGS(generator=Shades(), code=(3,), **wrong)  # type: ignore[arg-type]
 
 
 def test_the_answer_is_in_the_data_range() -> None:

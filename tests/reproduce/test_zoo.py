@@ -27,8 +27,6 @@ from reproduce.inspection.zoo_states import STATES  # noqa: E402
 from reproduce.inspection.zoo_stock import Split, Stock  # noqa: E402
 
 from leakgauge.inspection.rule import Limits  # noqa: E402
-from leakgauge.observation import Reconstruction  # noqa: E402
-from leakgauge.task import Batch  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -118,20 +116,6 @@ def test_every_state_changes_the_model_and_keeps_its_shapes(state: str, stock: S
     assert same(before, after) == (state == "as-is")
 
 
-def test_pruning_and_rank_are_what_they_say(stock: Stock, cache: Path) -> None:
-    own = zoo(Split.EVALUATION, stock, cache)
-    model, dice = own.base(0, "mlp"), Dice(torch.Generator().manual_seed(5))
-    share = float(STATES["low-rank"](model.module, own.school(model.task.data), dice).removeprefix("rank ")[:-1]) / 100
-    for weight in (p for p in model.module.parameters() if p.dim() > 1):
-        assert torch.linalg.matrix_rank(weight.double(), rtol=1e-4) <= max(
-            1, math.ceil((share + 0.006) * min(weight.shape))
-        )
-    note = STATES["pruned"](model.module, own.school(model.task.data), dice)
-    asked = float(note.split()[1].removesuffix("%")) / 100
-    weights = torch.cat([p.flatten() for p in model.module.parameters() if p.dim() > 1])
-    assert float((weights == 0).float().mean()) == pytest.approx(asked, abs=0.03)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_crafted_model_differs_from_its_host(kind: str, stock: Stock, cache: Path) -> None:
     own = zoo(Split.EVALUATION, stock, cache)
@@ -166,13 +150,6 @@ def test_limits_come_from_honest_models_alone() -> None:
     assert plain.limits["replaced-previous"] == 0.25
     assert plain.limits["taps"] == round_up(limit([0.1 * i for i in range(30)], share=RATE, floor=FLOORS["taps"]))
     assert plain.limits["taps"] >= 2.9 * 1.25
-
-
-def test_a_share_keeps_a_limit_that_can_be_reached() -> None:
-    lines = [line(0.0, index=i, statistics={"sub-models": 0.03 * i}) for i in range(31)]
-    found = calibrated(lines, Limits(limits={}, made_by="", models=0), "test").limits["sub-models"]
-    assert found == pytest.approx(0.95)
-    assert FLOORS["sub-models"] < found < 1
 
 
 def test_area_and_threshold_agree_with_counting() -> None:
@@ -237,18 +214,6 @@ def test_a_round_trip(stock: Stock, cache: Path, tmp_path: Path, capsys: pytest.
     inspection.main(["curve", *words])
     assert picture.stat().st_size > 1000
     assert "| honest |" in capsys.readouterr().out
-
-
-def test_splits_have_different_seeds() -> None:
-    assert len({split.seed for split in Split}) == len(Split)
-
-
-def test_unread_pictures_count_as_the_mean_colour(generator: torch.Generator) -> None:
-    truth = Batch(torch.rand((3, 3, 16, 16), generator=generator), torch.arange(3))
-    nothing = inspection_stealth.scores(Reconstruction.not_applicable("nothing to read"), truth)
-    assert nothing["share"] == 0
-    assert nothing["psnr"] == nothing["psnr_grey"]
-    assert nothing["ssim"] == nothing["ssim_grey"]
 
 
 def test_a_level_is_detected_where_a_rule_reaches_its_limit() -> None:

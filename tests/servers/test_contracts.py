@@ -18,7 +18,6 @@ from leakgauge.registry import SERVERS
 from leakgauge.servers import (
     MKOR,
     ClassFishing,
-    FeatureFishing,
     Imprint,
     ImprintBlock,
     LabelFlip,
@@ -53,7 +52,6 @@ CASES = (
     Case(MKOR(), small_vgg),
     Case(MKOR(loss=NLLRaw()), small_vgg),
     Case(ClassFishing(target=1), flat),
-    Case(FeatureFishing(target=1), flat),
     Case(LabelFlip(), flat),
     Case(Imprint(), flat),
     Case(ImprintBlock(bins=16), flat),

@@ -15,7 +15,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
-from leakgauge.servers.last_layer import ClassFishing, FeatureFishing, cut_off
+from leakgauge.servers.last_layer import ClassFishing
 from leakgauge.task import Batch, Mode, Task, nll_raw
 from leakgauge.tensors import inner, squared_norm
 
@@ -156,7 +156,6 @@ def test_what_does_not_fit_is_refused() -> None:
         (ClassFishing(), unbiased, "no bias"),
         (ClassFishing(target=5), task("smooth"), "label from 0 to 4"),
         (ClassFishing(), Task.of(task("smooth").module, SPEC, loss=nll_raw), "cross-entropy"),
-        (FeatureFishing(feature=128), task("smooth"), "0 to 127"),
         (ClassFishing(), Task.of(nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh()), SPEC), "makes its logits"),
     ):
         with pytest.raises(InputError, match=reason):
@@ -171,23 +170,6 @@ def test_a_row_of_zeros_still_catches() -> None:
     sent = ClassFishing(target=TARGET).broadcast(blank, torch.Generator().manual_seed(0))
     b = eight()
     assert psnr(read(sent, b), b.inputs[2:3]) > 150
-
-
-@pytest.mark.parametrize("feature", [None, 5])
-def test_a_cut_off_singles_one_example_of_a_class_out(feature: int | None) -> None:
-    honest, b = task("smooth"), eight(torch.full((8,), TARGET))
-    cut = cut_off(honest, b.inputs, share=1 / 8, target=TARGET, feature=feature)  # the best that public data could be
-    sent = FeatureFishing(target=TARGET, feature=feature, cutoff=cut, sharpness=1e6).broadcast(
-        honest, torch.Generator()
-    )
-    h = honest.module[:-1](SPEC.normalise(b.inputs)).detach()
-    row = honest.parameters["3.weight"][TARGET]
-    lowest = int((h @ (row if feature is None else torch.eye(128).double()[feature])).argmin())
-    cosine, ratio = share(sent.task, b, lowest)
-    assert cosine > 0.99
-    assert ratio == pytest.approx(1, abs=0.01)
-    assert "1 examples" in read(sent, b, budget=5).message
-    assert share(crafted("smooth").task, b, lowest)[1] < 0.9  # class fishing catches all eight
 
 
 def test_in_train_mode_the_batch_statistics_let_others_in() -> None:

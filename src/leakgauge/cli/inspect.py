@@ -35,8 +35,8 @@ def inspect(
     """Checks a received model before you train on it: does STATE look crafted to give your data away?
 
     STATE is a state dict as .safetensors or from torch.save (no code in it is run). Tensors alone are
-    enough for most rules; with --model and --data the rules also watch what the model would do with your
-    examples, which stay here.
+    enough for most rules; with --model and --data the rules also watch what the model does with made-up
+    pictures of your data's format.
 
     Exit code 0: no rule reached its limit; 1: one did; 2: the input cannot be used. Prints a fingerprint: clients
     of a round that compare theirs (--hash) notice a server that sends each of them another model.

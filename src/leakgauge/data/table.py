@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -19,7 +18,6 @@ from leakgauge.data.arrays import InMemory
 from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import refusing, require
 from leakgauge.registry import DATA
-from leakgauge.task import Batch
 
 MOST_CATEGORIES = 100
 """Values of a column beyond which it is taken for a name, not for a category."""
@@ -58,6 +56,26 @@ class Column:
             return self.values[max(range(self.width), key=numbers.__getitem__)]
         return f"{self.low + numbers[0] * (self.high - self.low):.{self.digits}f}"
 
+    @staticmethod
+    def of(name: str, cells: Sequence[str], *, categorical: bool) -> Column:
+        """Numbers, where all cells are some and it is not said to be a category. Raises `InputError` for what is
+        neither."""
+        empty = next((i for i, cell in enumerate(cells, 2) if cell in ("", "NA", "NaN", "nan", "?")), None)
+        hint = "fill it or leave the row out, as the client does"
+        require(empty is None, "data.source", f"line {empty}, column {name} is empty", hint)
+        try:
+            numbers = [] if categorical else [float(cell) for cell in cells]
+        except ValueError:
+            numbers = []
+        if not numbers:
+            values = tuple(sorted(set(cells)))
+            problem = f"column {name} has {len(values)} different values that are no numbers"
+            require(len(values) <= MOST_CATEGORIES, "data.ids", problem, f"add it if it names rows: ids: [{name}]")
+            return Column(name, values)
+        require(all(map(math.isfinite, numbers)), "data.source", f"column {name} is not finite", hint)
+        digits = max(len(cell.lower().partition("e")[0].partition(".")[2]) for cell in cells)
+        return Column(name, (), min(numbers), max(numbers) if max(numbers) > min(numbers) else min(numbers) + 1, digits)
+
 
 def read_rows(path: str, separator: str) -> list[list[str]]:
     """The rows of a CSV file, its header first.
@@ -85,137 +103,75 @@ def class_numbers(cells: Sequence[str]) -> tuple[Int[Tensor, " n"], int]:
     return torch.tensor([values.index(cell) for cell in cells]), max(FEWEST_CLASSES, len(values))
 
 
-@DATA.register("csv")
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Rows of a CSV file with a header. Numbers are scaled to [0, 1] by their column's range, categories are one-hot.
+def require_columns(header: Sequence[str], **named: Sequence[str]) -> None:
+    """Raises `InputError` where an option names a column that is not there."""
+    for key, names in named.items():
+        lacking = next((name for name in names if name not in header), None)
+        problem = f"names {lacking!r}, and the columns are {', '.join(header[:12])}"
+        require(lacking is None, f"data.{key}", problem, "name columns of the header")
 
-    A column whose cells are all numbers is numeric, others are categories. The model sees one vector a row, its columns
-    in the file's order. Reports show a read beside the truth in the file's own units.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table(InMemory):
+    """A source of rows of cells; models see one vector a row, its columns in order.
 
     Attributes:
+        features: of each row.
+        inputs, labels, count, called, files, name: as of `InMemory`.
+    """
+
+    features: Sequence[Column]
+    name: str = "table"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """For the features."""
+        return tuple(column.name for column in self.features)
+
+    def names(self, indices: Sequence[int]) -> list[str]:
+        return [self.called[i] if self.called else f"row {i + 1}" for i in indices]
+
+    def in_words(self, inputs: Float[Tensor, "n features"]) -> list[list[str]]:
+        """The cells that these numbers say, in the file's units: numbers rounded as it is, the likeliest category."""
+        rows = inputs.detach().double().cpu().split([column.width for column in self.features], 1)
+        columns = [[c.cell(cell) for cell in part.tolist()] for c, part in zip(self.features, rows, strict=True)]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+
+@DATA.register("csv")
+def table(
+    *, path: str, target: str = "", ids: tuple[str, ...] = (), categorical: tuple[str, ...] = (), separator: str = ","
+) -> Table:
+    """Rows of a CSV file with a header. Numbers are scaled to [0, 1] by their column's range, categories are one-hot.
+
+    A column whose cells are all numbers is numeric, others are categories. Reports show a read beside the truth in the
+    file's own units.
+
+    Args:
         path: the file, in UTF-8.
         target: the column that is predicted; by default the last.
         ids: columns that name a row and are no features.
         categorical: columns that are categories although their cells are numbers.
         separator: between cells.
     """
-
-    path: str
-    target: str = ""
-    ids: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    separator: str = ","
-    low = 0.0
-    high = 1.0
-    normalise = False
-
-    def __post_init__(self) -> None:
-        for key, names in (("target", [self._target]), ("ids", self.ids), ("categorical", self.categorical)):
-            lacking = [name for name in names if name not in self._header]
-            problem = f"names {lacking[:1]}, and the columns are {', '.join(self._header[:12])}"
-            require(not lacking, f"data.{key}", problem, "name columns of the header")
-        require(bool(self._features), "data.ids", "leaves no feature", "name fewer columns")
-
-    @cached_property
-    def _cells(self) -> list[list[str]]:
-        return read_rows(self.path, self.separator)
-
-    @property
-    def _header(self) -> list[str]:
-        return self._cells[0]
-
-    @property
-    def _target(self) -> str:
-        return self.target or self._header[-1]
-
-    def _of(self, name: str) -> list[str]:
-        place = self._header.index(name)
-        return [row[place].strip() for row in self._cells[1:]]
-
-    @cached_property
-    def _features(self) -> tuple[Column, ...]:
-        left = [name for name in self._header if name != self._target and name not in self.ids]
-        return tuple(self._column(name) for name in left)
-
-    def _column(self, name: str) -> Column:
-        cells = self._of(name)
-        empty = next((i for i, cell in enumerate(cells, 2) if cell in ("", "NA", "NaN", "nan", "?")), None)
-        hint = "fill it or leave the row out, as the client does"
-        require(empty is None, "data.source", f"line {empty}, column {name} is empty", hint)
-        try:
-            numbers = [] if name in self.categorical else [float(cell) for cell in cells]
-        except ValueError:
-            numbers = []
-        if not numbers:
-            values = tuple(sorted(set(cells)))
-            problem = f"column {name} has {len(values)} different values that are no numbers"
-            require(len(values) <= MOST_CATEGORIES, "data.ids", problem, f"add it if it names rows: ids: [{name}]")
-            return Column(name, values)
-        require(all(map(math.isfinite, numbers)), "data.source", f"column {name} is not finite", hint)
-        digits = max(len(cell.lower().partition("e")[0].partition(".")[2]) for cell in cells)
-        return Column(name, (), min(numbers), max(numbers) if max(numbers) > min(numbers) else min(numbers) + 1, digits)
-
-    @property
-    def files(self) -> list[Path]:
-        """The table."""
-        return [Path(self.path)]
-
-    @property
-    def name(self) -> str:
-        return f"csv:{self.path}"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """For the features."""
-        return tuple(column.name for column in self._features)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (sum(column.width for column in self._features),)
-
-    @cached_property
-    def _labels(self) -> tuple[Int[Tensor, " n"], int]:
-        return class_numbers(self._of(self._target))
-
-    @property
-    def labels(self) -> Int[Tensor, " n"]:
-        """Places of the target's values in their order."""
-        return self._labels[0]
-
-    @property
-    def classes(self) -> int:
-        return self._labels[1]
-
-    def __len__(self) -> int:
-        return len(self._cells) - 1
-
-    @cached_property
-    def _numbers(self) -> Float[Tensor, "n features"]:
-        cells = [self._of(column.name) for column in self._features]
-        rows = zip(*cells, strict=True)
-        return torch.tensor(
-            [
-                [v for column, cell in zip(self._features, row, strict=True) for v in column.numbers(cell)]
-                for row in rows
-            ]
-        )
-
-    def read(self, indices: Sequence[int]) -> Batch:
-        return Batch(self._numbers[list(indices)], self.labels[list(indices)])
-
-    def names(self, indices: Sequence[int]) -> list[str]:
-        if not self.ids:
-            return [f"row {i + 1}" for i in indices]
-        cells = [self._of(name) for name in self.ids]
-        return [" ".join(column[i] for column in cells) for i in indices]
-
-    def in_words(self, inputs: Float[Tensor, "n features"]) -> list[list[str]]:
-        """The cells that these numbers say, in the file's units: numbers rounded as it is, the likeliest category."""
-        starts = [sum(c.width for c in self._features[:k]) for k in range(len(self._features))]
-        rows = inputs.detach().double().cpu().tolist()
-        pairs = list(zip(self._features, starts, strict=True))
-        return [[column.cell(row[start : start + column.width]) for column, start in pairs] for row in rows]
+    header, *rows = read_rows(path, separator)
+    target = target or header[-1]
+    require_columns(header, target=[target], ids=ids, categorical=categorical)
+    cells = {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
+    left = [name for name in header if name != target and name not in ids]
+    require(bool(left), "data.ids", "leaves no feature", "name fewer columns")
+    features = [Column.of(name, cells[name], categorical=name in categorical) for name in left]
+    labels, classes = class_numbers(cells[target])
+    numbers = zip(*([column.numbers(cell) for cell in cells[column.name]] for column in features), strict=True)
+    return Table(
+        inputs=torch.tensor([[value for cell in row for value in cell] for row in numbers]),
+        labels=labels,
+        count=classes,
+        features=features,
+        called=[" ".join(words) for words in zip(*(cells[name] for name in ids), strict=True)],
+        files=[Path(path)],
+        name=f"csv:{path}",
+    )
 
 
 PIECES = r"\w+|[^\w\s]"
@@ -290,16 +246,13 @@ def text(
         lower: whether texts are put in lower case first.
         padding, unknown: the tokens that fill up, and that stand for those that are not in the vocabulary.
     """
-    rows = read_rows(path, separator)
-    header = rows[0]
+    header, *rows = read_rows(path, separator)
     target = target or header[-1]
-    for key, name in (("column", column), ("target", target), *(("ids", name) for name in ids)):
-        problem = f"names {name!r}, and the columns are {', '.join(header[:12])}"
-        require(name in header, f"data.{key}", problem, "name a column of the header")
+    require_columns(header, column=[column], target=[target], ids=ids)
     require(length > 0, "data.length", f"is {length}", "give a positive number of tokens")
     with refusing("data.pattern", "is no regular expression", f"e.g. {PIECES}", re.error):
         piece = re.compile(pattern)
-    cells = [row[header.index(column)] for row in rows[1:]]
+    cells = [row[header.index(column)] for row in rows]
     cut = [[m.group() for m in piece.finditer(cell.lower() if lower else cell)] for cell in cells]
     empty = next((i for i, pieces in enumerate(cut, 2) if not pieces), None)
     require(empty is None, "data.source", f"line {empty} has a text without a token", "leave it out")
@@ -307,14 +260,14 @@ def text(
     numbers = {word: i for i, word in enumerate(words)}
     fill, other = numbers[padding], numbers[unknown]
     whole = [[numbers.get(w, other) for w in pieces[:length]] for pieces in cut]
-    labels, classes = class_numbers([row[header.index(target)].strip() for row in rows[1:]])
+    labels, classes = class_numbers([row[header.index(target)].strip() for row in rows])
     return Tokens(
         inputs=torch.tensor([row + [fill] * (length - len(row)) for row in whole]),
         labels=labels,
         words=words,
         padding=fill,
         count=classes,
-        called=[" ".join(row[header.index(name)] for name in ids) for row in rows[1:]] if ids else (),
+        called=[" ".join(row[header.index(name)] for name in ids) for row in rows] if ids else (),
         files=[Path(path), *([Path(vocabulary)] if vocabulary else [])],
         name=f"text:{path}",
     )

@@ -1,7 +1,7 @@
 """What a client does to its update before sending it."""
 
 from leakgauge.defenses.attacker_view import AttackerView
-from leakgauge.defenses.batches import InstaHide, MixUp, Transform
+from leakgauge.defenses.batches import InstaHide, MixUp
 from leakgauge.defenses.clip import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, FedCDP, layers_of
 from leakgauge.defenses.defense import (
     Compose,
@@ -54,7 +54,6 @@ __all__ = [
     "Sign",
     "Soteria",
     "TopK",
-    "Transform",
     "kept_factor",
     "laplace",
     "layers_of",

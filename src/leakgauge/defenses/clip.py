@@ -195,10 +195,10 @@ class FedCDP(Defense):
     """ḡᵢₗ = gᵢₗ·min(1, C/‖gᵢₗ‖) for example i and layer l (weight and bias together), plus noise N(0, σ²C²).
 
     Source: Wei et al., *Gradient-Leakage Resilient Federated Learning*, ICDCS 2021, as ROG evaluates it (2024,
-    Eqs. 17–18). Neither says whether noise comes before or after averaging; by default each example gets its own
-    before, so that the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to
-    all of them, as in `DPSGD`: the same distribution, without n draws. An example moves the sum by up to
-    C·√layers, not C: see `leakgauge.privacy.guarantee`.
+    Eqs. 17–18). Neither says whether noise comes before or after averaging; here each example gets its own before, so
+    that the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to all of them, as
+    in `DPSGD`: the same distribution, without n draws. An example moves the sum by up to C·√layers, not C: see
+    `leakgauge.privacy.guarantee`.
 
     Attributes:
         noise_multiplier: σ; this or `snr`.
@@ -206,13 +206,11 @@ class FedCDP(Defense):
             (2024, Section 5.2) names the ratio without saying whether it is meant by layer, by example or over all. It
             depends on the data, so it guarantees nothing; it is for measuring at the level that a paper states.
         norm: C, of each layer.
-        after_averaging: one draw N(0, σ²C²) on the mean instead.
     """
 
     noise_multiplier: float | None = None
     snr: float | None = None
     norm: float = 4.0
-    after_averaging: bool = False
 
     def __post_init__(self) -> None:
         require_bound(self.norm)
@@ -226,8 +224,7 @@ class FedCDP(Defense):
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         clipped = self.without_noise().on_example_gradients(per_example, generator)
-        rows = map_tensors(lambda g: g.mean(0, keepdim=True), clipped) if self.after_averaging else clipped
-        sigma = self._deviations(rows)
+        sigma = self._deviations(clipped)
         on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
         return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
 
@@ -241,7 +238,7 @@ class FedCDP(Defense):
         return PerExampleScale(bound=self.norm, by_layer=True, blind=False), noise
 
     def _multiplier(self, examples: int | None, layers: int | None) -> float | str:
-        """An example moves the sum by C·√layers; noise on the sum is σC·√n (each example) or σC·n (on the mean)."""
+        """An example moves the sum by C·√layers; noise on the sum is σC·√n."""
         if self.noise_multiplier is None:
             return "fed-cdp at a signal-to-noise ratio scales its noise with the data"
         if examples is None or layers is None:
@@ -249,18 +246,14 @@ class FedCDP(Defense):
                 "fed-cdp clips layer by layer: its ε depends on the number of layers and of examples in a step, "
                 "not given"
             )
-        sums = examples if self.after_averaging else math.sqrt(examples)
-        return self.noise_multiplier * sums / math.sqrt(layers)
+        return self.noise_multiplier * math.sqrt(examples / layers)
 
     def noise_on_mean(self, examples: int | None) -> float | None:
-        """Standard deviation on the mean gradient of one step; `None` where it depends on the data, or on the number
-        of examples and that is not known."""
-        if self.noise_multiplier is None:
+        """Standard deviation on the mean gradient of one step; `None` where it depends on the data, or the number of
+        examples is not known."""
+        if self.noise_multiplier is None or examples is None:
             return None
-        sigma = self.noise_multiplier * self.norm
-        if self.after_averaging:
-            return sigma
-        return None if examples is None else sigma / math.sqrt(max(examples, 1))
+        return self.noise_multiplier * self.norm / math.sqrt(max(examples, 1))
 
     @property
     def _ratio(self) -> float:

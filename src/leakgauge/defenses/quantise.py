@@ -192,26 +192,22 @@ def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Ten
 class Sign(Defense):
     """Sends sign(g), or `scaled`: times the mean magnitude of each tensor.
 
-    Sources: Bernstein et al., *signSGD*, ICML 2018, and Eq. 5 of ROG: sign(0) = 0. Where `zero_is_positive`, zeros
-    are sent as +1, as a compressor that the ROG release holds, and does not use, has it. About half of the entries of
-    a ReLU network's gradient are exactly zero. Scaled: Karimireddy et al., *Error feedback fixes signSGD*, ICML 2019,
-    without its error feedback, which needs a memory between rounds. A not-a-number stays one (with a scale, the whole
-    tensor becomes it); an empty tensor stays.
+    Sources: Bernstein et al., *signSGD*, ICML 2018, and Eq. 5 of ROG: sign(0) = 0. About half of the entries of a ReLU
+    network's gradient are exactly zero. Scaled: Karimireddy et al., *Error feedback fixes signSGD*, ICML 2019, without
+    its error feedback, which needs a memory between rounds. A not-a-number stays one (with a scale, the whole tensor
+    becomes it); an empty tensor stays.
 
     No guarantee: a sign is a bit an entry, and there are far more entries than pixels.
 
     Attributes:
         scaled: times the mean magnitude of each tensor; else nothing of the length is sent.
-        zero_is_positive: whether zeros are sent as +1.
     """
 
     scaled: bool = False
-    zero_is_positive: bool = False
 
     def _sent(self, t: Tensor) -> Tensor:
-        signs = torch.where(t == 0, torch.ones_like(t), t.sign()) if self.zero_is_positive else t.sign()
         scale = t.abs().mean() if self.scaled and t.numel() else 1.0
-        return torch.where(t.isnan(), t, signs * scale)  # torch.sign(NaN) is 0
+        return torch.where(t.isnan(), t, t.sign() * scale)  # torch.sign(NaN) is 0
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(self._sent, tensors)
@@ -222,7 +218,6 @@ class Sign(Defense):
                 how=lambda raw: map_tensors(lambda t: straight_through(self._sent, t), raw),
                 density=_likelihood,
                 numbers=int(self.scaled),
-                zeros=not self.zero_is_positive,
             ),
         )
 

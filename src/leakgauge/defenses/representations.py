@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -120,8 +119,7 @@ class Precode(Defense):
     def on_task(self, task: Task) -> Task:
         """The task with the bottleneck. Raises `InputError` where it has no such layer."""
         name = chosen_layer(task, self.layer, place=-1, by="precode")
-        module = copy.deepcopy(task.module)
-        module.load_state_dict({**task.parameters, **task.buffers}, strict=False)
+        module = task.module_copy()
         layer = cast(nn.Linear, module.get_submodule(name))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)

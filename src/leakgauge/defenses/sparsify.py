@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -66,13 +66,10 @@ class RandomK(Defense):
     Attributes:
         keep: share of entries, above 0 and at most 1.
         unbiased: whether the kept entries are multiplied by n/k.
-        shared_seed: whether server and client draw the places alike, so that only values are sent. It changes the
-            bytes on the wire (`wire_bytes`), nothing else: the places are plain to see either way.
     """
 
     keep: float
     unbiased: bool = False
-    shared_seed: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
@@ -106,7 +103,7 @@ class RandomK(Defense):
             return _not_zero(sent, lambda kept: _per_tensor(kept, self.keep))
 
         mask = EntryMask(keep=self.keep, factor=self.factor, lengthens=self.unbiased, shows=shows, masks=self.masks)
-        return (replace(mask, places=not self.shared_seed),)
+        return (mask,)
 
 
 @DEFENSES.register("prune")

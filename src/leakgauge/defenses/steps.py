@@ -128,7 +128,6 @@ class EntryMask(DefenseStep):
         keep: share of each tensor's entries that is sent; `None` where tensors differ.
         factor: of the kept entries, tensor by tensor.
         lengthens: that factor may exceed one.
-        places: which entries were sent is sent too; not where the server draws it alike.
         support: which entries were sent, once seen.
     """
 
@@ -138,7 +137,6 @@ class EntryMask(DefenseStep):
     keep: float | None = None
     factor: Callable[[Tensor], float] = _one
     lengthens: bool = False
-    places: bool = True
     support: Tensors | None = None
 
     @property
@@ -173,7 +171,6 @@ class EntryGrid(DefenseStep):
         beside: it holds beside noise too; else `noise` is empty.
         width: tensors as sent → largest error of an entry of each.
         numbers: sent beside each tensor, such as its norm.
-        zeros: zero is one of the values, where there are signs alone.
     """
 
     levels: int | None = None
@@ -181,7 +178,6 @@ class EntryGrid(DefenseStep):
     beside: bool = False
     width: Callable[[Tensors], Tensors] | None = None
     numbers: int = 1
-    zeros: bool = True
 
     @property
     def silent(self) -> bool:

@@ -43,10 +43,10 @@ def wire_bytes(defense: Defense, tensors: Tensors) -> int:
     Per tensor of n entries, rounded up to whole bytes:
 
     - no defence, noise, or one that changes values alone (clip, Soteria): n · element size;
-    - top-k and random-k: k values and k places of ⌈log2 n⌉ bits each (a random-k with a shared seed: no places);
-      pruning: the same with the entries that are not zero, wherever they are;
+    - top-k and random-k: k values and k places of ⌈log2 n⌉ bits each; pruning: the same with the entries that are not
+      zero, wherever they are;
     - quantisers: ⌈log2(2s+1)⌉ bits a value and one number, the norm;
-    - sign: one bit a value; where there are zeros and they are sent as such, log2 3 bits; scaled: one number more;
+    - sign: one bit a value; where there are zeros, log2 3 bits; scaled: one number more;
     - `Compose`: in the stated order, so that a sparsifier says how many values are sent, a quantiser how long each is.
 
     Places of a sparse tensor are not listed where a bit a place for the whole tensor is shorter, nor is a sparse code
@@ -72,18 +72,19 @@ def _after(step: DefenseStep, before: Coded, nonzero: int) -> Coded:
         return Coded(before.entries, before.entries, float(before.float_bits), float_bits=before.float_bits)
     if isinstance(step, EntryMask) and not step.looks:
         sent = nonzero if step.keep is None else kept_entries(step.keep, before.entries)
-        return _sparse(before, sent, places=step.places)
+        return _sparse(before, sent)
     if isinstance(step, EntryGrid):
-        three = step.zeros and nonzero < before.sent
-        bits = (math.log2(3) if three else 1.0) if step.levels is None else float(_bits(2 * step.levels + 1))
+        bits = (
+            (math.log2(3) if nonzero < before.sent else 1.0)
+            if step.levels is None
+            else float(_bits(2 * step.levels + 1))
+        )
         return replace(before, value_bits=bits, extra_bits=before.extra_bits + step.numbers * number)
     return before
 
 
-def _sparse(before: Coded, sent: int, *, places: bool = True) -> Coded:
+def _sparse(before: Coded, sent: int) -> Coded:
     sent = min(sent, before.sent)
-    if not places:
-        return replace(before, sent=sent, place_bits=0)
     listed = replace(before, sent=sent, place_bits=_bits(before.entries))
     mapped = replace(before, sent=sent, place_bits=0, extra_bits=before.extra_bits + before.entries)
     return min(listed, mapped, before, key=lambda coded: coded.bits)

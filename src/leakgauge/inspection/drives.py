@@ -1,10 +1,10 @@
-"""How strongly each example drives each row of each layer, and what reaches it: read off the gradient's graph."""
+"""How strongly each example drives each row of each layer, by its own gradient, and the layers in the graph of it."""
 
 from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +13,6 @@ from torch import Tensor, fx
 from leakgauge.errors import FOREIGN, said
 from leakgauge.inspection.matrices import Omission
 from leakgauge.task import Batch, Mode, Task
-from leakgauge.view.axes import cut
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.products import Term
 from leakgauge.view.trace import probe
@@ -30,32 +29,26 @@ FITTED = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class LayerDrive:
-    """What one layer's weight gradient is made of, example by example.
-
-    The loss gradient at the model's answer is scaled to length one for every example first, so that an
-    example that the model fits well counts like any other.
+    """How strongly each example drives one layer: its own weight gradient, with the loss gradient at the model's answer
+    scaled to length one, so that an example that the model fits well counts like any other.
 
     Attributes:
         name: of the layer.
-        linear: it multiplies what it is given; otherwise it slides over it.
         first: it reads what the first linear layer reads.
         head: its output is the model's answer.
-        rows: length of the gradient at each output unit or channel, over all positions.
-        inputs: length of what the layer reads.
+        rows: length of the gradient of each output unit's or channel's weights.
     """
 
     name: str
-    linear: bool
     first: bool
     head: bool
     rows: Float[Tensor, "n rows"]
-    inputs: Float[Tensor, " n"]
 
     @property
     def gain(self) -> Float[Tensor, " n"]:
-        """‖δ‖·‖a‖ per example: the length of its weight gradient for a linear layer, an upper bound for others."""
+        """Length of each example's weight gradient."""
         lengths: Tensor = self.rows.norm(dim=1)
-        return lengths * self.inputs
+        return lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,59 +152,36 @@ def _looks_up(term: Term) -> bool:
 
 
 def drives(task: Task, batch: Batch) -> Drives:
-    """Measures a batch in eval mode, a few examples at a time. The task is not changed."""
-    like = next(iter(task.parameters.values()))
-    quiet = in_eval(task)
+    """Measures a batch in eval mode, one example at a time. The task is not changed."""
+    like, quiet = next(iter(task.parameters.values())), in_eval(task)
     found, remarks = layers(quiet)
     if task.mode is Mode.TRAIN:
         remarks = (Omission("model", "measured in eval mode, with the statistics that were received"), *remarks)
-    pieces = (torch.split(t, at_once(task)) for t in (batch.inputs.to(like), batch.labels))
-    parts = [_some(quiet, found, Batch(x, y)) for x, y in zip(*pieces, strict=True)]
-    joined = tuple(
-        replace(same[0], rows=torch.cat([one.rows for one in same]), inputs=torch.cat([one.inputs for one in same]))
-        for same in zip(*(part.layers for part in parts), strict=True)
-    )
-    residuals, finite = torch.cat([p.residuals for p in parts]), torch.cat([p.finite for p in parts])
-    return Drives(joined, residuals, finite, remarks)
+    each = [_own(quiet, found, batch.take(index.view(1)), like) for index in torch.arange(len(batch))]
+    residuals = torch.stack([residual for residual, _ in each])
+    lengths = residuals.norm(dim=1)
+    scale, finite = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)[:, None], lengths.isfinite()
+    unit = (residuals.abs() / scale).nan_to_num(0.0, 0.0, 0.0)
+    start, made = next((layer.reads for layer in found if layer.linear), ()), []
+    for layer, parts in zip(found, zip(*(rows for _, rows in each), strict=True), strict=True):
+        rows = torch.stack(parts)
+        finite &= rows.isfinite().all(1)
+        rows = (rows / scale).nan_to_num(0.0, 0.0, 0.0)
+        turned = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+        head = rows.shape == unit.shape and bool(torch.allclose(turned, unit, rtol=1e-3, atol=1e-6))
+        made.append(LayerDrive(layer.name, layer.reads == start, head, rows))
+    return Drives(tuple(made), lengths.nan_to_num(), finite, remarks)
 
 
-def _some(task: Task, found: tuple[GraphLayer, ...], batch: Batch) -> Drives:
-    """Drives of examples that fit into memory together."""
-    n = len(batch)
+def _own(
+    task: Task, found: tuple[GraphLayer, ...], one: Batch, like: Tensor
+) -> tuple[Float[Tensor, " outputs"], list[Float[Tensor, " rows"]]]:
+    """The loss gradient at one example's answer, and the lengths of its gradient of each layer's rows."""
+    one = Batch(one.inputs.to(like), one.labels)
     with torch.enable_grad():
-        logits, _ = task.logits(task.parameters, task.buffers, batch.inputs)
-        answer = logits.detach().clone().requires_grad_()
-        loss = task.loss_of(answer, batch.labels)
-        residual = torch.autograd.grad(loss, answer)[0] * n
-    length = residual.flatten(1).norm(dim=1)
-    scale = n / length.clamp_min(torch.finfo(length.dtype).tiny)
-    operands = [o for layer in found for t in layer.product.terms for o in (t.signal, t.activation) if o is not None]
-    nodes = list(dict.fromkeys(o.node for o in operands))
+        answer = task.logits(task.parameters, task.buffers, one.inputs)[0].detach().clone().requires_grad_()
+        residual = torch.autograd.grad(task.loss_of(answer, one.labels), answer)[0].flatten()
+    products = [layer.product for layer in found]
     with torch.no_grad():
-        values = dict(zip(nodes, found[0].graph.trace.evaluate(nodes, task, batch), strict=True)) if found else {}
-    made = []
-    start = next((layer.reads for layer in found if layer.linear), ())
-    finite = answer.detach().isfinite().flatten(1).all(1) & length.isfinite()
-    for layer in found:
-        squares = [_squares(layer.graph, t, values[t.signal.node], scale) for t in layer.product.terms]
-        rows = torch.stack(squares).sum(0)
-        inputs = torch.stack([values[node].reshape(n, -1).square().sum(1) for node in layer.reads]).sum(0)
-        finite &= rows.isfinite().all(1) & inputs.isfinite()
-        rows, inputs = (t.sqrt().nan_to_num(0.0, 0.0, 0.0) for t in (rows, inputs))
-        unit = (residual.abs() * (scale / n)[:, None]).nan_to_num(0.0, 0.0, 0.0)
-        head = rows.shape == unit.shape and bool(torch.allclose(rows, unit, rtol=1e-3, atol=1e-6))
-        made.append(LayerDrive(layer.name, layer.linear, layer.reads == start, head, rows, inputs))
-    return Drives(tuple(made), length.nan_to_num(), finite, ())
-
-
-def _squares(graph: Graph, term: Term, signal: Tensor, scale: Float[Tensor, " n"]) -> Float[Tensor, "n rows"]:
-    """Squared length over all positions of the error signal at each output unit, example by example."""
-    traced_with, n = graph.trace.examples, len(scale)
-    own, kinds = [a for axis in cut(term.signal.dims) for a in axis], dict(term.kinds)
-    places = sorted((a for a in own if a not in kinds), key=lambda a: a.length % traced_with != 0)  # examples first
-    units = [a for a in own if a in kinds]
-    value = term.signal.matrix(
-        signal, (*places, *units), lambda length: length if length % traced_with else length // traced_with * n
-    )
-    squares: Tensor = (value.reshape(n, -1, math.prod(a.length for a in units)) * scale[:, None, None]).square().sum(1)
-    return squares
+        values = found[0].graph.trace.evaluate([p.node for p in products], task, one) if found else ()
+    return residual, [p.matrices(v).norm(dim=2).flatten() for p, v in zip(products, values, strict=True)]

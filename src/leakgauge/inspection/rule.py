@@ -14,14 +14,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from leakgauge.data.source import Source, open_source, spec
+from leakgauge.data.source import open_source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.files import json_of
 from leakgauge.inspection.matrices import Omission
 from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS, RULES, read_option
 from leakgauge.resolve import resolve, split
-from leakgauge.task import Batch, Task
+from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import differences
 
 
@@ -31,7 +31,6 @@ class Part(Enum):
     STATE = "state"
     MODULE = "module"
     TASK = "task"
-    BATCH = "batch"
     REFERENCE = "reference"
     PREVIOUS = "previous"
 
@@ -44,7 +43,6 @@ class Received:
         state: names to tensors, as received; always there.
         module: the architecture with `state` loaded, in eval mode.
         task: the same with data format, loss and mode.
-        batch: some of the client's own examples with their labels.
         reference: a state dict that the client trusts, of the same architecture.
         previous: the state dict of the round before.
     """
@@ -52,7 +50,6 @@ class Received:
     state: Mapping[str, Tensor]
     module: nn.Module | None = None
     task: Task | None = None
-    batch: Batch | None = None
     reference: Mapping[str, Tensor] | None = None
     previous: Mapping[str, Tensor] | None = None
 
@@ -83,6 +80,31 @@ class Measurement:
     where: tuple[str, ...]
     evidence: str
     unjudged: tuple[Omission, ...] = ()
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A layer's statistic, and the sentence with its numbers."""
+
+    statistic: float
+    name: str
+    evidence: str
+
+
+def most_suspicious(
+    found: Iterable[Suspect], nothing: str, unjudged: Iterable[Omission], *, share: float = 0.0, least: float = 0.0
+) -> Measurement:
+    """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`.
+
+    Args:
+        nothing: what is said where there is none.
+    """
+    order = sorted(found, key=lambda s: -s.statistic)
+    if not order:
+        return Measurement(0.0, (), nothing, tuple(unjudged))
+    top = order[0]
+    where = tuple(s.name for s in order if s.statistic >= max(least, share * top.statistic))
+    return Measurement(top.statistic, where, top.evidence, tuple(unjudged))
 
 
 @runtime_checkable
@@ -207,8 +229,6 @@ def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
 
 SHOWN = 3
 """Tensors that a message names."""
-EXAMPLES = 16
-"""How many of the client's examples the rules see."""
 
 
 def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: str) -> None:
@@ -242,8 +262,8 @@ def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
     return module.eval()  # type: ignore[no-any-return]
 
 
-def examples(text: str, field: str = "--data") -> tuple[Source, Batch]:
-    """Some of the client's examples, the source's first ones.
+def data_format(text: str, field: str = "--data") -> DataSpec:
+    """The format of the client's examples.
 
     Args:
         text: ``folder:PATH`` or any source of a plan, ``{source: …, size: 32}``, or the path of a folder.
@@ -252,8 +272,7 @@ def examples(text: str, field: str = "--data") -> tuple[Source, Batch]:
     options = dict(value) if isinstance(value, dict) else {"source": text}
     source = str(options.pop("source", ""))
     require(bool(source), field, f"cannot read '{text}'", "write folder:PATH, or {source: folder:PATH, size: 32}")
-    opened = open_source(f"folder:{source}" if Path(source).is_dir() else source, **options)
-    return opened, opened.read(range(min(EXAMPLES, len(opened))))
+    return spec(open_source(f"folder:{source}" if Path(source).is_dir() else source, **options))
 
 
 def received(
@@ -272,10 +291,8 @@ def received(
             agrees(state, others[field] or {}, field)
     require(data is None or model is not None, "--data", "needs the architecture", "give --model, too")
     module = None if model is None else build(model, state)
-    task, batch = None, None
+    task = None
     if data is not None and module is not None:
-        source, batch = examples(data)
         name, _ = split(read_option(model or "", "--model"), "--model")
-        task = Task.of(module.float(), spec(source), name=name)
-        batch = Batch(batch.inputs.float(), batch.labels)
-    return Received(state, module, task, batch, others["--reference"], others["--previous"])
+        task = Task.of(module.float(), data_format(data), name=name)
+    return Received(state, module, task, others["--reference"], others["--previous"])

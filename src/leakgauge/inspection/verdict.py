@@ -151,7 +151,6 @@ NEEDED = {
     Part.STATE: "the model's weights",
     Part.MODULE: "the architecture (--model)",
     Part.TASK: "the architecture and data (--model, --data)",
-    Part.BATCH: "own examples (--data)",
     Part.REFERENCE: "a trusted model (--reference)",
     Part.PREVIOUS: "the round before (--previous)",
 }

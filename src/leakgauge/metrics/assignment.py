@@ -86,29 +86,32 @@ def _of_cost(
 ) -> Assignment:
     slots: list[int | None] = [None] * len(x)
     free_truths, free_slots = list(range(len(x))), list(range(len(x_hat)))
+    groups: list[tuple[list[int], list[int]]] = []
     if labels_hat is not None and labels is not None:
         guessed, true = classes_of(labels_hat), classes_of(labels)
         counts = len(guessed) == len(x_hat) and len(true) == len(x)
         require(counts, "labels", "are not one an example", "give one label an example")
-        for label in sorted(set(true)):
-            _match(
-                cost,
-                [i for i in free_truths if true[i] == label],
-                [j for j in free_slots if guessed[j] == label],
-                slots,
-            )
-        free_truths = [i for i in free_truths if slots[i] is None]
-        free_slots = [j for j in free_slots if j not in slots]
-    _match(cost, free_truths, free_slots, slots)
+        groups = [
+            ([i for i in free_truths if true[i] == label], [j for j in free_slots if guessed[j] == label])
+            for label in sorted(set(true))
+        ]
+    for truths, candidates in groups:
+        for truth, slot in zip(truths, one_to_one(cost[truths][:, candidates]), strict=True):
+            slots[truth] = None if slot is None else candidates[slot]
+    free_truths = [i for i in free_truths if slots[i] is None]
+    free_slots = [j for j in free_slots if j not in slots]
+    for truth, slot in zip(free_truths, one_to_one(cost[free_truths][:, free_slots]), strict=True):
+        slots[truth] = None if slot is None else free_slots[slot]
     return Assignment(tuple(slots), max(0, len(x_hat) - len(x)))
 
 
-def _match(cost: Float[Tensor, "n m"], truths: list[int], candidates: list[int], slots: list[int | None]) -> None:
-    """Fills `slots` for a group."""
-    if truths and candidates:
-        rows, columns = linear_sum_assignment(cost[truths][:, candidates].numpy())
-        for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-            slots[truths[row]] = candidates[column]
+def one_to_one(cost: Float[Tensor, "n m"]) -> list[int | None]:
+    """For each row its column, so that the sum is least; `None` where there are too few."""
+    slots: list[int | None] = [None] * len(cost)
+    if cost.numel():
+        for row, column in zip(*linear_sum_assignment(cost.numpy()), strict=True):
+            slots[int(row)] = int(column)
+    return slots
 
 
 def classes_of(labels: Tensor) -> list[int]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.data.source import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
-from leakgauge.metrics.assignment import likeness, pairwise_mse, plain_likeness
+from leakgauge.metrics.assignment import likeness, one_to_one, pairwise_mse, plain_likeness
 from leakgauge.metrics.metric import clamped
 
 TWIN = 0.05
@@ -113,7 +112,7 @@ class LineUp:
         ways = torch.stack(self._left_of(together))
         beside = ways / torch.stack(self._strangers).mean(2, keepdim=True)
         least = beside.nan_to_num(1.0).amin(0).split(sizes, 1)
-        slots = [list(range(n)) if paired else _assigned(cost.T) for n, cost in zip(sizes, least, strict=True)]
+        slots = [list(range(n)) if paired else one_to_one(cost.T) for n, cost in zip(sizes, least, strict=True)]
         flat = [slot for client in slots for slot in client]
         held = [i for i, slot in enumerate(flat) if slot is not None]
         reads = [slot for slot in flat if slot is not None]
@@ -144,15 +143,6 @@ def twins(
     if x.ndim == 4:
         same |= 1 - plain_likeness(x, others, data_range=data_range, low=low).square() <= TWIN
     return same
-
-
-def _assigned(cost: Float[Tensor, "n m"]) -> list[int | None]:
-    """For each example its read, one to one."""
-    slots: list[int | None] = [None] * len(cost)
-    if cost.numel():
-        for row, column in zip(*linear_sum_assignment(cost.numpy()), strict=True):
-            slots[int(row)] = int(column)
-    return slots
 
 
 def residuals(

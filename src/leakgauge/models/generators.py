@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -43,7 +44,7 @@ def stages(size: int) -> int:
     return max(0, math.ceil(math.log2(size / CORE)))
 
 
-def uniform_start(shape: tuple[int, ...], fan: int, generator: torch.Generator) -> Tensor:
+def _uniform(shape: tuple[int, ...], fan: int, generator: torch.Generator) -> Tensor:
     """U(±1/√fan), torch's own start of convolutions."""
     return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) / math.sqrt(fan)
 
@@ -70,53 +71,24 @@ def spectral(weight: Float[Tensor, "o *rest"]) -> Float[Tensor, "o *rest"]:
     return weight / largest
 
 
-@runtime_checkable
-class Width(Protocol):
-    """``(examples, channels, size) →`` the width C of a generator."""
-
-    def __call__(self, examples: int, channels: int, size: int) -> int: ...
-
-
-@dataclass(frozen=True)
-class Wide:
-    """A width of one's own."""
-
-    width: int
-
-    def __post_init__(self) -> None:
-        require(self.width >= 4, "width", f"is {self.width}", "give at least 4 channels")
-
-    def __call__(self, examples: int, channels: int, size: int) -> int:
-        return self.width
-
-
-@dataclass(frozen=True)
-class ByPixels:
-    """CI-Net's published code: 32, doubled while P(G at 32 px) ≤ 4 · examples · size².
+def published_width(examples: int, size: int) -> int:
+    """C by CI-Net's published code: 32, doubled while P(G at 32 px) ≤ 4 · examples · size².
 
     32 for a batch of 16 at 32 px, 64 for 64, 128 for 128 and 256, 512 for 24 pictures of 256 px.
     """
-
-    def __call__(self, examples: int, channels: int, size: int) -> int:
-        width = 32
-        while parameter_count(width) <= 4 * examples * size**2:
-            width *= 2
-        return width
+    width = 32
+    while parameter_count(width) <= 4 * examples * size**2:
+        width *= 2
+    return width
 
 
-@runtime_checkable
-class Enlarge(Protocol):
-    """Doubles the side of feature maps; without parameters."""
-
-    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]: ...
-
-
-@dataclass(frozen=True)
-class Nearest:
+def nearest(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
     """Each value four times: interpolation as in CI-Net's code."""
+    return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
-    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
-        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+CODE = 128
+"""Numbers of a code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,19 +104,25 @@ class CINetGenerator:
     Source: CI-Net's published code; the paper leaves the layers open. Differs: the spectral norm is exact (see
     `spectral`); the last layer at 64 px takes the C/2 channels that are there (theirs expects C and cannot run);
     the start is torch's own.
+
+    Attributes:
+        width: C, at least 4; by default `published_width`.
+        enlarge: doubles the side of feature maps, without parameters.
     """
 
-    width: Width = field(default_factory=ByPixels)
-    enlarge: Enlarge = field(default_factory=Nearest)
-    code_length: int = 128
+    width: int | None = None
+    enlarge: Callable[[Tensor], Tensor] = nearest
+
+    def __post_init__(self) -> None:
+        require(self.width is None or self.width >= 4, "width", f"is {self.width}", "give at least 4 channels")
 
     def code(self, examples: int, size: int, generator: torch.Generator) -> Float[Tensor, "n *code"]:
-        return torch.randn((examples, self.code_length), generator=generator, dtype=torch.float64)
+        return torch.randn((examples, CODE), generator=generator, dtype=torch.float64)
 
     def weights(self, examples: int, channels: int, size: int, generator: torch.Generator) -> Tensors:
-        width = self.width(examples, channels, size)
-        found: Tensors = {"core": uniform_start((self.code_length, width, CORE, CORE), width * CORE**2, generator)}
-        found["core.bias"] = uniform_start((width,), width * CORE**2, generator)
+        width = self.width or published_width(examples, size)
+        found: Tensors = {"core": _uniform((CODE, width, CORE, CORE), width * CORE**2, generator)}
+        found["core.bias"] = _uniform((width,), width * CORE**2, generator)
         add_norm(found, "core", width)
         before = width
         for stage in range(stages(size) + 1):
@@ -171,7 +149,7 @@ class CINetGenerator:
 
 def parameter_count(width: int) -> int:
     """P(G) of `CINetGenerator` for colour pictures of 32 px."""
-    made = CINetGenerator(width=Wide(width)).weights(1, 3, 32, torch.Generator())
+    made = CINetGenerator(width=width).weights(1, 3, 32, torch.Generator())
     return sum(tensor.numel() for tensor in made.values())
 
 
@@ -179,8 +157,8 @@ def add_convolution(
     found: Tensors, name: str, before: int, after: int, kernel: int, generator: torch.Generator
 ) -> None:
     """Fresh weight and bias of a convolution, under `name`."""
-    found[name] = uniform_start((after, before, kernel, kernel), before * kernel**2, generator)
-    found[f"{name}.bias"] = uniform_start((after,), before * kernel**2, generator)
+    found[name] = _uniform((after, before, kernel, kernel), before * kernel**2, generator)
+    found[f"{name}.bias"] = _uniform((after,), before * kernel**2, generator)
 
 
 def add_norm(found: Tensors, name: str, width: int) -> None:

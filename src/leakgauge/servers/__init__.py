@@ -1,7 +1,7 @@
 """Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
 from leakgauge.servers.imprint import Imprint, ImprintBlock, LinearFirst, TrapWeights
-from leakgauge.servers.last_layer import ClassFishing, FeatureFishing, LabelFlip
+from leakgauge.servers.last_layer import ClassFishing, LabelFlip
 from leakgauge.servers.mkor import MKOR
 from leakgauge.servers.server import Broadcast, Change, Honest, Server
 
@@ -10,7 +10,6 @@ __all__ = [
     "Broadcast",
     "Change",
     "ClassFishing",
-    "FeatureFishing",
     "Honest",
     "Imprint",
     "ImprintBlock",

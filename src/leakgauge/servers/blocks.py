@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, replace
 
@@ -12,22 +11,11 @@ from torch import Tensor, fx, nn
 
 from leakgauge.errors import InputError, require
 from leakgauge.servers.mkor.network import NetworkLayer, known_graph, linear_stack
-from leakgauge.task import Batch, Task
+from leakgauge.task import Task
 from leakgauge.view.axes import cut
-from leakgauge.view.graph import Graph, traced
+from leakgauge.view.graph import Graph
 from leakgauge.view.products import Term
 from leakgauge.view.trace import operation
-
-
-def head_features(task: Task, weight: str, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n features"]:
-    """What the layer of a weight is given for raw inputs, in eval mode."""
-    calm = task.in_eval()
-    graph = traced(calm)
-    (product,) = [p for p in graph.products if p.weight == weight]
-    assert product.activation is not None
-    batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))
-    (value,) = graph.trace.evaluate([product.activation.node], calm, batch)
-    return value.reshape(len(inputs), -1)
 
 
 def classifier_of(task: Task) -> NetworkLayer:
@@ -53,16 +41,6 @@ def require_class(task: Task, target: int) -> None:
     classes = task.data.classes
     require(task.outputs > 1, "model", "has one output", "give a classifier of at least two classes")
     require(0 <= target < classes, "target", f"is {target}", f"give a label from 0 to {classes - 1}")
-
-
-def honest_module(task: Task) -> nn.Module:
-    """A copy of the task's model with the task's own values; what is frozen stays frozen."""
-    module = copy.deepcopy(task.module)
-    values = {**task.parameters, **task.buffers}
-    with torch.no_grad():
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            tensor.copy_(values[name])
-    return module
 
 
 def linear(before: int, after: int, task: Task, generator: torch.Generator, scale: float = 1.0) -> nn.Linear:
@@ -99,7 +77,7 @@ def fronted(task: Task, rows: int, name: str, generator: torch.Generator) -> Tas
     """The task behind a `Front` of `rows` units, random as yet; its way back is small."""
     d = math.prod(task.data.shape)
     first, back = linear(d, rows, task, generator), linear(rows, d, task, generator, 0.1)
-    return rebuilt(task, Front(first, back, honest_module(task)), name)
+    return rebuilt(task, Front(first, back, task.module_copy()), name)
 
 
 HINT = "use a fully connected model (mlp), or a server that changes the architecture (imprint-block, linear-first)"

@@ -34,11 +34,11 @@ from leakgauge.defenses import AttackerView, TopK
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR
-from leakgauge.models.generators import CINetGenerator, Wide
+from leakgauge.models.generators import CINetGenerator
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
-SMALL = Generator(network=CINetGenerator(width=Wide(8)))
+SMALL = Generator(network=CINetGenerator(width=8))
 
 
 def draws(seed: int = 0) -> torch.Generator:

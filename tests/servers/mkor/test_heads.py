@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from reproduce.mkor.quiet import Inconspicuous
@@ -12,11 +10,11 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.servers.mkor.mkor import Constant, crafted
 from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import CraftedHead, Decoy
+from leakgauge.servers.mkor.parts import Decoy
 from leakgauge.task import DataSpec, Mode, Task
-from mkor_cases import FlatTaps, classifier, craft, error, means, observed, pictures, read
+from mkor_cases import FlatTaps, classifier, craft, error, observed, pictures, read
 
-HEADS = [Constant(), Inconspicuous(), Inconspicuous(asleep=1000.0), Inconspicuous(beta=0.01)]
+HEADS = [Constant(), Inconspicuous()]
 REPEATS = [0, 1, 1, 5, 5, 5, 7, 2, 9]
 
 
@@ -31,7 +29,6 @@ def test_class_means_are_exact(head, hidden, dtype, most) -> None:
         found = read(built, batch)
         assert found.classes.tolist() == sorted(set(labels))
         assert error(found, batch) < most
-        assert not found.up_to_scale
 
 
 @pytest.mark.parametrize("head", HEADS, ids=repr)
@@ -53,52 +50,6 @@ def test_tensors_that_nobody_crafts_are_shared_not_copied() -> None:
     result = crafted(task, FlatTaps().craft(task, torch.Generator()), {name: torch.zeros_like(task.parameters[name])})
     assert not result.parameters[name].any()
     assert all(result.parameters[k] is task.parameters[k] for k in task.parameters if k != name)
-
-
-def wide() -> Task:
-    return classifier(hidden=(2048, 512), classes=100, size=16, dtype=torch.float32)
-
-
-def published(noise: float = 0.0) -> CraftedHead:
-    """Equations 10–13: pairs are wired, used columns hold noise in all rows, and all else stays honest."""
-    task = wide()
-    built = craft(task, Inconspicuous(asleep=0.0, beta=0.02, noise=noise))
-    weight, honest = built.task.parameters["3.weight"], task.parameters["3.weight"]
-    unused = (weight == honest).all(1).nonzero()
-    weight[unused, built.wiring.rows.flatten()] *= noise
-    # Nothing is idle here: the reader must not take untouched rows for a measure of noise.
-    return replace(built, wiring=replace(built.wiring, idle=torch.arange(0), leak=0.0))
-
-
-def surviving(built: CraftedHead) -> float:
-    """Share of 100 classes that are read with less than 5 % error."""
-    batch = pictures(built.task, torch.arange(100))
-    found = read(built, batch)
-    if isinstance(found, str):
-        return 0.0
-    truth = means(batch)
-    good = [
-        float((f.double() - truth[int(c)]).norm() / truth[int(c)].norm()) < 0.05
-        for c, f in zip(found.classes, found.features, strict=True)
-    ]
-    return sum(good) / 100
-
-
-def test_equations_10_to_13_as_published_lose_half_of_the_classes() -> None:
-    """Row n of the second layer stays honest on untouched units: a random sum decides whether unit n lives."""
-    assert 0.35 < surviving(published()) < 0.7
-    assert surviving(published(noise=1e-2)) < 0.1
-    for head in (Inconspicuous(beta=0.02), Inconspicuous(beta=0.02, asleep=1000.0), Inconspicuous()):
-        assert surviving(craft(wide(), head)) == 1
-
-
-def test_where_classes_go_is_drawn_and_does_not_matter() -> None:
-    task, batch = classifier(), pictures(classifier(), REPEATS)
-    first, second = (craft(task, Inconspicuous(), seed=seed) for seed in (0, 1))
-    assert not torch.equal(first.wiring.rows, second.wiring.rows)
-    assert torch.allclose(read(first, batch).features, read(second, batch).features, rtol=1e-12)
-    again = craft(task, Inconspicuous(), seed=0)
-    assert all(torch.equal(v, again.task.parameters[k]) for k, v in first.task.parameters.items())
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
@@ -139,7 +90,7 @@ def test_too_narrow_layers_are_refused(head, hidden) -> None:
         craft(classifier(hidden=hidden), head)
 
 
-@pytest.mark.parametrize("head", [Constant(), Inconspicuous(), Inconspicuous(asleep=1000.0)], ids=repr)
+@pytest.mark.parametrize("head", HEADS, ids=repr)
 def test_paths_carry_classes_through_dropout(head) -> None:
     """Means of repeated classes are weighted by how many paths survive, so single examples are the oracle."""
     task = classifier(hidden=(400, 300), drop=0.5)
@@ -173,18 +124,6 @@ def test_eval_mode_needs_one_path() -> None:
     assert built.wiring.lost == 0
     assert torch.equal(built.task.parameters["3.weight"], torch.eye(300, 400, dtype=torch.float64))
     assert torch.equal(built.task.parameters["1.weight"], torch.full((400, 36), 1 / 36, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("head", [Constant(), Inconspicuous(), Inconspicuous(beta=0.01)], ids=repr)
-def test_without_a_bias_features_are_right_up_to_scale(head) -> None:
-    task = classifier(first_bias=False)
-    batch = pictures(task, [0, 4, 7])
-    found = read(craft(task, head), batch)
-    assert found.up_to_scale
-    assert found.classes.tolist() == [0, 4, 7]
-    assert "up to scale" in found.message
-    truth = torch.stack(list(means(batch).values()))
-    assert torch.allclose(found.features, truth / truth.sum(1, keepdim=True), rtol=1e-10)
 
 
 def test_more_outputs_than_units_wire_the_classes() -> None:

@@ -184,15 +184,6 @@ def test_it_holds_no_data() -> None:
     assert first.cost.gradient_evaluations == 0
 
 
-def test_without_a_bias_pictures_come_rescaled() -> None:
-    task = classifier(first_bias=False)
-    batch = pictures(task, [0, 4])
-    found = attack(batch, task=task)
-    truth = batch.inputs / batch.inputs.amax((1, 2, 3), keepdim=True)
-    assert torch.allclose(found.inputs, truth, rtol=1e-9)
-    assert "up to scale" in found.message
-
-
 def vgg(channels: int = 24) -> nn.Module:
     """Two poolings, and as many channels as two four-direction layers of six need."""
     return nn.Sequential(

@@ -43,8 +43,6 @@ MAPS = {
     "odd": lambda: feature_map(23, channels=1),
     "cut": lambda: feature_map(45),
     "raw-range": lambda: feature_map(32, data={"low": -2.0, "high": 5.0}),
-    "no-bias": lambda: feature_map(32, bias=False),
-    "no-bias-normalised": lambda: feature_map(32, bias=False, data={"mean": (0.4, 0.5, 0.6), "std": (0.2,)}),
     "shuffled-scaled": lambda: feature_map(32, taps=QuietTaps(beta=1.0)),
     "no-directions": lambda: feature_map(32, taps=PublishedTaps(directions=0)),
 }
@@ -60,11 +58,11 @@ def test_bounds_hold_for_every_covered_pixel(name: str) -> None:
         u = (x - found.data.low) / found.data.range
         lower, upper, covered = found.bounds(found.features(x))
         slack = 2e-6
-        assert (lower <= u + slack)[..., covered > 0].all()
-        assert (u <= upper + slack)[..., covered > 0].all()
+        assert (lower <= u + slack)[covered].all()
+        assert (u <= upper + slack)[covered].all()
 
     holds()
-    share = float(found.bounds(found.features(raw(found, 1, 0)))[2].mean())
+    share = float(found.bounds(found.features(raw(found, 1, 0)))[2].double().mean())
     assert 0.9 < share < 1 if name in ("odd", "cut") else share == 1
 
 
@@ -116,7 +114,7 @@ def test_vgg16_has_the_published_shifts_and_channels() -> None:
     from leakgauge.servers.mkor.network import chain
 
     task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
-    plan = layout(chain(task), minima=True, directions=None, shuffle=None)
+    plan = layout(chain(task), directions=None, shuffle=None)
     assert plan.shifts == (4, 8, 16)
     assert [i for i, step in enumerate(plan.steps, 1) if step.directions] == [7, 10, 13]
     assert [len(step.writes) for step in plan.steps] == [6] * 6 + [24] * 3 + [96] * 3 + [384]
@@ -140,22 +138,6 @@ def test_flat_images_come_back_but_for_nothing() -> None:
     found = feature_map(32, data={"low": -2.0, "high": 5.0})
     x = torch.tensor([-2.0, 0.5, 5.0]).view(3, 1, 1, 1).expand(3, 3, 32, 32)
     torch.testing.assert_close(found.images(found.features(x)), x, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["colour", "no-bias", "no-bias-normalised", "shuffled-scaled", "raw-range"])
-def test_a_lost_factor_is_found_by_flat_or_white_regions(name: str) -> None:
-    found = MAPS[name]()
-    x = raw(found, 3, 0)
-    x[:, :, :20, :20] = found.data.low + 0.3 * found.data.range
-    x[:, :, 30:, 30:] = found.data.high
-    features = found.features(x)
-    factors = torch.tensor([[0.01], [1.0], [700.0]])
-    torch.testing.assert_close(found.rescaled(features * factors), features, rtol=1e-4, atol=0)
-
-
-def test_rescaling_silence_stays_finite() -> None:
-    found = MAPS["colour"]()
-    assert found.rescaled(torch.zeros(1, len(found.positions))).isfinite().all()
 
 
 def test_smoothing_is_almost_a_box() -> None:

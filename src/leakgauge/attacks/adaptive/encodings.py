@@ -19,7 +19,7 @@ from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.parts import BUFFER, Hidden
-from leakgauge.defenses import InstaHide, MixUp, Precode, Transform
+from leakgauge.defenses import InstaHide, MixUp, Precode
 from leakgauge.defenses.batches import mixed
 from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments
 from leakgauge.observation import Observation
@@ -214,10 +214,6 @@ COUNTERS[InstaHide] = NoneKnown(
     "one update holds one encoding of each picture; Carlini et al. (2021) needed the encodings of many epochs, to find "
     "which share a picture and to solve for it from |encoding|, with the signs lost",
     broken_by="Carlini et al. (2021) solve for InstaHide's pictures from the encodings of many epochs",
-)
-COUNTERS[Transform] = NoneKnown(
-    "there is nothing to undo: an attack recovers the transformed picture, which shows the same thing, and only "
-    "scores that compare pixel by pixel fall"
 )
 
 

@@ -29,7 +29,7 @@ from leakgauge.attacks.matching.canvases import Generator, IntoRange, LowResolut
 from leakgauge.attacks.matching.objectives import CosineOnSupport
 from leakgauge.attacks.matching.parts import Polish
 from leakgauge.attacks.recipes.information import IfInformative
-from leakgauge.models.generators import ByPixels, CINetGenerator, Wide
+from leakgauge.models.generators import CINetGenerator
 from leakgauge.registry import ATTACKS
 
 
@@ -137,10 +137,9 @@ def ci_net(
     A ResNet in eval mode leaves float32 nothing to match, see `image_information`: the paper's client must train
     in train mode, which it does not say.
     """
-    network = CINetGenerator(width=ByPixels() if width is None else Wide(width))
     matching = Matching(
         objective=Cosine(),
-        canvas=Generator(network=network, output=output),
+        canvas=Generator(network=CINetGenerator(width=width), output=output),
         minimiser=Adam(steps=steps, lr=lr, signed=True, decay=()),
         labels=CountsFromLastLayer(),
         restarts=restarts,

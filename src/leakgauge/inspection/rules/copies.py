@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparable, layers
-from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
 from leakgauge.registry import RULES
 
 MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 16, 6.0
@@ -48,7 +48,7 @@ class CopiedRows:
         found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
         compared = {layer.name for layer in found}
         zeros = {layer.name: _zeros(layer) for layer in found}
-        scored: list[tuple[float, WeightTensor, int, int]] = []
+        suspects = []
         for layer in layers(received.state)[0]:
             rows = _Rows.of(layer)
             same, mirrored = (layer.units, 0) if _uniform(layer, rows) else (0, 0)
@@ -56,14 +56,11 @@ class CopiedRows:
                 others = sorted(share for name, share in zeros.items() if name != layer.name)
                 elsewhere = others[len(others) // 2] if others else 0.0
                 same, mirrored = _copies(layer, rows, elsewhere)
-            scored.append((max(same, mirrored) / (1 + layer.units / 50), layer, same, mirrored))
-        worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
-        if not worst:
-            return Measurement(0.0, (), "No layer has rows that are multiples of each other.", tuple(unjudged))
-        top, layer, same, mirrored = worst[0]
-        evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
-        evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
-        return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
+            evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
+            evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
+            if same or mirrored:
+                suspects.append(Suspect(max(same, mirrored) / (1 + layer.units / 50), layer.name, evidence))
+        return most_suspicious(suspects, "No layer has rows that are multiples of each other.", unjudged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,16 +214,15 @@ class SingleTaps:
         why = "depthwise, where trained filters often have one large entry"
         unjudged += [Omission(layer.name, why) for layer in found if layer.depthwise]
         counts = [(layer, _count(layer)) for layer in found if not layer.depthwise]
-        scored = [(_excess(c, _others(i, counts)), layer, c) for i, (layer, c) in enumerate(counts)]
-        worst = sorted((s for s in scored if s[0] > 0), key=lambda s: -s[0])
-        if not worst:
-            return Measurement(0.0, (), "No layer has more single-tap rows than pruning explains.", tuple(unjudged))
-        top, layer, c = worst[0]
-        evidence = (
-            f"{c.one} of {layer.units} rows of {layer.name} keep one entry (median size {c.tap:.3g}) over four times "
-            f"as large as the rest of their row."
-        )
-        return Measurement(top, tuple(s[1].name for s in worst), evidence, tuple(unjudged))
+        suspects = []
+        for i, (layer, c) in enumerate(counts):
+            evidence = (
+                f"{c.one} of {layer.units} rows of {layer.name} keep one entry (median size {c.tap:.3g}) over four "
+                f"times as large as the rest of their row."
+            )
+            if excess := _excess(c, _others(i, counts)):
+                suspects.append(Suspect(excess, layer.name, evidence))
+        return most_suspicious(suspects, "No layer has more single-tap rows than pruning explains.", unjudged)
 
 
 def _count(layer: WeightTensor) -> Counts:

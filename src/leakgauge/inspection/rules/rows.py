@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, finite, head, layers, too_small, working
-from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
 from leakgauge.registry import RULES
 
 MIN_UNITS, MIN_INPUTS = 8, 16
@@ -70,18 +70,15 @@ class TrapWeightsRule:
     def measure(self, received: Received) -> Measurement:
         last = "the last layer, which training skews"
         found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
-        scored = [(_score(signs), layer, signs) for layer in found if (signs := _signs(layer))]
-        if not scored:
-            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
-        scored.sort(key=lambda s: -s[0])
-        top, layer, signs = scored[0]
-        evidence = (
-            f"Row skewness of {layer.name}: {signs.skew:+.1f} standard errors (spread {signs.unlike:.1f} × that of "
-            f"fresh weights); {signs.balanced:.0%} of the rows are balanced, {signs.chance:.1%} expected."
-        )
-        return Measurement(
-            top, tuple(s[1].name for s in scored if s[0] >= max(4.0, top / 3)), evidence, tuple(unjudged)
-        )
+        suspects = []
+        for layer in found:
+            if signs := _signs(layer):
+                evidence = (
+                    f"Row skewness of {layer.name}: {signs.skew:+.1f} standard errors (spread {signs.unlike:.1f} × "
+                    f"that of fresh weights); {signs.balanced:.0%} of rows are balanced, {signs.chance:.1%} expected."
+                )
+                suspects.append(Suspect(_score(signs), layer.name, evidence))
+        return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 3, least=4.0)
 
 
 def _signs(layer: WeightTensor) -> RowSigns | None:
@@ -159,20 +156,16 @@ class ExtremeBias:
 
     def measure(self, received: Received) -> Measurement:
         found, unjudged = layers(received.state)
-        scored: list[tuple[float, str, float, float, int]] = []
+        suspects = []
         for name, bias, sums in _pairs(found, received.state):
             typical = float(sums[sums > 0].median()) if bool((sums > 0).any()) else 1.0
             calm = float(bias.abs().sort().values[(len(bias) - 1) // 4]) + 1e-3 * typical
             share = bias.abs() / sums.clamp_min(typical)
             values = share * torch.log1p(bias.abs() / calm)
             at = int(values.argmax())
-            scored.append((min(EXTREME_CAP, float(values[at])), name, float(bias[at]), float(share[at]), at))
-        if not scored:
-            return Measurement(0.0, (), "No layer has biases.", tuple(unjudged))
-        scored.sort(key=lambda s: -s[0])
-        top, name, value, ratio, at = scored[0]
-        evidence = f"Bias {at} of {name} is {value:.4g}, {ratio:.2g} times what the unit's weights sum to."
-        return Measurement(top, tuple(s[1] for s in scored if s[0] >= max(2.0, top / 3)), evidence, tuple(unjudged))
+            evidence = f"Bias {at} of {name} is {bias[at]:.4g}, {share[at]:.2g} times what the unit's weights sum to."
+            suspects.append(Suspect(min(EXTREME_CAP, float(values[at])), name, evidence))
+        return most_suspicious(suspects, "No layer has biases.", unjudged, share=1 / 3, least=2.0)
 
 
 def _pairs(
@@ -281,24 +274,20 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
     Rows that are zero now are left out: pruning makes them.
     """
     found, unjudged = comparable(state, units=TURNED_UNITS, inputs=TURNED_INPUTS)
-    scored: list[tuple[float, WeightTensor, int, float]] = []
+    suspects = []
     for layer in found:
         if layer.name not in known:
             unjudged.append(Omission(layer.name, f"not in {words}"))
             continue
         cosine, live, step = _turns(layer, known[layer.name])
         turned = int((live & (cosine < COSINE)).sum())
+        evidence = (
+            f"{turned} of {layer.units} rows of {layer.name} point elsewhere than in {words}; the layer changed by "
+            f"{100 * step:.3g} % of its size."
+        )
         if live.any():
-            scored.append((turned / int(live.sum()), layer, turned, step))
-    if not scored:
-        return Measurement(0.0, (), "No layer to compare.", tuple(unjudged))
-    scored.sort(key=lambda s: -s[0])
-    top, layer, turned, step = scored[0]
-    evidence = (
-        f"{turned} of {layer.units} rows of {layer.name} point elsewhere than in {words}; the layer changed by "
-        f"{100 * step:.3g} % of its size."
-    )
-    return Measurement(top, tuple(s[1].name for s in scored if s[0] >= max(0.1, top / 3)), evidence, tuple(unjudged))
+            suspects.append(Suspect(turned / int(live.sum()), layer.name, evidence))
+    return most_suspicious(suspects, "No layer to compare.", unjudged, share=1 / 3, least=0.1)
 
 
 def _turns(layer: WeightTensor, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, float]:

@@ -1,4 +1,4 @@
-"""Rules about values and sizes, constant rows, sub-models for single examples, and answers that never change."""
+"""Rules about values and sizes, constant rows, and sub-models for single examples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.drives import at_once, driven, drives, in_eval
+from leakgauge.inspection.drives import driven, drives
 from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, layers, working
-from leakgauge.inspection.rule import Measurement, Part, Received
+from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
 
@@ -52,13 +52,9 @@ class HugeWeights:
 
     def measure(self, received: Received) -> Measurement:
         found, unjudged = layers(received.state)
-        tops = {layer.name: max(float(part.abs().max()) for part in layer.chunks()) for layer in found}
-        if not tops:
-            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
-        worst = sorted(tops, key=lambda n: -tops[n])
-        largest = min(tops[worst[0]], 1e30)
-        where = tuple(n for n in worst if tops[n] >= largest / 3)[:3]
-        return Measurement(largest, where, f"The largest entry of {worst[0]} is {largest:.4g}.", tuple(unjudged))
+        tops = {layer.name: min(1e30, *(float(part.abs().max()) for part in layer.chunks())) for layer in found}
+        suspects = [Suspect(top, name, f"The largest entry of {name} is {top:.4g}.") for name, top in tops.items()]
+        return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 3)
 
 
 MIN_INPUTS = 16
@@ -84,22 +80,17 @@ class ConstantRows:
 
     def measure(self, received: Received) -> Measurement:
         found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
-        scored: list[tuple[float, WeightTensor, int]] = []
+        suspects = []
         for layer in found:
             ratios = _ratios(layer).sort(descending=True).values
             if len(ratios):
                 second = float(ratios[min(1, layer.units - 1)]) if len(ratios) > 1 or layer.units == 1 else 0.0
-                scored.append((second, layer, int((ratios >= max(second / 2, 2.0)).sum())))
-        if not scored:
-            return Measurement(0.0, (), "No layer to judge.", tuple(unjudged))
-        scored.sort(key=lambda s: -s[0])
-        top, layer, count = scored[0]
-        about = "over 10 000" if top >= CAP else f"{top:.2f}"
-        evidence = f"The mean of a row is {about} times its spread in {layer.name}"
-        evidence += f" ({count} of {layer.units} rows at least half of that)." if count else "."
-        return Measurement(
-            top, tuple(s[1].name for s in scored if s[0] >= max(top / 2, 2.0)), evidence, tuple(unjudged)
-        )
+                count = int((ratios >= max(second / 2, 2.0)).sum())
+                about = "over 10 000" if second >= CAP else f"{second:.2f}"
+                evidence = f"The mean of a row is {about} times its spread in {layer.name}"
+                evidence += f" ({count} of {layer.units} rows at least half of that)." if count else "."
+                suspects.append(Suspect(second, layer.name, evidence))
+        return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 2, least=2.0)
 
 
 def _ratios(layer: WeightTensor) -> torch.Tensor:
@@ -177,39 +168,3 @@ class SubModels:
             + (f", and so are {rows_share:.0%} of the rows of {rows_name}." if rows_name else ".")
         )
         return Measurement(max(layers_share, rows_share), where, evidence, found.remarks)
-
-
-@RULES.register("fixed-answer", needs="the task (model, data format, loss) and four or more of the client's examples")
-@dataclass(frozen=True)
-class FixedAnswer:
-    """Whether the model prefers one class for every example.
-
-    Statistic, in nats: range over classes of the mean logit ÷ (1 + range over classes of how the logits vary over
-    the examples: the largest standard deviation). All logits equal (a zero-initialised head) scores 0.
-    """
-
-    needs: tuple[Part, ...] = (Part.TASK, Part.BATCH)
-    meaning: str = (
-        "An answer that no example changes makes everyone's residual the same known vector, which unmixes the "
-        "gradient. Honest reasons: a saturated or collapsed network."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        task, batch = received.task, received.batch
-        assert task is not None
-        assert batch is not None
-        quiet, like = in_eval(task), next(iter(task.parameters.values()))
-        with torch.no_grad():
-            pieces = batch.inputs.to(like).split(at_once(task))
-            parts = [quiet.logits(task.parameters, task.buffers, x)[0] for x in pieces]
-        logits = torch.cat(parts).double()
-        logits = logits[logits.isfinite().all(1)]
-        if len(logits) < 4:
-            return Measurement(0.0, (), "Not judged.", (Omission("batch", "has fewer than four finite answers"),))
-        mean = logits.mean(0)
-        preference, spread = float(mean.max() - mean.min()), float(logits.std(0).max())
-        evidence = (
-            f"Over {len(logits)} examples the mean logits differ by {preference:.3g} nats between classes, and no "
-            f"class's logit varies by more than {spread:.3g}."
-        )
-        return Measurement(preference / (1 + spread), (f"class {int(mean.argmax())}",), evidence)

@@ -6,19 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import InputError, require
-from leakgauge.servers.mkor.network import FIT, BatchNormNames, Chain, Stage, chain
+from leakgauge.servers.mkor.network import FIT, Chain, chain
 from leakgauge.servers.mkor.parts import TAPS, CraftedFeatures
-from leakgauge.servers.mkor.pooling import ConvolutionLayout, ConvolutionStep, PooledMap, written
-from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.servers.mkor.pooling import ConvolutionLayout, ConvolutionStep, PooledMap
+from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 
 
-def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch.Generator | None) -> ConvolutionLayout:
+def layout(found: Chain, *, directions: int | None, shuffle: torch.Generator | None) -> ConvolutionLayout:
     """Assigns channels.
 
     Four-direction layers are the last convolutions before each of the last I pools, the first convolution
@@ -26,7 +24,6 @@ def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch
     largest number that fits, or `directions`.
 
     Args:
-        minima: whether minima are wanted; they are left out where a layer is too narrow.
         directions: I, or `None` for the largest.
         shuffle: draws the channels that are written; `None` takes the first ones.
 
@@ -38,7 +35,7 @@ def layout(found: Chain, *, minima: bool, directions: int | None, shuffle: torch
     if narrow.outputs < colours:
         problem = f"layer '{narrow.name}' has {narrow.outputs} channels and the image has {colours}"
         raise InputError("model", problem, "give wider layers")
-    minima = minima and narrow.outputs >= 2 * colours
+    minima = narrow.outputs >= 2 * colours
     sources = colours * (2 if minima else 1)
     chosen = _directions(found, sources, directions)
     steps: list[ConvolutionStep] = []
@@ -70,9 +67,6 @@ def _directions(found: Chain, sources: int, wanted: int | None) -> set[int]:
     return set(candidates[len(candidates) - number :])
 
 
-CALIBRATION_IMAGES = 64
-"""Generated images that stand for the client's where a BatchNorm normalises by its batch."""
-
 Rows = Callable[[ConvolutionStep, Tensor], Tensor]
 """The rows of the written channels, before taps are set, from the layer's honest weight."""
 
@@ -90,10 +84,7 @@ def crafted_convolutions(
 ) -> CraftedFeatures:
     """The construction of MKOR on any chain of convolutions and max-pools.
 
-    The first layer undoes the data's normalisation. A BatchNorm becomes the identity on written channels through
-    the running statistics that the server sends; one that normalises by the batch gets the mean and deviation of
-    generated images, so that it is the identity only roughly. Without any bias in the first layer, maxima and
-    minima start from model input zero; where that is black, there are no minima.
+    The first layer, which needs a bias for it, undoes the data's normalisation.
 
     Args:
         rows: what stands in written rows beside the tap.
@@ -110,17 +101,13 @@ def crafted_convolutions(
     found = chain(task)
     first = found.features[0]
     require(first.inputs == task.data.shape[0], "model", f"layer '{first.name}' does not read the image", FIT)
+    require(first.bias is not None, "model", f"layer '{first.name}' has no bias", "give it one")
     state = {**task.parameters, **task.buffers}
     colour = torch.ones(first.inputs, dtype=torch.float64)
     # u = gain · (model input) + middle.
     gain = colour * torch.tensor(task.data.std, dtype=torch.float64) / task.data.range
     middle = (colour * torch.tensor(task.data.mean, dtype=torch.float64) - task.data.low) / task.data.range
-    biased = first.bias is not None or (first.norm is not None and _can_shift(task, first.norm))
-    require(biased or first.relu, "model", f"layer '{first.name}' has neither bias nor ReLU", "give it one of them")
-    floor, ceiling = (0 * colour, colour) if biased else (middle, middle)
-    minima = biased or bool((middle > 0).all())
-    plan = layout(found, minima=minima, directions=directions, shuffle=generator if shuffle else None)
-    statistics = _calibrated(task, found, plan, floor, ceiling, generator)
+    plan = layout(found, directions=directions, shuffle=generator if shuffle else None)
     new: Tensors = {}
     scale = 1.0
     for number, step in enumerate(plan.steps):
@@ -131,22 +118,16 @@ def crafted_convolutions(
         if number == 0:
             tap = tap if beta is None else tap / float(gain.max())
             taps = tap * torch.cat([gain, -gain])[: plan.sources]
-            offset = tap * torch.cat([middle - floor, ceiling - middle])[: plan.sources]
+            offset = tap * torch.cat([middle, 1 - middle])[: plan.sources]
         scale *= tap
         new[step.stage.weight] = _tapped(step, rows(step, honest), honest, taps)
         if step.stage.bias is not None:
             bias = state[step.stage.bias]
             bias = torch.zeros_like(bias) if clear_biases else bias.clone()
-            bias[step.writes] = 0.0 if step.stage.norm is not None else offset.to(bias)
+            bias[step.writes] = offset.to(bias)
             new[step.stage.bias] = bias
-        if step.stage.norm is not None:
-            moments = None if statistics is None else statistics[number]
-            new |= _neutral(state, step, step.stage.norm, offset, scale, moments)
-    remark = _remark(first, minima, plan, statistics is not None)
-    feature_map = PooledMap(
-        layout=plan, data=task.data, floor=floor, ceiling=ceiling, scale=scale, smooth=smooth, remark=remark
-    )
-    return CraftedFeatures(new, feature_map)
+    remark = "" if plan.minima else "only maxima are read, for a layer is too narrow for minima beside them"
+    return CraftedFeatures(new, PooledMap(layout=plan, data=task.data, scale=scale, smooth=smooth, remark=remark))
 
 
 def _tapped(step: ConvolutionStep, rows: Tensor, honest: Tensor, taps: Tensor) -> Tensor:
@@ -160,91 +141,6 @@ def _tapped(step: ConvolutionStep, rows: Tensor, honest: Tensor, taps: Tensor) -
     return weight
 
 
-def _by_batch(task: Task, norm: BatchNormNames) -> bool:
-    return task.mode is Mode.TRAIN or norm.mean is None or norm.var is None
-
-
-def _can_shift(task: Task, norm: BatchNormNames) -> bool:
-    return norm.bias is not None or not _by_batch(task, norm)
-
-
-def _neutral(
-    state: Tensors,
-    step: ConvolutionStep,
-    norm: BatchNormNames,
-    offset: Float[Tensor, " o"],
-    scale: float,
-    moments: tuple[Float[Tensor, " o"], Float[Tensor, " o"]] | None,
-) -> Tensors:
-    """What makes a BatchNorm add `offset` to the written channels and nothing else."""
-    at = step.writes
-    new = {name: state[name].clone() for name in (norm.weight, norm.bias, norm.mean, norm.var) if name is not None}
-    if moments is not None:
-        mean, variance = (value * scale**power for power, value in enumerate(moments, 1))
-        assert norm.weight is not None
-        assert norm.bias is not None
-        new[norm.weight][at] = (variance + norm.eps).sqrt().to(new[norm.weight])
-        # The mean of what leaves, offset included.
-        new[norm.bias][at] = mean.to(new[norm.bias])
-        return new
-    assert norm.mean is not None
-    assert norm.var is not None
-    if norm.weight is not None:
-        new[norm.weight][at] = 1.0
-    if norm.bias is not None:
-        new[norm.bias][at] = offset.to(new[norm.bias])
-    new[norm.mean][at] = 0.0 if norm.bias is not None else -offset.to(new[norm.mean])
-    new[norm.var][at] = 1.0 - norm.eps
-    return new
-
-
-def _calibrated(
-    task: Task,
-    found: Chain,
-    plan: ConvolutionLayout,
-    floor: Float[Tensor, " c"],
-    ceiling: Float[Tensor, " c"],
-    generator: torch.Generator,
-) -> list[tuple[Tensor, Tensor]] | None:
-    """Mean and variance of what each layer writes, over generated images; `None` where no layer needs them."""
-    needing = [stage for stage in found.features if stage.norm is not None and _by_batch(task, stage.norm)]
-    if not needing:
-        return None
-    for stage in needing:
-        assert stage.norm is not None
-        problem = f"layer '{stage.norm.name}' normalises by the batch and has no weight and bias to undo it"
-        affine = stage.norm.weight is not None and stage.norm.bias is not None
-        require(affine, "model", problem, "set mode: eval, or give it weight and bias")
-    reference = PooledMap(layout=plan, data=task.data, floor=floor, ceiling=ceiling)
-    values = written(plan, reference.sources(generated_images(task.data, generator)))
-    return [(v.double().mean((0, 2, 3)), v.double().var((0, 2, 3), correction=0)) for v in values]
-
-
-def generated_images(data: DataSpec, generator: torch.Generator) -> Float[Tensor, "n c h w"]:
-    """Raw images of smooth shapes with random brightness and contrast: half from 4×4 patches, half from 16×16."""
-    channels, height, width = data.shape
-    half = CALIBRATION_IMAGES // 2
-    parts = []
-    for side in (4, 16):
-        coarse = torch.rand((half, channels, side, side), generator=generator)
-        centre = torch.rand((half, channels, 1, 1), generator=generator)
-        contrast = torch.rand((half, 1, 1, 1), generator=generator)
-        wide = F.interpolate(coarse, (height, width), mode="bilinear", align_corners=False)
-        parts.append((centre + contrast * (2 * wide - 1)).clamp(0, 1))
-    return data.low + data.range * torch.cat(parts)
-
-
-def _remark(first: Stage, wanted: bool, plan: ConvolutionLayout, by_batch: bool) -> str:
-    said = []
-    if not wanted:
-        said.append(f"only maxima are read, for layer '{first.name}' has no bias that minima could start from")
-    elif not plan.minima:
-        said.append("only maxima are read, for a layer is too narrow for minima beside them")
-    if by_batch:
-        said.append("BatchNorm by the batch is undone with statistics of generated images, so features are approximate")
-    return "; ".join(said)
-
-
 @TAPS.register("published", needs="a chain of convolutions, max-pools and linear layers")
 @dataclass(frozen=True, kw_only=True)
 class PublishedTaps:
@@ -254,7 +150,7 @@ class PublishedTaps:
     (`leakgauge.servers.mkor.pooling.PooledMap`).
 
     Source: MKOR's release. Differs: any network of this kind; zero padding is left (the features are the
-    same); the data's normalisation is undone in the first layer; BatchNorm is made the identity.
+    same); the data's normalisation is undone in the first layer.
 
     Attributes:
         directions: four-direction layers, `None` for as many as fit.

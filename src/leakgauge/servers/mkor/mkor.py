@@ -60,9 +60,11 @@ def planned(task: Task, paths: int | None, *, first: int = 1) -> UnitsPlan:
 
     Raises:
         InputError: a hidden layer has too few units for the classes, dropout hides features or logits in train mode,
-            or the model does not end in linear layers.
+            the first linear layer has no bias, or the model does not end in linear layers.
     """
     layers = linear_stack(task)
+    biased = layers[0].bias is not None
+    require(biased, "model", f"layer '{layers[0].name}' has no bias, by which rows are divided", "give it one")
     hidden, classes = layers[:-1], task.data.classes
     require(layers[-1].dropout == 0, "model", "drops logits in train mode", EVAL)
     widths = [layer.outputs // (first if depth == 0 else 1) for depth, layer in enumerate(hidden)]
@@ -153,6 +155,7 @@ class Constant:
             if layer.bias is not None:
                 head[layer.bias] = torch.full_like(task.parameters[layer.bias], 0.0 if depth else self.bias)
         first, rows = plan.layers[0], units if plan.hidden else logits
+        assert first.bias is not None
         idle = idle_rows(first.outputs, rows)
         wiring = Routes(weight=first.weight, bias=first.bias, rows=rows, idle=idle, gain=1.0, loss=loss, lost=plan.lost)
         return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
@@ -174,8 +177,7 @@ class MKORCrafting(ReadingAttack):
         reading = self.wiring.read(observation, self.map.positions)
         if isinstance(reading, str):
             return Reconstruction(None, None, Status.FAILED, reading)
-        features = self.map.rescaled(reading.features) if reading.up_to_scale else reading.features
-        inputs = self.map.images(features)
+        inputs = self.map.images(reading.features)
         if not bool(torch.isfinite(inputs).all()):
             return Reconstruction(None, None, Status.NON_FINITE, f"not finite; {reading.message}")
         sure = 1.0 if reading.certain and observation.knowledge.labels is None else None

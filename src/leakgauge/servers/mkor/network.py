@@ -19,27 +19,8 @@ EVAL = "audit mode: eval, or another attack"
 ENDS = "give a classifier that ends in linear layers with ReLU, sigmoid or tanh between them"
 
 _LINEAR = ("addmm", "mm")
-_NORMS = ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 _AVERAGES = ("_adaptive_avg_pool2d", "mean")
 _SHAPED = ("view", "_unsafe_view", "reshape", "flatten", "clone", "alias", *_AVERAGES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchNormNames:
-    """A BatchNorm between a convolution and its ReLU, by the names of its parameters and buffers.
-
-    `weight` and `bias` are `None` without an affine part, `mean` and `var` without running statistics.
-    """
-
-    weight: str | None
-    bias: str | None
-    mean: str | None
-    var: str | None
-    eps: float
-
-    @property
-    def name(self) -> str:
-        return _layer(self.weight or self.mean or "BatchNorm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +32,6 @@ class Stage:
         inputs, outputs: channels.
         kernel: odd side of the square kernel; the convolution has stride 1 and keeps the spatial size.
         size: rows and columns that the convolution sees.
-        norm: a BatchNorm between the convolution and the ReLU.
         relu: whether a ReLU follows.
         pool: side (and stride) of the max-pool that follows, 1 for none.
     """
@@ -62,7 +42,6 @@ class Stage:
     outputs: int
     kernel: int
     size: tuple[int, int]
-    norm: BatchNormNames | None = None
     relu: bool = False
     pool: int = 1
 
@@ -239,9 +218,8 @@ def _linear(task: Task, path: _Path, node: fx.Node) -> NetworkLayer:
 def chain(task: Task) -> Chain:
     """The network below its first linear layer, read as a chain.
 
-    Convolutions (stride 1, odd square kernel, size kept, zero or replicate padding), BatchNorm right after one,
-    ReLU, max-pool (stride = side, no padding), average pooling that changes nothing at this size, flatten, and a
-    linear layer, where it ends.
+    Convolutions (stride 1, odd square kernel, size kept, zero or replicate padding), ReLU, max-pool (stride = side, no
+    padding), average pooling that changes nothing at this size, flatten, and a linear layer, where it ends.
 
     Raises:
         InputError: the data are no images, or the network computes anything else; names the place and why.
@@ -273,15 +251,11 @@ def chain(task: Task) -> Chain:
             fits(name not in _AVERAGES, "changes the size, and only the identity can be inverted")
             whole = len(flat) == 3 and shape_of(node) == (shape_of(before)[0], math.prod(flat))
             fits(whole, "does not flatten all axes but the first")
-        elif name in ("relu", "max_pool2d_with_indices", *_NORMS):
+        elif name in ("relu", "max_pool2d_with_indices"):
             fits(bool(stages), "comes before the first convolution")
             last = stages[-1]
-            if name == "relu":
-                stages[-1] = replace(last, relu=True)
-            elif name in _NORMS:
-                stages[-1] = replace(last, norm=_norm(path, node, last))
-            else:
-                stages[-1] = replace(last, pool=last.pool * _side(path, node))
+            pool = 1 if name == "relu" else _side(path, node)
+            stages[-1] = replace(last, relu=last.relu or name == "relu", pool=last.pool * pool)
         else:
             require(_dropped(node) is None, "model", f"{path.place(node)} is a dropout in train mode", EVAL)
             fits(name in _SHAPED or name == "getitem", "is not one of the layers that the construction passes through")
@@ -307,13 +281,6 @@ def _stage(path: _Path, node: fx.Node, stages: list[Stage], pad: int) -> Stage:
     fits(kept, "does not keep the spatial size, or pads with neither zeros nor copies of the edge")
     size = (rows, columns)
     return Stage(weight=weight or "", bias=bias, inputs=inputs, outputs=outputs, kernel=kernel[0], size=size)
-
-
-def _norm(path: _Path, node: fx.Node, stage: Stage) -> BatchNormNames:
-    fresh = not stage.relu and stage.pool == 1 and stage.norm is None
-    require(fresh, "model", f"{path.place(node)} does not directly follow a convolution", FIT)
-    weight, bias, mean, var = (path.part(node, at) for at in range(1, 5))
-    return BatchNormNames(weight=weight, bias=bias, mean=mean, var=var, eps=float(cast(float, node.args[-1])))
 
 
 def _side(path: _Path, node: fx.Node) -> int:

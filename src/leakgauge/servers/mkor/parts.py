@@ -50,13 +50,6 @@ class FeatureMap(Protocol):
         """Raw images in the data's range from such features, or from averages of them; NaN is a feature not seen."""
         ...
 
-    def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
-        """Features known up to a positive factor each, brought to the scale of features of an image.
-
-        For a first linear layer without a bias: the factor is a guess, and the report says so. NaN stays NaN.
-        """
-        ...
-
 
 @dataclass(frozen=True, eq=False)
 class CraftedFeatures:
@@ -82,14 +75,12 @@ class ClassReading:
     Attributes:
         classes: labels that were read.
         features: one row a class, at the positions of the feature map; NaN where the client sent nothing that tells.
-        up_to_scale: there was no bias to divide by.
         certain: the classes were read without noise, leak or later local steps.
         message: what was and what was not read, and under which loss.
     """
 
     classes: Int[Tensor, " k"]
     features: Float[Tensor, "k f"]
-    up_to_scale: bool
     message: str
     certain: bool = False
 
@@ -228,10 +219,9 @@ class Routes:
     Source: MKOR, Eq. (7). Differs: several rows a class; entries that a sparsifier did not send leave numerator
     and denominator; presence of a class needs no truth: Δb < 0 beyond rounding, or beyond `CLEAR` standard
     deviations of noise, whose size comes from the known defence and from `idle` rows.
-    Without a bias, Σ_f ΔW takes its place: features are non-negative, so the answer is right up to scale.
 
     Attributes:
-        weight, bias: the first linear layer's parameters; `bias` is `None` where it has none.
+        weight, bias: the first linear layer's parameters.
         rows: one line a logit, the data's classes first.
         idle: rows that have no gradient.
         gain: A where it is one number, else 1.
@@ -241,7 +231,7 @@ class Routes:
     """
 
     weight: str
-    bias: str | None
+    bias: str
     rows: Int[Tensor, "outputs paths"]
     idle: Int[Tensor, " m"]
     gain: float
@@ -269,8 +259,7 @@ class Routes:
         rows = rows.masked_fill(unseen, float("nan"))
         data = observation.task.data
         readable = readable & (torch.arange(len(totals)) < data.classes)
-        entries = self.rows.shape[1] * (1 if self.bias is not None else len(positions))
-        floor = math.hypot(floor * entries**0.5 / self.gain, self.leak * float(totals.norm()))
+        floor = math.hypot(floor * self.rows.shape[1] ** 0.5 / self.gain, self.leak * float(totals.norm()))
         if known.labels is not None:
             readable = readable & torch.isin(torch.arange(len(totals)), known.labels.cpu())
         else:
@@ -290,16 +279,14 @@ class Routes:
             chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
             said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
         said += self._remarks(observation, view)
-        names = [name for name in (self.weight, self.bias) if name]
-        certain = floor == 0 and _steps(observation) == 1 and wire_of(observation, *names).unit <= FINE
-        return ClassReading(classes, features, self.bias is None, "; ".join(said), certain)
+        certain = floor == 0 and _steps(observation) == 1 and wire_of(observation, self.weight, self.bias).unit <= FINE
+        return ClassReading(classes, features, "; ".join(said), certain)
 
     def _sums(
         self, observation: Observation, view: AttackerView, positions: Int[Tensor, " f"]
     ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
         """Σ A·δ·z and Σ A·δ per logit, both over `gain`, in the direction of a gradient."""
-        weight = observation.update.tensors[self.weight]
-        bias = None if self.bias is None else observation.values(self.bias)
+        weight, bias = observation.update.tensors[self.weight], observation.values(self.bias)
         sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
         scale = sign / self.gain
         support = None if view.support is None else view.support[self.weight]
@@ -308,12 +295,7 @@ class Routes:
         totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
         positions = positions.to(weight.device)
         for n, own in enumerate(self.rows.to(weight.device)):
-            w = weight[own][:, positions].double()
-            if bias is None:
-                rows[n] = scale * w.sum(0)
-                totals[n] = rows[n].double().sum()
-                continue
-            total, pulled = bias[own].sum(), w.sum(0)
+            total, pulled = bias[own].sum(), weight[own][:, positions].double().sum(0)
             if support is not None:
                 seen = bias[own] @ support[own][:, positions].double()
                 # What was not sent is near zero after top-k, and unknown otherwise.
@@ -323,19 +305,14 @@ class Routes:
         return rows.cpu(), totals.cpu()
 
     def _floor(self, observation: Observation, view: AttackerView) -> float:
-        """Standard deviation of what is no signal, per entry of Δb (of ΔW without a bias)."""
-        name = self.weight if self.bias is None else self.bias
-        floor = 0.0 if view.noise_scale is None else float(view.noise_scale[name])
+        """Standard deviation of what is no signal, per entry of Δb."""
+        floor = 0.0 if view.noise_scale is None else float(view.noise_scale[self.bias])
         if len(self.idle) < IDLE:
             return floor
-        # A few idle rows suffice for a weight's spread, and indexing all of them would copy the layer.
-        idle = self.idle if self.bias is not None else self.idle[:IDLE]
-        return max(floor, float(observation.update.tensors[name][idle].double().square().mean().sqrt()))
+        return max(floor, float(observation.update.tensors[self.bias][self.idle].double().square().mean().sqrt()))
 
     def _remarks(self, observation: Observation, view: AttackerView) -> list[str]:
         said = []
-        if self.bias is None:
-            said.append("the first linear layer has no bias: features up to scale")
         if (told := observation.linear) is not None and told.decay:
             said.append("the weight decay of local steps is not taken off")
         if _steps(observation) > 1:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.servers.mkor.network import Stage
@@ -86,25 +85,20 @@ class ConvolutionLayout:
 class PooledMap:
     """The feature map of crafted convolutions and max-pools.
 
-    With u = (x − low)/range in [0, 1], a feature is `scale` · max over a region of (u − floor)₊, or of
-    (ceiling − u)₊. With biases floor = 0 and ceiling = 1, so the second is 1 − min u. Each bounds u in its region:
-    u ≤ U = floor + feature/scale and u ≥ L = ceiling − feature/scale. Regions have the side of all pools together
-    and lie on 4^I grids, shifted against each other by sums of the four-direction layers' shifts.
+    With u = (x − low)/range in [0, 1], a feature is `scale` · max over a region of u, or of 1 − u. Each bounds u in its
+    region: u ≤ U = feature/scale and u ≥ L = 1 − feature/scale. Regions have the side of all pools together and lie on
+    4^I grids, shifted against each other by sums of the four-direction layers' shifts.
 
-    Source: MKOR and its release. Differs: any depth, size and pool side; regions are found by sending
-    intervals through the layers, so that sizes which pools do not divide are exact too; and where minima are
-    missing, the image is U and not the midpoint.
+    Source: MKOR and its release. Differs: any depth, size and pool side; bounds go back through the layers, so that
+    sizes which pools do not divide are exact too; and where minima are missing, the image is U and not the midpoint.
 
     Attributes:
-        floor, ceiling: per colour.
         smooth: the release's 5×5 Gaussian smoothing (σ 10 px, edges replicated) of the midpoint; the paper has none.
         remark: what the construction had to give up, for the report.
     """
 
     layout: ConvolutionLayout
     data: DataSpec
-    floor: Float[Tensor, " c"]
-    ceiling: Float[Tensor, " c"]
     scale: float = 1.0
     smooth: bool = True
     remark: str = ""
@@ -128,37 +122,31 @@ class PooledMap:
     def sources(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n s h w"]:
         """What the first layer writes, at scale one."""
         u = (inputs - self.data.low) / self.data.range
-        above = (u - _wide(self.floor, u)).clamp(min=0)
-        if not self.layout.minima:
-            return above
-        return torch.cat([above, (_wide(self.ceiling, u) - u).clamp(min=0)], 1)
+        return torch.cat([u, 1 - u], 1).clamp(min=0) if self.layout.minima else u.clamp(min=0)
 
     def bounds(
         self, features: Float[Tensor, "n f"]
-    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"], Float[Tensor, "h w"]]:
-        """L and U of u, within [0, 1], and 1 where any region covers a pixel."""
-        grid = self._grid(features)
-        rows, columns = self._cells(0), self._cells(1)
-        colours = self.layout.colours
-        upper = features.new_ones(len(features), colours, *self._lattice())
+    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"], Bool[Tensor, "n c h w"]]:
+        """L and U of u, within [0, 1], and what any region that was seen covers."""
+        grid, colours = self._grid(features), self.layout.colours
+        upper = self._tightest(grid[:, :, :colours], torch.fmin)
         lower = torch.zeros_like(upper)
-        covered = torch.zeros(upper.shape[2:], dtype=torch.bool)
-        # One row and column more: what a shifted grid has where it does not reach.
-        # A feature that was not seen bounds nothing.
-        highest = F.pad((_wide(self.floor, grid) + grid[:, :, :colours]).nan_to_num(nan=1.0), (0, 1, 0, 1), value=1.0)
-        lowest = None
         if self.layout.minima:
-            below = (_wide(self.ceiling, grid) - grid[:, :, colours:]).nan_to_num(nan=0.0)
-            lowest = F.pad(below, (0, 1, 0, 1), value=0.0)
-        for number, directions in enumerate(product(range(4), repeat=self.layout.directions)):
-            # The first four-direction layer's direction varies fastest, in channels as in `product`.
-            row, column = rows[tuple(d // 2 for d in directions)], columns[tuple(d % 2 for d in directions)]
-            upper = torch.minimum(upper, highest[:, number].index_select(2, row).index_select(3, column))
-            if lowest is not None:
-                lower = torch.maximum(lower, lowest[:, number].index_select(2, row).index_select(3, column))
-            covered |= (row < grid.shape[3])[:, None] & (column < grid.shape[4])
-        seen = self._pixels(covered.to(upper)[None, None], 0.0)[0, 0]
-        return self._pixels(lower, 0.0), self._pixels(upper, 1.0), seen
+            lower = self._tightest(1 - grid[:, :, colours:], torch.fmax)
+        return lower.nan_to_num(nan=0.0).clamp(min=0), upper.nan_to_num(nan=1.0).clamp(max=1), ~upper.isnan()
+
+    def _tightest(self, x: Float[Tensor, "n d c a b"], tighter: Tighter) -> Float[Tensor, "n c h w"]:
+        """From a bound of each region that of each pixel, back through the layers; NaN bounds nothing."""
+        x = x.flatten(1, 2)
+        for step in reversed(self.layout.steps):
+            (height, width), side = step.stage.size, step.stage.pool
+            x = x.repeat_interleave(side, 2).repeat_interleave(side, 3)
+            x = F.pad(x, (0, width - x.shape[3], 0, height - x.shape[2]), value=torch.nan)
+            if step.directions:
+                own, right, below, both = x.chunk(4, 1)
+                above = _unmoved(tighter(below, _unmoved(both, 3, tighter)), 2, tighter)
+                x = tighter(tighter(own, _unmoved(right, 3, tighter)), above)
+        return x
 
     def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
         """The midpoint of the bounds (U without minima), smoothed, clamped, in the raw range.
@@ -171,72 +159,28 @@ class PooledMap:
 
     def _images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
         lower, upper, covered = self.bounds(features)
-        estimate = (lower + upper) / 2 if self.layout.minima else torch.where(covered > 0, upper, 0.5)
+        estimate = (lower + upper) / 2 if self.layout.minima else torch.where(covered, upper, 0.5)
         if self.smooth:
             estimate = smoothed(estimate)
         return self.data.low + self.data.range * estimate.clamp(0, 1)
-
-    def rescaled(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
-        """Divides each row by a guess of its factor.
-
-        With minima: max u + (1 − min u) is 1 in a flat region and larger elsewhere, so the least of these sums is
-        the factor, provided that some region of some colour is flat. Without minima, or where floor and
-        ceiling are equal, the brightest region is taken for white.
-        """
-        grid = self._grid(features)
-        colours = self.layout.colours
-        above = grid[:, :, :colours]
-        span = _wide(self.ceiling - self.floor, grid)
-        if self.layout.minima and bool((span > 0).all()):
-            factor = ((above + grid[:, :, colours:]) / span).flatten(1).nan_to_num(nan=torch.inf).amin(1)
-        else:
-            factor = (above / (1 - _wide(self.floor, grid)).clamp(min=1e-6)).flatten(1).nan_to_num(nan=0.0).amax(1)
-        return features / factor.clamp(min=torch.finfo(features.dtype).tiny)[:, None]
 
     def _grid(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n d s h w"]:
         """Features at scale one by direction, source and cell."""
         shape = (4**self.layout.directions, self.layout.sources, *self.layout.flat_shape[1:])
         return features.reshape(len(features), *shape) / self.scale
 
-    def _cells(self, axis: int) -> dict[tuple[int, ...], Int[Tensor, " lattice"]]:
-        """For each sequence of shifts (0 or 1) along an axis: the cell that covers a position, or one past the last.
 
-        Positions are those of the lattice on which the first four-direction layer works, where all of its
-        pixels share their regions.
-        """
-        steps = self._from_first_direction()
-        size = self._lattice()[axis]
-        found = {}
-        for halves in product(range(2), repeat=self.layout.directions):
-            spans = [(i, i + 1) for i in range(size)]
-            left = iter(reversed(halves))
-            for step in steps:
-                if step.directions and next(left):
-                    spans = spans[1:] + spans[-1:]
-                by = step.stage.pool
-                spans = [(spans[by * a][0], spans[by * a + by - 1][1]) for a in range(len(spans) // by)]
-            cells = torch.full((size,), len(spans))
-            for a, (start, end) in enumerate(spans):
-                cells[start:end] = a
-            found[halves] = cells
-        return found
+Tighter = Callable[[Tensor, Tensor], Tensor]
+"""The nearer of two bounds; a number where one of them is NaN."""
 
-    def _from_first_direction(self) -> tuple[ConvolutionStep, ...]:
-        steps = self.layout.steps
-        first = next((i for i, step in enumerate(steps) if step.directions), len(steps))
-        return steps[first:]
 
-    def _lattice(self) -> tuple[int, int]:
-        steps = self._from_first_direction()
-        return steps[0].stage.size if steps else self.layout.flat_shape[1:]
-
-    def _pixels(self, lattice: Float[Tensor, "n c a b"], missing: float) -> Float[Tensor, "n c h w"]:
-        """Each position of the lattice repeated over its pixels; what earlier pools cut off is `missing`."""
-        before = len(self.layout.steps) - len(self._from_first_direction())
-        side = prod(step.stage.pool for step in self.layout.steps[:before])
-        whole = lattice.repeat_interleave(side, 2).repeat_interleave(side, 3)
-        _, height, width = self.data.shape
-        return F.pad(whole, (0, width - whole.shape[3], 0, height - whole.shape[2]), value=missing)
+def _unmoved(x: Tensor, axis: int, tighter: Tighter) -> Tensor:
+    """Bounds of what `shifted` moved along an axis, where it came from."""
+    *_, edge = x.split(1, axis)
+    back = torch.cat([torch.full_like(edge, torch.nan), x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+    last = back.narrow(axis, x.shape[axis] - 1, 1)
+    last.copy_(tighter(last, edge))
+    return back
 
 
 def shifted(step: ConvolutionStep, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o h w"]:
@@ -257,14 +201,6 @@ def pooled(step: ConvolutionStep, x: Float[Tensor, "n o h w"]) -> Float[Tensor, 
     return F.max_pool2d(x, step.stage.pool) if step.stage.pool > 1 else x
 
 
-def written(layout: ConvolutionLayout, x: Float[Tensor, "n s h w"]) -> Iterator[Float[Tensor, "n o a b"]]:
-    """What each convolution writes, at scale one, from what the first one does."""
-    for step in layout.steps:
-        x = shifted(step, x)
-        yield x
-        x = pooled(step, x)
-
-
 def smoothed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     """5×5 Gaussian of σ 10 px, almost a mean; edges replicated."""
     offsets = torch.arange(WINDOW, dtype=x.dtype) - WINDOW // 2
@@ -279,7 +215,3 @@ def smoothed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
         for i in range(1, WINDOW):
             x.add_(wide.narrow(axis, i, size), alpha=float(kernel[i]))
     return x
-
-
-def _wide(values: Float[Tensor, " c"], like: Tensor) -> Tensor:
-    return values.to(like).view(-1, 1, 1)

@@ -75,6 +75,10 @@ def test_data_is_said_as_in_a_plan(tmp_path: Path) -> None:
     done = run(folder, TRUTH, "--check", "--data", said)
     assert done.exit_code == 1, done.output
     assert "Record the order" in " ".join(done.output.split())
+    whole = captured_round(tmp_path / "whole", "grouped", "sgd", 16)
+    other = run(whole, TRUTH, "--check", "--data", said.replace("normalise", "size: 11, normalise"))
+    assert other.exit_code == 1, other.output
+    assert "(3, 11, 11), and the capture recorded (3, 12, 12): data.size" in " ".join(other.output.split())
     bad = run(folder, TRUTH, "--check", "--data", "{size: 64}")
     assert bad.exit_code == 2
     assert "--data" in bad.output

@@ -68,6 +68,14 @@ def test_worst_case_is_the_identified_image_of_highest_psnr(html: str) -> None:
     assert "no defence" in hero
 
 
+def test_what_is_identified_in_an_audit_without_a_result_is_said_to_be_chance(full: Fixture) -> None:
+    """Beside "inconclusive" a pair of noise was "identified" in red."""
+    html = replace(full, verdict=replace(full.verdict, level=Level.INCONCLUSIVE)).html
+    hero = html[html.index('id="worst"') : html.index("<nav")]
+    assert "identified, as by chance among 100 others" in text_of(hero)
+    assert 'class="hit"' not in hero
+
+
 def test_controls_are_shown_but_never_the_worst_case() -> None:
     html = fixture((Case("auto", blur=3, noise=0.3), Case("auto", model="mlp", noise=0.0, control=True))).html
     assert "lenet" in html[html.index('id="worst"') : html.index("<nav")]

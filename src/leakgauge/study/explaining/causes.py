@@ -133,7 +133,9 @@ def _as_recorded(setting: Setting, evidence: Evidence) -> tuple[Setting, list[tu
                 said.append(("data", words))
                 break
     if placed is None:
-        return setting, [("data", "these are not the examples that the capture recorded")]
+        ours, theirs = (tuple(x.shape[1:]) for x in (setting.batch.inputs, recorded.inputs))
+        shapes = f"examples of shape {ours}, and the capture recorded {theirs}: data.size, data.channels"
+        return setting, [("data", "these are not the examples that the capture recorded" if ours == theirs else shapes)]
     batch, steps = placed
     if loop_of(setting.protocol) is None or recorded.training() is None:
         return replace(setting, batch=batch.take(torch.arange(recorded.own))), said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -82,9 +82,12 @@ def published_width(examples: int, size: int) -> int:
     return width
 
 
-def nearest(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
+@dataclass(frozen=True)
+class Nearest:
     """Each value four times: interpolation as in CI-Net's code."""
-    return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
+        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
 
 CODE = 128
@@ -111,7 +114,7 @@ class CINetGenerator:
     """
 
     width: int | None = None
-    enlarge: Callable[[Tensor], Tensor] = nearest
+    enlarge: Callable[[Tensor], Tensor] = field(default_factory=Nearest)
 
     def __post_init__(self) -> None:
         require(self.width is None or self.width >= 4, "width", f"is {self.width}", "give at least 4 channels")

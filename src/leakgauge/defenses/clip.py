@@ -266,7 +266,7 @@ class FedCDP(Defense):
             first = next(iter(rows.values()))
             return first.new_full((first.shape[0],), self.noise_multiplier * self.norm)
         power = squared_rows(map_tensors(torch.Tensor.detach, rows))
-        return self._ratio * (power / max(sum(g[0].numel() for g in rows.values()), 1)).sqrt()
+        return self._ratio * (power / max(sum(g.shape[1:].numel() for g in rows.values()), 1)).sqrt()
 
     def _seen(self, sent: Tensors) -> float:
         """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 from leakgauge.errors import require
-from leakgauge.privacy.accounting import ACCOUNTANTS, Release, Uncountable, epsilon_of
+from leakgauge.privacy.accounting import ACCOUNTANTS, Release, Uncountable, epsilon_of, grid_points
 from leakgauge.privacy.guarantee import Guarantee
 
 
@@ -58,7 +58,9 @@ def _whole(value: float) -> str:
 
 
 def _trade_off(releases: Sequence[Release], prior: float, accountant: str) -> float:
-    """min over δ of κ·e^{ε(δ)} + δ; 1 where the accountant cannot count."""
+    """min over δ of κ·e^{ε(δ)} + δ; 1 where the accountant cannot count, or not fast."""
+    if accountant == "prv" and not grid_points(releases, 0.01, prior * 1e-6) < 1e6:
+        return 1.0
 
     def right(log_delta: float) -> float:
         delta = math.exp(log_delta)

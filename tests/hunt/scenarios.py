@@ -42,7 +42,6 @@ STRENGTHS: dict[str, Callable[[Random], dict[str, Any]]] = {
     "quantise": lambda r: {"levels": r.choice((3, 255, 32767))},
     "qsgd": lambda r: {"levels": r.choice((3, 255, 32767))},
     "precode": lambda _: {"size": 16},
-    "transform": lambda _: {"shift": 1},
     "secure-aggregation": lambda r: {"cohort": r.choice((1, 2))},
     "fedavg": lambda r: (
         {"lr": 0.1, "epochs": r.choice((1, 1, 1, 2)), "weight_decay": r.choice((0.0, 5e-4))}

@@ -132,7 +132,6 @@ GRID: dict[str, tuple[str, ...]] = {
         "instahide-perceptron",
         "mixup-perceptron",
         "precode-perceptron",
-        "transform-perceptron",
     ),
 }
 """Cells that fail today, under their cause."""

@@ -44,7 +44,7 @@ class Normed(nn.Module):
         return out
 
 
-@pytest.mark.parametrize(("defense", "flagged"), [("instahide", True), ("transform", False)])
+@pytest.mark.parametrize(("defense", "flagged"), [("instahide", True), ("mixup", False)])
 def test_a_defence_that_is_broken_by_more_than_one_update_does_not_pass(defense: str, flagged: bool) -> None:
     """InstaHide passed where one update was not solved for its encodings: published attacks have many."""
     data = {"source": "samples", "size": 16, "batch": 2, "batches": 1, "normalise": False}

@@ -118,7 +118,7 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
     counter.history = [(r.noise_multiplier, r.sample_rate, r.steps) for r in releases]
     with quiet():
         try:
-            if accountant == "prv" and not (points := grid_points(releases, 0.01, delta / 1000)) < MOST_POINTS:
+            if accountant == "prv" and not (points := Grid.of(releases, 0.01, delta / 1000).points) < MOST_POINTS:
                 raise Uncountable(
                     "accountant",
                     f"prv would need {points:.0e} points to count so little noise in so many steps",
@@ -135,16 +135,37 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
             ) from error
 
 
-def grid_points(releases: Sequence[Release], mesh: float, error: float) -> float:
-    """Points of the grid of privacy losses that prv would lay, possibly not a number: gigabytes where ε is thousands.
+@dataclass(frozen=True)
+class Grid:
+    """The grid of privacy losses that prv would lay, by its own rule: gigabytes where ε is in the thousands.
 
-    Args:
-        mesh, error: by which ε and δ may be off.
+    Attributes:
+        reach: it goes from −reach to reach.
+        width: the distance of its points.
     """
-    prv, steps = opacus("opacus.accountants.analysis.prv"), [r.steps for r in releases]
-    losses = [prv.PoissonSubsampledGaussianPRV(r.sample_rate, r.noise_multiplier) for r in releases]
-    reach = prv.compute_safe_domain_size(prvs=losses, max_self_compositions=steps, eps_error=mesh, delta_error=error)
-    return 2 * float(reach) * math.sqrt(sum(steps) * math.log(12 / error) / 2) / mesh
+
+    reach: float
+    width: float
+
+    @property
+    def points(self) -> float:
+        """How many, possibly not a number."""
+        return 2 * self.reach / self.width
+
+    @staticmethod
+    def of(releases: Sequence[Release], mesh: float, error: float) -> Grid:
+        """For an ε that is off by at most `mesh` and a δ by at most `error`."""
+        steps = [r.steps for r in releases]
+        reach = opacus("opacus.accountants.analysis.prv").compute_safe_domain_size(
+            prvs=privacy_losses(releases), max_self_compositions=steps, eps_error=mesh, delta_error=error
+        )
+        return Grid(float(reach), mesh / math.sqrt(sum(steps) * math.log(12 / error) / 2))
+
+
+def privacy_losses(releases: Sequence[Release]) -> list[Any]:
+    """Opacus' random variable of one step of each release."""
+    prv = opacus("opacus.accountants.analysis.prv")
+    return [prv.PoissonSubsampledGaussianPRV(r.sample_rate, r.noise_multiplier) for r in releases]
 
 
 def epsilon_exchanged(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float | None:

@@ -309,7 +309,7 @@ class Task:
 
     def logits(
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
-    ) -> tuple[Float[Tensor, "answers outputs"], Tensors]:
+    ) -> tuple[Float[Tensor, "answers *outputs"], Tensors]:
         """Model outputs, a row an example unless a hook answers for others, and the buffers after (the given stay)."""
         if self.trains is not None:
             answers, fresh = self.passed(parameters, buffers, inputs)
@@ -365,7 +365,7 @@ class Task:
             value = functional_call(StepModule(self.module, self.step), state, (given,))
         return value, fresh
 
-    def loss_of(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
+    def loss_of(self, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:
         """The loss on the logits; tensors that it holds follow the type of these."""
         return on_logits(self.loss, logits, labels)
 

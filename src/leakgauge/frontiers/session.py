@@ -253,7 +253,7 @@ class Frontier:
 
     def to_frame(self) -> pandas.DataFrame:
         """A row for each strength of each defence. Raises `InputError` where pandas is not installed."""
-        return frame(TypeAdapter(RowLine), self.lines)
+        return frame(RowLine, self.lines)
 
     def _repr_html_(self) -> str:
         return as_html(lambda console: print_summary(console, self.report))

@@ -203,7 +203,7 @@ def nll_raw(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Fl
     return F.nll_loss(logits, labels)
 
 
-def on_logits(loss: Loss, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
+def on_logits(loss: Loss, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:
     """The loss; tensors that it holds follow the type of the logits."""
     if loss is cross_entropy:
         return cross_entropy(logits, labels)
@@ -261,7 +261,7 @@ class LossOfStep:
     module: nn.Module
     layout: Layout
 
-    def __call__(self, logits: Float[Tensor, "n outputs"], labels: Tensor) -> Float[Tensor, ""]:
+    def __call__(self, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:
         model = copy.copy(self.module)
 
         def forward(*_given: Any, **_named: Any) -> Tensor:

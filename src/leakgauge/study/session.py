@@ -91,7 +91,7 @@ class Audit:
         Raises:
             InputError: pandas is not installed.
         """
-        return frame(TypeAdapter(Finding), self.findings)
+        return frame(Finding, self.findings)
 
     def _repr_html_(self) -> str:
         return as_html(lambda console: _summary(console, self))
@@ -112,15 +112,17 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
     return result
 
 
-def frame(rows: TypeAdapter[Any], values: Sequence[object]) -> pandas.DataFrame:
-    """Records as a table of pandas, which is no requirement of leakgauge; fields of fields have a dot in their names.
+def frame(kind: type, values: Sequence[object]) -> pandas.DataFrame:
+    """Records of one kind as a table of pandas, which is no requirement of leakgauge; fields of fields have a dot in
+    their names.
 
     Raises:
         InputError: it is not installed.
     """
     problem = "needs pandas, which is not installed"
     pandas = installed("pandas", "to_frame", problem, "pip install pandas")
-    return pandas.json_normalize([rows.dump_python(value, mode="json") for value in values])
+    written: TypeAdapter[Any] = TypeAdapter(kind)
+    return pandas.json_normalize([written.dump_python(value, mode="json") for value in values])
 
 
 def as_html(shown: Callable[[Console], None]) -> str:

@@ -19,13 +19,13 @@ LENGTH, VOCABULARY, WIDTH = 7, 60, 24
 class Causal(nn.Module):
     """Two blocks of causal attention, with positions that are added, or none."""
 
-    def __init__(self, *, tied: bool, places: bool, frozen: bool) -> None:
+    def __init__(self, *, tied: bool, places: bool, frozen: bool, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.words = nn.Embedding(vocabulary, WIDTH)
         self.places = nn.Parameter(torch.randn(LENGTH, WIDTH)) if places else None
         self.mixes = nn.ModuleList([nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2)])
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head = nn.Linear(WIDTH, vocabulary, bias=False)
         if tied:
             self.head.weight = self.words.weight
         if frozen:
@@ -59,3 +59,15 @@ def test_the_last_token_is_found_by_what_the_loss_says(examples: int, tied: bool
     assert found.tokens is not None, found.message
     assert found.tokens.order is not None, found.message
     assert sorted(found.tokens.order.tolist()) == sorted(texts.tolist())
+
+
+def test_a_vocabulary_as_large_as_a_layer_is_wide_is_tried_whole() -> None:
+    """Rows of other tensors move for no token."""
+    net = Causal(tied=False, places=True, frozen=True, vocabulary=WIDTH)
+    task = lg.Task.of_step(net, own, {"text": lg.Text(LENGTH, WIDTH)})
+    text = torch.tensor([[3, 19, 7, 0, 22, 11, 13]])
+    update = lg.clients.client_update(task, FedSGD(), {"text": text}, Draws(0))
+    found = lg.attack(task, update)
+    assert found.tokens is not None
+    assert found.tokens.order is not None, found.message
+    assert torch.equal(found.tokens.order, text)

@@ -34,7 +34,7 @@ NEEDS = "a trained embedding of the input's tokens"
 LIKELY = 2
 """Tokens that are tried at a place that only the loss hears, for each token: shared tables move for these too."""
 MOST_TRIED = 1024
-"""Tokens that are tried there where no row tells."""
+"""Tokens of a vocabulary of which every one is tried there."""
 
 
 @ATTACKS.register("tokens", needs=f"texts; {NEEDS}")
@@ -177,14 +177,14 @@ def _ordered(
 def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:
     """Texts with tokens at the places that are `UNHEARD`: targets of the places before, perhaps.
 
-    The update of the texts with token 0 there differs in the rows of the right ones, where an output layer was sent;
-    else all tokens are tried.
+    The update of the texts with token 0 there differs in the rows of the right ones, where an output layer was sent:
+    these are tried first, then every token of a vocabulary of at most `MOST_TRIED`.
     """
     open_ = texts == UNHEARD
     if not bool(open_.any()):
         yield texts
         return
-    vocabulary, places = explainer.simulator.task.data.vocabulary, int(open_.sum())
+    vocabulary, places = explainer.simulator.task.data.vocabulary, open_.nonzero().tolist()
     explainer.spent += explainer.simulator.cost(len(texts))
     with torch.no_grad():
         made = explainer.simulator.exact(Batch(texts.masked_fill(open_, 0).double(), labels))
@@ -193,17 +193,16 @@ def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor
         for axis in (a for a, size in enumerate(sent.shape) if size == vocabulary):
             gap = (sent - made[name]).detach().movedim(axis, 0).flatten(1)
             moved = torch.maximum(moved, gap.norm(dim=1).cpu())
-    likely = list(range(min(vocabulary, MOST_TRIED)))
-    if bool(moved.any()):
-        likely = list(dict.fromkeys([*moved.argsort(descending=True)[: LIKELY * texts.numel()].tolist(), 0]))
-    found = texts.masked_fill(open_, 0)
-    for row, place in open_.nonzero().tolist() * min(
-        places, 2
-    ):  # what each adds to the update does not depend on others
-        tried = found.expand(len(likely), -1, -1).clone()
-        tried[:, row, place] = torch.tensor(likely)
-        found = min(tried, key=lambda some: explainer.left(Batch(some.double(), labels)))
-    yield found
+    by_rows = [*moved.argsort(descending=True)[: LIKELY * texts.numel()].tolist(), 0] if bool(moved.any()) else []
+    for tokens in (list(dict.fromkeys(by_rows)), list(range(vocabulary)) if vocabulary <= MOST_TRIED else []):
+        if not tokens:
+            continue
+        found = texts.masked_fill(open_, 0)
+        for row, place in places * min(len(places), 2):  # what one adds to the update does not depend on the others
+            tried = found.expand(len(tokens), -1, -1).clone()
+            tried[:, row, place] = torch.tensor(tokens)
+            found = min(tried, key=lambda some: explainer.left(Batch(some.double(), labels)))
+        yield found
 
 
 def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> bool:

@@ -156,7 +156,7 @@ def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
 def explaining_more(observation: Observation, found: Reconstruction, rows: Reconstruction | None) -> Reconstruction:
     """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
     update under any loss (`ErrorSignals`). Not certified: rows may agree on a mixture."""
-    if rows is None or rows.inputs is None:
+    if rows is None or rows.inputs is None or found.status is Status.EXACT:
         return found
     if found.inputs is None:
         return rows

@@ -5,16 +5,41 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 from leakgauge.errors import InputError
-from leakgauge.workers import Jobs, LocalPool, LostJob
+from leakgauge.workers import Jobs, LocalPool, LostJob, packed
+
+
+def _called(job: bytes) -> list[list[float]]:
+    net, x = pickle.loads(job)
+    answer: list[list[float]] = net(x).tolist()
+    return answer
+
+
+@pytest.mark.parametrize("kind", [weight_norm, spectral_norm, orthogonal])
+def test_a_parametrised_layer_is_itself_in_a_worker(kind: Any) -> None:
+    x, net = torch.rand(3, 8), torch.nn.Sequential(kind(torch.nn.Linear(8, 4))).eval()
+    found: list[Any] = []
+    LocalPool(1).run_all(
+        Jobs(_called, [packed((net, x), "model")], found.append, begin=repr, ground=None, kept="answers")
+    )
+    assert torch.equal(torch.tensor(found[0]), net(x))
+
+
+def test_what_belongs_to_this_process_is_refused_with_the_way_out() -> None:
+    with pytest.raises(InputError, match=r"cannot be sent .*lock.*`module:function`"):
+        packed({"model": [threading.Lock()]}, "model")
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])

@@ -24,7 +24,7 @@ import torch
 from leakgauge import __version__
 from leakgauge.errors import InputError, installed, require, said
 from leakgauge.files import private_folder
-from leakgauge.workers import Answer, Answered, Ground, Job, Jobs, Lost, LostJob
+from leakgauge.workers import Answer, Answered, Ground, Job, Jobs, Lost, LostJob, packed
 
 TRIES = 4
 """Times a job is tried if its worker dies. A job that raises is not retried."""
@@ -57,7 +57,7 @@ class RayCluster:
         """
         ray = self._connected()
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_task())
-        held = ray.put(cloudpickle.dumps((jobs.run, jobs.begin, jobs.ground)))  # code of a notebook travels by value
+        held = ray.put(packed((jobs.run, jobs.begin, jobs.ground), "--ray"))  # code of a notebook travels by value
         terms = {"leakgauge": __version__, "torch": torch.__version__, "code": code()}
         place, flying = (os.getcwd(), os.getcwd() in sys.path), set[Any]()
 

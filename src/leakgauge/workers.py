@@ -18,11 +18,16 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
+from io import BytesIO
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from leakgauge.errors import InputError, require, said
+import cloudpickle
+from torch import nn
+from torch.nn.utils import parametrize
+
+from leakgauge.errors import InputError, refusing, require, said
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -36,6 +41,28 @@ STARTING = 600.0
 
 _run: Callable[[Any], Any] | None = None
 """In a worker process: what runs a job."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Parametrised layers, whose class is made at run time, travel by value like anything of a notebook."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, nn.Module) and parametrize.is_parametrized(obj):
+            return type(obj).__new__, (type(obj),), vars(obj)
+        return super().reducer_override(obj)
+
+
+def packed(held: object, name: str) -> bytes:
+    """Bytes of what goes to worker processes, for `pickle.loads`; `name` says what it is.
+
+    Raises:
+        InputError: something in it belongs to this process: a lock, an open file, a generator.
+    """
+    into = BytesIO()
+    hint = "name it as `module:function`, which each worker calls for one of its own"
+    with refusing(name, "cannot be sent to the processes that run it", hint):
+        _Pickler(into).dump(held)
+    return into.getvalue()
 
 
 class LostJob(Enum):

@@ -39,7 +39,7 @@ from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.training import Hands, Training, dirichlet_partition, read_stored
-from leakgauge.workers import Executor, Jobs, LocalPool
+from leakgauge.workers import Executor, Jobs, LocalPool, packed
 
 EXAMPLES = 32
 """Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
@@ -261,7 +261,7 @@ def run_trainings(
         for name in left:
             keep(stage.run(name))
         return
-    ground = (cloudpickle.dumps(plan), compute, folder)
+    ground = (packed(plan, "frontier"), compute, folder)
     LocalPool(workers).run_all(Jobs(_run, left, keep, begin=_begin, ground=ground, kept="trainings"))
 
 

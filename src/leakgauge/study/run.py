@@ -26,7 +26,7 @@ from leakgauge.study.identity import ANEW, changed
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
-from leakgauge.workers import Executor, Jobs, LocalPool, LostJob
+from leakgauge.workers import Executor, Jobs, LocalPool, LostJob, packed
 
 OTHERS = 5.0
 """Seconds between two looks at what other drivers of the same audit have finished."""
@@ -155,7 +155,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
     for name in left:  # whose examples are whose is compared once, not in every worker
         plan.client(keys[name])
     # A folder begun without images stays without, whatever this call says.
-    work = Work(cloudpickle.dumps(plan), how.compute, how.counts_only or store.audit.counts_only, explained, there)
+    work = Work(packed(plan, "audit"), how.compute, how.counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
         store.add(result.id, result.record, result.pictures)

@@ -26,8 +26,11 @@ SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "inverting-gradients-tv-2e-3": ("invertinggradients", ("regularization.total_variation.scale=0.002",)),
     "modern": ("modern", ("regularization.deep_inversion.scale=0.0",)),
     "deep-leakage": ("deepleakage", ("attack_type=optimization",)),
+    "deep-leakage-joint": ("deepleakage", ()),
+    "r-gap": ("rgap", ()),
 }
-"""Name here → its configuration and what is set beside. The label is given to each, so that none searches for it."""
+"""Name here → its configuration and what is set beside. The last two take no label; to the others it is given, so that
+none searches for it."""
 
 
 def configured(setting: str) -> tuple[str, tuple[str, ...]]:
@@ -61,35 +64,44 @@ def framework() -> Any:
 
 
 def attack(
-    seen: Observation, setting: str, steps: int, seed: int, watch: Callable[[Tensor], bool], *, restarts: int = 1
+    seen: Observation,
+    setting: str,
+    steps: int | None,
+    seed: int,
+    watch: Callable[[Tensor], bool] | None,
+    *,
+    restarts: int = 1,
 ) -> Callable[[], Tensor]:
-    """A run of `steps` steps, as a function that returns the picture in model-input units.
+    """A run, as a function that returns the picture in model-input units.
 
     Args:
+        steps: of its search; `None` for what its configuration says, or where it searches nothing.
         watch: is shown the candidate before each step; the run ends when it answers yes.
     """
     breaching = framework()
     preset, overrides = configured(setting)
     length = [f"optim.max_iterations={steps}", "optim.callback=1000000", f"restarts.num_trials={restarts}"]
+    length = [] if steps is None else length
     cfg = breaching.get_attack_config(preset, [*overrides, *length])
     task, data = seen.task, seen.task.data
     mean, std = (torch.as_tensor(v).flatten().tolist() for v in (data.mean, data.std))
     like = types.SimpleNamespace(shape=data.shape, mean=mean, std=std, modality="vision", classes=data.classes)
+    like.task = "classification"
     held = _AttributesAndKeys(vars(like))
     loss = torch.nn.CrossEntropyLoss()
     attacker = breaching.attacks.prepare_attack(task.module, loss, cfg, {"device": "cpu", "dtype": torch.float32})
-    step = attacker._compute_objective
+    if watch is not None:
+        step, seeing = attacker._compute_objective, watch
 
-    def watched(candidate: Tensor, *rest: Any) -> Any:
-        if watch(candidate.detach()):
-            raise KeyboardInterrupt  # its own way to end a run early
-        return step(candidate, *rest)
+        def watched(candidate: Tensor, *rest: Any) -> Any:
+            if seeing(candidate.detach()):
+                raise KeyboardInterrupt  # its own way to end a run early
+            return step(candidate, *rest)
 
-    attacker._compute_objective = watched
+        attacker._compute_objective = watched
     payload = [{"parameters": list(task.parameters.values()), "buffers": list(task.buffers.values()), "metadata": held}]
     labels = seen.knowledge.labels
-    assert labels is not None
-    header = {"num_data_points": len(labels), "labels": labels, "local_hyperparams": None}
+    header = {"num_data_points": seen.examples, "labels": labels, "local_hyperparams": None}
     shared = [{"gradients": list(seen.update.tensors.values()), "buffers": None, "metadata": header}]
 
     def run() -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -54,18 +55,23 @@ def _computed_once() -> Iterator[None]:
         vars(torch.utils.checkpoint).update(before)
 
 
+def _as_written() -> AbstractContextManager[object]:
+    stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
+    return stance("force_eager") if stance is not None and "torch._dynamo" in sys.modules else nullcontext()
+
+
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
     """Runs attention by its plain formula, whatever calls it; both switches are afterwards as they were.
 
     The fused kernels and the fast path of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` have no second
     derivative and no forward one. Blocks that are computed twice to save memory (`torch.utils.checkpoint`) are computed
-    once: what they do has no derivative that can be differentiated.
+    once: what they do has no derivative that can be differentiated. Compiled modules run as they were written.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _computed_once():
+        with sdpa_kernel(SDPBackend.MATH), _computed_once(), _as_written():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from leakgauge.clients import SGD, FedAvg, FedSGD, LocalTraining, Optimiser
 from leakgauge.clients.optimisers import OptimiserState
+from leakgauge.clients.protocol import GradientSum
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 from same.readings import CLASSES, INPUTS, UNITS, Weights
@@ -279,9 +280,8 @@ class PseudoGradient(OneStep):
     def kind(self) -> UpdateKind:
         return UpdateKind.GRADIENT
 
-    def linear(self, examples: int) -> Any:
-        whole = super().linear(examples)
-        return type(whole)(tuple(f / -self.lr for f in whole.factors), whole.parts)
+    def linear(self, examples: int) -> GradientSum:
+        return GradientSum((1.0,), (examples,))
 
     def sent(self, start: Tensor, gradient: Tensor) -> Tensor:
         return (start - (start - self.lr * gradient)) / self.lr

@@ -14,7 +14,10 @@ from same.readings import SPEC, attacked, pictures, share, unlike
 from same.test_spellings import SIZES, perceptron, plain
 
 ALL = (*LAYERS, *NETWORKS)
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+pytestmark = [  # TorchScript warns of its end, and where it meets a derivative of a derivative
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
 
 
 def network(name: str) -> nn.Module:
@@ -39,6 +42,9 @@ def test_loops_send_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "examples"), [pytest.param(k, n, marks=share(12, k, n)) for k in ALL for n in SIZES])
 def test_they_are_read_as_the_plain_form(name: str, examples: int) -> None:
+    """At their first and only blind run eight were weaker: inputs that go there and back (Fourier, logarithm, a grid
+    at rest), which were followed by name, a padding as long as the traced batch with one live place, a compiled
+    network, and three that are not read yet: sparse features, squared distances, and TorchScript, which is refused."""
     assert not unlike(attacked(network(name), pictures(examples)), plain(examples))
 
 

@@ -115,6 +115,15 @@ def test_packed_weights_are_refused_with_the_way_out() -> None:
         lg.Task.of(net, SPEC)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_program_of_torchscript_is_refused_and_a_part_that_is_one_is_not() -> None:
+    with pytest.raises(lg.InputError, match=r"TorchScript program.*give what it was made of"):
+        lg.Task.of(torch.jit.script(plain()), SPEC)
+    net = plain()
+    net[1] = torch.jit.script(net[1])
+    assert lg.Task.of(net, SPEC).parameters.keys() == lg.Task.of(plain(), SPEC).parameters.keys()
+
+
 ADAPTED = [f"base_model.model.{part}.lora_{side}.default.weight" for part in ("q", "v") for side in "AB"]
 
 

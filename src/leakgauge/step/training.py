@@ -29,6 +29,8 @@ def own_copy(module: nn.Module) -> nn.Module:
     """
     module = unwrapped_module(module)
     _refuse_packed(module)
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    require(not scripted, "model", "is a TorchScript program, which takes no other weights", "give what it was made of")
     lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
     require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
     try:

@@ -229,6 +229,8 @@ def affine_bases(traced: TracedGradient, colours: Colours) -> dict[fx.Node, fx.N
         values = node.meta.get("val")
         whole = isinstance(values, Tensor) and not values.is_floating_point()
         found[node] = bases.pop() if affine and not whole and len(bases) == 1 and node is not called else node
+        if node in traced.affine and node is not called:
+            found[node] = called
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -30,11 +31,14 @@ SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
 
+Read = Callable[[dict[fx.Node, Tensor], int], Tensor]
+"""Activations of so many examples, of the tensors that are given."""
+
 
 def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
     """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
     gradient."""
-    names = tuple(sorted(graph.colours.parameters[output] - _elsewhere(graph, output, given)))
+    names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
     if not names or set(names) != _between(graph, given, output):
         return None
     if not all(_by_rows(graph, node) for node in (output, *given)):
@@ -56,7 +60,8 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
         parts = [_part(graph, p, given, widths, root, units) for p in products]
         known = tuple(p for p in parts if p is not None)
         nodes = {p.product.node for p in known}
-        used = tuple(k for k in names if _behind(graph, k) <= nodes and _behind(graph, k))
+        behind = {k: {p.node for p in graph.products if k in p.parameters} for k in names}
+        used = tuple(k for k in names if behind[k] and behind[k] <= nodes)
         if not used:
             continue
         weight, bias = _values(graph, given, output, units, width)
@@ -94,12 +99,6 @@ def _once(product: OuterSum, examples: int) -> bool:
     return bool(signal.numel() == examples * product.shape[0] * product.shape[1])
 
 
-def _elsewhere(graph: Graph, output: fx.Node, given: tuple[fx.Node, ...]) -> set[str]:
-    """Parameters that the given tensors depend on."""
-    del output
-    return set().union(*(graph.colours.parameters[h] for h in given))
-
-
 def _between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:
     """Parameters between, of which no other part of the forward pass makes use."""
     inside, pending = {output}, [output]
@@ -120,10 +119,6 @@ def _between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[s
     return set().union(*held.values()) - shared if held else set()
 
 
-def _behind(graph: Graph, name: str) -> set[fx.Node]:
-    return {p.node for p in graph.products if name in p.parameters}
-
-
 def _part(
     graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], widths: list[int], root: fx.Node, units: int
 ) -> OneProduct | None:
@@ -133,22 +128,29 @@ def _part(
     task = graph.task.to(torch.empty((), dtype=torch.float64))
     one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
     rows = graph.rows(term, term.signal, {root: one}, task, units, blank(task, units))
-    if rows.shape[1] % units or (rows.shape[1] != units and term.activation is not None):  # of several positions
+    if rows.shape[1] % units:
         return None
-    left = rows[0].view(units, -1, rows.shape[2]).sum(1).T
+    places = rows[0].view(units, -1, rows.shape[2])
+    live = places.abs().amax((0, 2)).nonzero().flatten()
+    if len(live) != 1 and term.activation is not None:  # several positions
+        return None
+    left = places.sum(1).T
     exact = left.shape[0] == units and torch.equal(left, torch.eye(units, dtype=torch.float64))
     none = torch.zeros(1, dtype=torch.float64)
     if term.activation is None:
         return OneProduct(product, None if exact else left, None, None, none)
     if not _follows(graph, term.activation.node, given):
         return None
-    shift = graph.rows(term, term.activation, _blank(graph, given), task, 1, blank(task, 1))
-    if shift.shape[1] != 1:
-        return None
-    shift = shift[0, 0]
-    if (index := _picked(graph, term, given, widths, task)) is not None:
+    activation = term.activation
+
+    def read(held: dict[fx.Node, Tensor], count: int) -> Float[Tensor, "count d"]:
+        rows = graph.rows(term, activation, held, task, count, blank(task, count))[0]
+        return rows.view(count, -1, rows.shape[1])[:, live[0]]
+
+    shift = read(_blank(graph, given), 1)[0]
+    if (index := _picked(graph, read, given, widths)) is not None:
         return OneProduct(product, None if exact else left, index, torch.ones(len(index)).double(), shift)
-    right = _map(graph, term, given, widths, shift, task)
+    right = _map(graph, read, given, widths) - shift[:, None]
     if int((right != 0).sum(1).max()) <= 1:
         index = right.abs().argmax(1)
         scale = right.gather(1, index[:, None])[:, 0]
@@ -169,24 +171,21 @@ def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
     return node in given or base in given or base in {graph.bases.get(h) for h in given}
 
 
-def _picked(graph, term, given, widths, task) -> Tensor | None:  # type: ignore[no-untyped-def]
+def _picked(graph: Graph, read: Read, given: tuple[fx.Node, ...], widths: list[int]) -> Tensor | None:
     """Which number of h each activation is, where it is that and no more, as two random examples show."""
     drawn = torch.rand(2, sum(widths), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     held = {h: _of_rows(graph, h, part) for h, part in zip(given, drawn.split(widths, 1), strict=True)}
-    rows = graph.rows(term, term.activation, held, task, 2, blank(task, 2))[0]
+    rows = read(held, 2)
     order = drawn[0].argsort()
     index = order[torch.searchsorted(drawn[0][order], rows[0]).clamp_max(len(order) - 1)]
     return index if torch.equal(drawn[:, index], rows) else None
 
 
-def _map(graph: Graph, term, given, widths, shift, task) -> Float[Tensor, "inputs d"]:  # type: ignore[no-untyped-def]
+def _map(graph: Graph, read: Read, given: tuple[fx.Node, ...], widths: list[int]) -> Float[Tensor, "inputs d"]:
     columns = []
     for start in range(0, sum(widths), CHUNK):
         many = min(CHUNK, sum(widths) - start)
-        rows = graph.rows(
-            term, term.activation, _basis(graph, given, widths, start, many), task, many, blank(task, many)
-        )
-        columns.append(rows[0] - shift)
+        columns.append(read(_basis(graph, given, widths, start, many), many))
     return torch.cat(columns).T
 
 

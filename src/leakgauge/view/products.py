@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from leakgauge.view.axes import Atom, Dims, Windows, cut, fresh, moved, pulled, shape_of
-from leakgauge.view.trace import FILLED, TracedGradient, operation
+from leakgauge.view.trace import FILLED, TracedGradient, draws, operation
 
 
 class Colours:
@@ -31,11 +31,8 @@ class Colours:
         own = {n: name[2:] for name, n in traced.nodes.items() if name.startswith("p:")}
         for node in traced.code.graph.nodes:
             given = [] if operation(node) in FILLED else node.all_input_nodes
-            draws = isinstance(node.target, torch._ops.OpOverload) and (
-                torch.Tag.nondeterministic_seeded in node.target.tags
-            )
-            self.drawn |= draws
-            if draws or node in (traced.nodes["inputs"], traced.nodes["labels"]) or self.data.intersection(given):
+            self.drawn |= draws(node)
+            if draws(node) or node in (traced.nodes["inputs"], traced.nodes["labels"]) or self.data.intersection(given):
                 self.data.add(node)
             if node is traced.nodes["seed"] or self.behind.intersection(given):
                 self.behind.add(node)

@@ -24,6 +24,15 @@ PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
 FEW = (5, 7, 11, 13, 3)
 """The same where the examples' values decide, so that the step must really run."""
+WINDOWED = {
+    "convolution": range(3, 8),
+    "convolution_backward": range(4, 9),
+    "constant_pad_nd": range(1, 2),
+    "roll": range(1, 2),
+}
+"""Arguments that are steps and widths along axes without examples."""
+ROUNDED = 1e-12
+"""Relative error in double precision up to which two values are the same."""
 FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "new_empty", "new_full", "new_ones"}
 """They take a tensor for its shape alone."""
 
@@ -41,6 +50,7 @@ class TracedGradient:
         examples: how many it was traced with.
         written: parameters whose gradients are written, piece by piece, into what was a constant. Only zeros for a
             derivative, as of a rounding, are constants otherwise.
+        affine: of the operations on examples alone those that were tried and are affine in them.
     """
 
     code: fx.GraphModule
@@ -49,6 +59,7 @@ class TracedGradient:
     outputs: fx.Node | None
     examples: int
     written: frozenset[str] = frozenset()
+    affine: frozenset[fx.Node] = frozenset()
 
     @property
     def parameters(self) -> Tensors:
@@ -120,7 +131,9 @@ class _Resized(fx.Interpreter):
             below = cast(fx.Node, n.args[0])
             if not self.held_up or below.op == "placeholder":
                 return self.env[below]
-        return super().run_node(n)
+        made = super().run_node(n)
+        constant = isinstance(made, Tensor) and not n.all_input_nodes and made.dtype is self.kinds[0]
+        return made.to(self.kinds[1]) if constant else made
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
@@ -144,6 +157,8 @@ class _Resized(fx.Interpreter):
 def places_in(node: fx.Node, examples: int) -> range:
     """Which arguments of an operation are places along an axis that holds no examples, however large they are."""
     name = operation(node)
+    if name in WINDOWED:
+        return WINDOWED[name]
     first = 2 if name.endswith(("_backward", "_scatter")) else 1
     if name in ("select", "select_backward", "select_scatter"):
         return range(first, first + 2)
@@ -162,6 +177,12 @@ def operation(node: fx.Node) -> str:
         return ""
     packet = node.target.overloadpacket if isinstance(node.target, torch._ops.OpOverload) else node.target
     return str(packet.__name__ if callable(packet) else packet)
+
+
+def draws(node: fx.Node) -> bool:
+    """Whether it draws at random."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def writes(node: fx.Node) -> bool:
@@ -185,9 +206,9 @@ def _arguments(task: Task, batch: Batch) -> dict[str, object]:
     return held | {"inputs": batch.inputs, "labels": batch.labels, "seed": torch.ones((), dtype=like.dtype)}
 
 
-def probe(task: Task, examples: int) -> Batch:
+def probe(task: Task, examples: int, seed: int = 0) -> Batch:
     """Random examples and labels."""
-    data, generator = task.data, torch.Generator().manual_seed(0)
+    data, generator = task.data, torch.Generator().manual_seed(seed)
     like = next(iter(task.parameters.values()))
     if data.is_text:
         inputs = torch.randint(data.vocabulary, (examples, *data.shape), generator=generator).to(like)
@@ -220,41 +241,48 @@ def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
         found = _traced(task, count, "fake")
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode):
         found = _traced(task, _examples(task, FEW), "real")
-    if not task.data.is_text:
-        _straighten(found, task)
-    return found
+    return found if task.data.is_text else replace(found, affine=_straighten(found, task))
 
 
 KEPT = {"sub", "div", "round", "_to_copy", "detach", "alias", "clone", "rand_like", "randn_like", "native_dropout"}
 """Operations that stay where they are: those that make what the model is called with, copies and draws."""
 
 
-def _straighten(traced: TracedGradient, task: Task) -> None:
-    """Takes out operations on the examples alone that may bend what they are given and leave every example of the
-    data's range as it is, such as a clamp to that range."""
+def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
+    """Takes out operations on the examples alone that leave every example of the data's range as it is, such as a clamp
+    to that range or a transform and its inverse, and finds those that are affine there, whatever they are called."""
     alone = {node for name, node in traced.nodes.items() if name == "inputs" or name.startswith("b:")}
-    moved, bends = {traced.nodes["inputs"]}, dict[fx.Node, list[fx.Node]]()
+    moved, others = [traced.nodes["inputs"]], dict[fx.Node, list[fx.Node]]()
     for node in traced.code.graph.nodes:
-        given = node.all_input_nodes
-        if node.op == "call_function" and given and alone.issuperset(n for n in given if n.op != "get_attr"):
+        given = [n for n in node.all_input_nodes if n.op != "get_attr"]
+        if node.op == "call_function" and alone.issuperset(given) and (given or not draws(node)):
             alone.add(node)
-            value, own = node.meta.get("val"), [n for n in given if n in moved]
-            moved |= {node} if own else set()
-            same = [n for n in own if isinstance(value, Tensor) and _like(n.meta.get("val"), value)]
-            if same and value.is_floating_point() and operation(node) not in KEPT:
-                bends[node] = same
-    batch = probe(task, traced.examples)
-    batch.inputs[0], batch.inputs[1] = task.data.low, task.data.high
-    wanted = list(dict.fromkeys([n for node, given in bends.items() for n in (node, *given)]))
-    values = dict(zip(wanted, traced.evaluate(wanted, task, batch), strict=True)) if wanted else {}
-    straight = dict[fx.Node, fx.Node]()
-    for node, given in bends.items():
-        value = values[node]
-        moves = value.ndim and (value != value[:1]).any()  # what examples give their shape alone is the same for all
-        below = next((n for n in given if moves and torch.equal(values[n], value)), None)
+            value, own = node.meta.get("val"), any(n in given for n in moved)
+            floats = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
+            if own and floats and value.numel() and operation(node) not in KEPT:
+                others[node] = [n for n in reversed(moved) if _like(n.meta.get("val"), value)]
+            moved += [node] if own else []
+    if not others:
+        return frozenset()
+    double = task.to(torch.empty((), dtype=torch.float64))
+    batches = [probe(double, traced.examples, seed) for seed in range(3)]
+    batches[0].inputs[0], batches[0].inputs[1] = task.data.low, task.data.high
+    batches[2].inputs[:] = (batches[0].inputs + batches[1].inputs) / 2
+    wanted = list(dict.fromkeys([n for node, given in others.items() for n in (node, *given)]))
+    values = [dict(zip(wanted, traced.evaluate(wanted, double, batch), strict=True)) for batch in batches]
+    straight, affine = dict[fx.Node, fx.Node](), set[fx.Node]()
+    for node, given in others.items():
+        one, two, middle = (each[node] for each in values)
+        error = ROUNDED * max(float(one.abs().max()), float(two.abs().max()))
+        if not one.ndim or bool((one == one[:1]).all()):  # what examples give their shape alone is the same for all
+            continue
+        if bool(((one + two) / 2 - middle).abs().max() <= error):
+            affine.add(node)
+        below = next((n for n in given if bool((values[0][n] - one).abs().max() <= error)), None)
         if below is not None:
             straight[node] = straight.get(below, below)
             node.replace_all_uses_with(straight[node])
+    return frozenset(affine - straight.keys())
 
 
 def _like(one: object, other: Tensor) -> bool:

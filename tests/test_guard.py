@@ -60,6 +60,7 @@ def sent(update: State) -> State:
 )
 def test_honest_rounds_are_sent(defense: Defense) -> None:
     """Two hundred of each: parameters one by one, and differences."""
+    assert SendingGuard(defense).refuse({}, {}) == ()
     replies = {None: SendingGuard(defense), UpdateKind.DELTA: SendingGuard(defense, sends=UpdateKind.DELTA)}
     rounded = isinstance(defense, Quantise)  # sums with weights are rounded again, and hold other sizes
     for seed in range(200):
@@ -121,6 +122,7 @@ WEAK: dict[str, Callable[[int], State]] = {
     "noise of another law": uniform,
     "a number a row": a_number_a_row,
     "not a number": lambda seed: everything_noisy(clipped(seed), seed) | {"conv.bias": torch.full((16,), torch.nan)},
+    "infinity": lambda seed: {k: v + torch.inf for k, v in clipped(seed).items()},
     "a tensor beside": lambda seed: everything_noisy(clipped(seed), seed) | {"raw": torch.ones(3)},
 }
 
@@ -168,14 +170,15 @@ def test_a_defence_that_does_not_show_is_no_promise() -> None:
 
 @pytest.mark.slow
 def test_a_look_at_seven_million_parameters_is_fast() -> None:
+    """On one thread, the best of fifty: what other processes take is not the guard's."""
     before = {f"{i}": torch.randn(1000, 1000) for i in range(7)}
     reply = {k: v + 0.01 * torch.randn(v.shape) for k, v in before.items()}
     options: dict[str, Any] = {"norm": 1.0, "sigma": 0.01}
     for sends, given in ((None, reply), (UpdateKind.DELTA, {k: reply[k] - before[k] for k in before})):
-        guard, took = SendingGuard(Promise(**options), sends=sends), []
-        for _ in range(10):
-            guard._last = []
-            began = time.perf_counter()
+        took = []
+        for _ in range(50):
+            guard = SendingGuard(Promise(**options), sends=sends)
+            began = time.process_time()
             assert guard.refuse(before, given) == ()
-            took.append(time.perf_counter() - began)
-        assert min(took) < 0.02, took
+            took.append(time.process_time() - began)
+        assert min(took) < 0.01, took

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -33,11 +34,21 @@ SAMPLED = 1 << 15
 FEWEST = 64
 """Entries of a tensor below which its noise is not looked at by itself."""
 
-LENGTHS = (0.1, 0.5, 1.0, 2.0, 3.0)
-"""In standard deviations: how many entries may be nearer to zero."""
+BINS, LENGTHS = 10, torch.tensor([1, 5, 10, 20, 30])
+"""In tenths of a standard deviation: how many entries may be nearer to zero."""
+
+NEARER = torch.erf(LENGTHS.double() / BINS / math.sqrt(2))
+"""The share of Gaussian noise that is."""
 
 SLACK = 1e-4
 """Share by which rounding may lengthen what was clipped."""
+
+PIECE = 1 << 17
+"""Entries that are looked at at a time: 512 KiB of float32."""
+
+Entries = npt.NDArray[np.float32]
+Pair = tuple[Entries, Entries | None]
+"""A tensor's entries as sent, and as received where the difference counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +126,7 @@ class SendingGuard:
         require((self.ledger is None) == (epsilon is None), "ledger", "and epsilon belong together", hint)
         require(self.ledger is None or counted, "ledger", "counts ε, which needs a clip and noise", hint)
         self._seed = secrets.randbits(62)
-        self._last: list[Tensor] = []
-        self._room = torch.empty(0)
+        self._last = torch.empty((0, 0))
 
     def refuse(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor]) -> tuple[str, ...]:
         """Why an update must not be sent; empty where nothing speaks against it, and it is entered in the ledger.
@@ -127,11 +137,13 @@ class SendingGuard:
         """
         found = [*self._of_names(before, reply)]
         if not found:
-            sent, squares = self._difference(before, reply)
-            found += self._of_size(sent, squares)
-            if not found:
-                sample = self._sample(sent)
-                found += [*self._of_noise(sample), *self._of_rounding(sent, sample)]
+            sent = {k: v for k, v in reply.items() if v.is_floating_point() and not k.endswith(STATISTICS)}
+            known = dict.fromkeys(sent) if self.sends is not None else before
+            pairs = [(_flat(v), None if (old := known[k]) is None else _flat(old)) for k, v in sent.items()]
+            found += self._of_size(pairs)
+            if not found and (self.promise.sigma or self.promise.levels is not None):
+                sample = self._sample(pairs)
+                found += [*self._of_noise(sample), *self._of_levels(sample)]
                 self._last = sample
         if not found and self.ledger is not None:
             found += self._of_ledger(self.ledger)
@@ -148,75 +160,58 @@ class SendingGuard:
                 if not same:
                     yield f"{name} travels, which no clip and no noise covers"
 
-    def _difference(
-        self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor]
-    ) -> tuple[dict[str, Tensor], Float[Tensor, " tensors"]]:
-        """What is sent in float32, and the squared length of each tensor."""
-        names = [k for k, v in reply.items() if v.is_floating_point() and not k.endswith(STATISTICS)]
-        if self.sends is None:
-            size = sum(reply[name].numel() for name in names)
-            if len(self._room) < size:
-                self._room = torch.empty(size)
-        sent, first = {}, 0
-        for name in names:
-            flat = reply[name].detach().reshape(-1)
-            if self.sends is None:
-                room = self._room[first : (first := first + flat.numel())]
-                flat = torch.sub(flat, before[name].detach().reshape(-1), out=room)
-            sent[name] = flat.float()
-        return sent, torch.stack([torch.dot(flat, flat) for flat in sent.values()] or [torch.zeros(())])
-
-    def _of_size(self, sent: Mapping[str, Tensor], squares: Float[Tensor, " tensors"]) -> Iterator[str]:
-        promise, square = self.promise, float(squares.double().sum())
+    def _of_size(self, pairs: Sequence[Pair]) -> Iterator[str]:
+        """One pass over all entries, in pieces that stay in the processor's cache."""
+        promise, square, kept, count = self.promise, 0.0, 0, sum(len(new) for new, _ in pairs)
+        with np.errstate(all="ignore"):
+            for new, old in pairs:
+                for start in range(0, len(new), PIECE):
+                    piece = _moved(new, old, slice(start, start + PIECE))
+                    square += float(piece @ piece)
+                    kept += int(np.count_nonzero(piece)) if promise.keep is not None else 0
         if not math.isfinite(square):
             yield "it holds NaN or infinity"
-        elif promise.norm is not None:
-            count = sum(flat.numel() for flat in sent.values())
+            return
+        if promise.norm is not None:
             noise = promise.sigma**2 * (count + LUCK * math.sqrt(2 * count))
             most = promise.norm**2 * (1 + SLACK) ** 2 + 2 * LUCK * promise.norm * promise.sigma + noise
             if square > most:
                 yield f"its length is {square**0.5:.4g}, and clip and noise leave at most {most**0.5:.4g}"
+        if promise.keep is not None and kept > promise.keep * count + len(pairs):
+            yield f"{kept / count:.1%} of its entries are not zero, and {promise.keep:.1%} are stated"
 
-    def _sample(self, sent: Mapping[str, Tensor]) -> list[Tensor]:
-        """A part of each tensor, in one piece, always the same for this client."""
-        if not self.promise.sigma and self.promise.levels is None:
-            return []
-        g, found = torch.Generator().manual_seed(self._seed), []
-        most = max(FEWEST * 4, SAMPLED // max(len(sent), 1))
-        for flat in sent.values():
-            start = int(torch.randint(max(1, len(flat) - most + 1), (), generator=g))
-            part = flat[start : start + most].clone()
-            found.append(part[part != 0] if self.promise.keep is not None else part)
+    def _sample(self, pairs: Sequence[Pair]) -> Float[Tensor, "tensors m"]:
+        """A part of each tensor, in one piece, always the same for this client; NaN behind a part's end."""
+        g, most = torch.Generator().manual_seed(self._seed), max(FEWEST * 4, SAMPLED // max(len(pairs), 1))
+        found = torch.full((len(pairs), most), torch.nan)
+        for row, (new, old) in zip(found, pairs, strict=True):
+            start = int(torch.randint(max(1, len(new) - most + 1), (), generator=g))
+            part = torch.from_numpy(_moved(new, old, slice(start, start + most)))
+            part = part[part != 0] if self.promise.keep is not None else part
+            row[: len(part)] = part
         return found
 
-    def _of_noise(self, sample: list[Tensor]) -> Iterator[str]:
+    def _of_noise(self, sample: Float[Tensor, "tensors m"]) -> Iterator[str]:
         """Gaussian noise keeps entries away from zero whatever is under it (Anderson's inequality), and so it does with
         the difference of any two: along a tensor, between tensors, and between rounds."""
         sigma = self.promise.sigma
         if not sigma:
             return
-        if not all(_is_noisy(part, sigma) for part in [*sample, torch.cat(sample)] if len(part) >= FEWEST):
+        if not _noisy(sample, sigma):
             yield f"noise of standard deviation {sigma:.4g} is not in every tensor"
         twice = math.sqrt(2) * sigma
-        along = (part[lag:] - part[:-lag] for part in sample for lag in (1, 2) if len(part) >= FEWEST + lag)
-        lengths = ((one, two, min(len(one), len(two))) for one, two in pairwise(sample))
-        across = (one[:n] - two[:n] for one, two, n in lengths if n >= FEWEST)
-        if not all(_is_noisy(part, twice) for part in (*along, *across)):
+        differences = (sample[:, 1:] - sample[:, :-1], sample[:, 2:] - sample[:, :-2], sample[1:] - sample[:-1])
+        if not all(_noisy(each, twice) for each in differences):
             yield "its noise repeats itself within the update"
-        pairs = [(a, b) for a, b in zip(sample, self._last, strict=False) if a.shape == b.shape and len(a) >= FEWEST]
-        if not all(_is_noisy(a - b, twice) for a, b in pairs):
+        if sample.shape == self._last.shape and not _noisy(sample - self._last, twice):
             yield "its noise is that of the round before"
 
-    def _of_rounding(self, sent: Mapping[str, Tensor], sample: list[Tensor]) -> Iterator[str]:
-        promise = self.promise
-        if promise.keep is not None:
-            kept, count = sum(int(f.count_nonzero()) for f in sent.values()), sum(f.numel() for f in sent.values())
-            if kept > promise.keep * count + len(sent):
-                yield f"{kept / count:.1%} of its entries are not zero, and {promise.keep:.1%} are stated"
-        if promise.levels is not None:
-            most = max((len(part[part != 0].abs().unique()) for part in sample), default=0)
-            if most > promise.levels:
-                yield f"a tensor holds {most} different sizes, and {promise.levels} are stated"
+    def _of_levels(self, sample: Float[Tensor, "tensors m"]) -> Iterator[str]:
+        if self.promise.levels is not None:
+            sizes = [part[(part != 0) & ~part.isnan()].abs().unique() for part in sample]
+            most = max(map(len, sizes), default=0)
+            if most > self.promise.levels:
+                yield f"a tensor holds {most} different sizes, and {self.promise.levels} are stated"
 
     def _of_ledger(self, ledger: Path) -> Iterator[str]:
         assert self.epsilon is not None
@@ -234,12 +229,22 @@ class Refused(Exception):
     """An update was not sent; says why."""
 
 
-def _is_noisy(x: Float[Tensor, " n"], sigma: float) -> bool:
-    """Whether no more entries are near zero than Gaussian noise alone allows, which whatever is under it can only
-    lower."""
-    size, n = x.abs() / sigma, len(x)
-    for length in LENGTHS:
-        p = math.erf(length / math.sqrt(2))
-        if float((size <= length).sum()) > n * p + LUCK * math.sqrt(n * p * (1 - p)) + 1:
-            return False
-    return True
+def _flat(tensor: Tensor) -> Entries:
+    return tensor.detach().reshape(-1).float().cpu().numpy()
+
+
+def _moved(new: Entries, old: Entries | None, where: slice) -> Entries:
+    """What is sent there: the difference, where parameters are sent."""
+    return new[where] if old is None else new[where] - old[where]
+
+
+def _noisy(x: Float[Tensor, "k m"], sigma: float) -> bool:
+    """Whether neither a row nor all of them hold more entries near zero than Gaussian noise alone allows, which
+    whatever is under it can only lower. NaN is no entry; fewer than `FEWEST` are not judged."""
+    size = (x.abs() * (BINS / sigma)).clamp_max_(far := int(LENGTHS[-1])).nan_to_num_(nan=far + 1).long()
+    bins = (size + (far + 2) * torch.arange(len(x))[:, None]).view(-1).bincount(minlength=(far + 2) * len(x))
+    nearer = bins.view(len(x), far + 2).cumsum(1)
+    nearer = torch.cat([nearer, nearer.sum(0, keepdim=True)])
+    n, p = nearer[:, far, None].double(), NEARER
+    most = n * p + LUCK * (n * p * (1 - p)).sqrt() + 1
+    return not bool(((nearer[:, LENGTHS - 1] > most) & (n >= FEWEST)).any())

@@ -68,6 +68,11 @@ def trap(scale: float = 0.95, halves: bool = True) -> State:
     return base() | {"10.weight": weight}
 
 
+def grey(rows: Tensor) -> State:
+    """A first convolution on one channel, half of which are these filters."""
+    return base() | {"0.weight": torch.cat([rows, _draw(8, 9)]).view(16, 1, 3, 3)}
+
+
 def changed(name: str, index: object, value: float, ones: object = ()) -> State:
     state = base()
     tensor = state[name].clone()
@@ -92,6 +97,11 @@ CRAFTED: dict[str, tuple[str, Callable[[], State]]] = {
         "copies",
         lambda: base() | {"12.weight": base()["12.weight"][:1] * torch.arange(1, 11)[:, None]},
     ),
+    "head-of-two": ("copies", lambda: base() | {"12.weight": base()["12.weight"][:1].repeat(2, 1)}),
+    "grey-taps-in-half-of-a-layer": ("copies", lambda: grey(torch.eye(9)[4].repeat(8, 1))),
+    "grey-filters-in-half-of-a-layer": ("copies", lambda: grey(_draw(1, 9).repeat(8, 1))),
+    "grey-filters-and-gains": ("copies", lambda: grey(_draw(1, 9) * torch.arange(1, 9)[:, None])),
+    "grey-taps-and-gains": ("copies", lambda: grey(torch.eye(9)[4] * torch.arange(1, 9)[:, None])),
     "mirrored": (
         "copies",
         lambda: base() | {"10.weight": torch.cat([_draw(64, 256), -3 * _draw(64, 256)]) / 16},

@@ -13,10 +13,10 @@ from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparab
 from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
 from leakgauge.registry import RULES
 
-MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 16, 6.0
+MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 4, 6.0
 SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
-EQUAL_SIZE = 1e-3
-"""Relative difference in length up to which parallel rows of few entries are one row twice."""
+LEAST = 3
+"""What all rows of a layer count for at least, where they are one."""
 SPARSE = 0.3
 """Share of exact zeros in a layer's other rows from which it counts as pruned."""
 
@@ -28,12 +28,12 @@ class CopiedRows:
 
     Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
     (trained filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were
-    cut down to rank 3 or 4 meet to 0.999 by chance). Rows whose participation ratio (Σw²)²/Σw⁴ is 6 or less must also
-    have the same length and lie in a layer that is not pruned, since pruned rows with few survivors are parallel by
-    chance. The last linear layer, and layers of short rows, count only where all rows point the same way: classes
-    that never occur have parallel rows where the layer started at zero, but rows of a soft-max that started there add
-    up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under a factor per row
-    (a factor of the layer for rows of few entries).
+    cut down to rank 3 or 4 meet to 0.999 by chance). Rows whose participation ratio (Σw²)²/Σw⁴ is 6 or less count
+    only in a layer that is not pruned: pruned rows with few survivors are parallel by chance. The last linear layer,
+    and layers of rows of two or three entries, count only where all rows point the same way, and then as three at
+    least: classes that never occur have parallel rows where the layer started at zero, but rows of a soft-max that
+    started there add up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under
+    a factor per row.
     """
 
     needs: tuple[Part, ...] = (Part.STATE,)
@@ -51,15 +51,17 @@ class CopiedRows:
         suspects = []
         for layer in layers(received.state)[0]:
             rows = _Rows.of(layer)
-            same, mirrored = (layer.units, 0) if _uniform(layer, rows) else (0, 0)
-            if layer.name in compared and not same:
+            uniform = _uniform(layer, rows)
+            same, mirrored = (layer.units, 0) if uniform else (0, 0)
+            if layer.name in compared and not uniform:
                 others = sorted(share for name, share in zeros.items() if name != layer.name)
                 elsewhere = others[len(others) // 2] if others else 0.0
                 same, mirrored = _copies(layer, rows, elsewhere)
             evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
             evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
             if same or mirrored:
-                suspects.append(Suspect(max(same, mirrored) / (1 + layer.units / 50), layer.name, evidence))
+                count = max(same, mirrored, LEAST * uniform)
+                suspects.append(Suspect(count / (1 + layer.units / 50), layer.name, evidence))
         return most_suspicious(suspects, "No layer has rows that are multiples of each other.", unjudged)
 
 
@@ -102,9 +104,9 @@ def _zeros(layer: WeightTensor) -> float:
 
 
 def _uniform(layer: WeightTensor, rows: _Rows) -> bool:
-    """Whether all rows of a layer that mixes inputs point the same way, three at least and all but dead ones."""
-    index = torch.nonzero(rows.live)[:, 0]
-    if layer.depthwise or layer.inputs < 2 or len(index) < max(3, layer.units / 2):
+    """Whether all rows of a layer that mixes inputs point the same way, all but dead ones; two that are long tell."""
+    index, least = torch.nonzero(rows.live)[:, 0], 2 if layer.inputs >= MIN_INPUTS else 3
+    if layer.depthwise or layer.inputs < 2 or len(index) < max(least, layer.units / 2):
         return False
     first = int(index[0])
     if not bool((rows.sketch[index] @ rows.sketch[first] > CANDIDATE).all()):
@@ -121,21 +123,10 @@ def _copies(layer: WeightTensor, rows: _Rows, elsewhere: float) -> tuple[int, in
         elsewhere: share of zeros in the other layers, for a layer without rows of its own to tell from.
     """
     wide, few = rows.live & (rows.ratio > MIN_SPREAD), rows.live & (rows.ratio <= MIN_SPREAD)
-    same, mirrored = _parallel(layer, rows, wide, equal=False)
-    if not bool(few.any()) or layer.depthwise:
-        return same, mirrored
     telling = int(wide.sum()) >= max(2, 0.05 * layer.units)
     sparse = float((layer.rows[wide] == 0).float().mean()) if telling else elsewhere
-    taps = (0, 0) if sparse >= SPARSE else _parallel(layer, rows, few, equal=True)
-    return same + taps[0], mirrored + taps[1]
-
-
-def _parallel(layer: WeightTensor, rows: _Rows, chosen: Bool[Tensor, " n"], *, equal: bool) -> tuple[int, int]:
-    """The same among the chosen rows, of one length if `equal`."""
-    index = torch.nonzero(chosen)[:, 0]
-    if len(index) < 2:
-        return 0, 0
-    return _confirmed(layer, index, _pairs(rows.sketch[index]), equal=equal)
+    index = torch.nonzero(wide if layer.depthwise or sparse >= SPARSE else wide | few)[:, 0]
+    return _confirmed(layer, index, _pairs(rows.sketch[index])) if len(index) > 1 else (0, 0)
 
 
 def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
@@ -154,17 +145,15 @@ def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
     return torch.stack([rows, torch.cat(partner)[rows]], 1)
 
 
-def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"], *, equal: bool) -> tuple[int, int]:
+def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"]) -> tuple[int, int]:
     """Counts rows of pairs that are copies in full."""
     if not len(pairs):
         return 0, 0
     flat = layer.weight.reshape(layer.units, -1)
     cosines = []
     for some in pairs.split(max(1, (1 << 23) // layer.inputs)):
-        x, y = (flat[index[rows]].float() for rows in some.T)
-        cosine = torch.nn.functional.cosine_similarity(x, y, dim=1)
-        apart = (x.norm(dim=1) / y.norm(dim=1) - 1).abs() > EQUAL_SIZE
-        cosines.append(cosine.where(~apart, 0.0) if equal else cosine)
+        x, y = (flat[index[each]].float() for each in some.T)
+        cosines.append(torch.nn.functional.cosine_similarity(x, y, dim=1))
     cosine = torch.cat(cosines)
     return len(pairs[cosine.abs() > SAME, 0].unique()), len(pairs[cosine < -SAME, 0].unique())
 

@@ -56,6 +56,7 @@ def test_a_plan_that_was_changed_stays(tmp_path: Path) -> None:
         run(folder, WRONG, *options, "-o", str(tmp_path / "a"))
     (plan,) = folder.glob("plan*.yaml")
     written = yaml.safe_load(plan.read_text())
+    assert written["budget"] == {"gradient_evaluations": 8}
     assert written["defenses"] == [[{"clip": {"norm": 1}}, {"noise": {"sigma": 0.1}}]]
     plan.write_text(plan.read_text().replace("0.1", "0.2"))
     before = plan.read_text()

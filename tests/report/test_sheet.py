@@ -46,6 +46,13 @@ def test_a_commit_is_of_the_folder(tmp_path: Path) -> None:
     assert commit_of(tmp_path).endswith("not committed")
 
 
+def test_every_update_has_its_digest() -> None:
+    """Of three rounds the first alone was listed."""
+    hashes = {f"update[{i}] round-{i}/{file}": f"{k}{i}" * 32 for i in range(9) for k, file in enumerate("ab")}
+    words = text_of(sheet(MADE.told | {"decision": MADE.told["decision"] | {"hashes": hashes}}, MADE.verdict, digest=""))
+    assert all(name in words and digest[:16] in words for name, digest in hashes.items())
+
+
 @pytest.mark.slow
 def test_it_prints_on_one_page(tmp_path: Path) -> None:
     command = browser()

@@ -101,6 +101,15 @@ def test_a_captured_audit_says_how_many_updates_it_rests_on() -> None:
         assert "captured" not in decided(trials).rests_on
 
 
+def test_what_is_next_for_a_captured_round_can_be_done() -> None:
+    """A smaller batch was advised, of a round that has been."""
+    asked = partial(DecisionScope, gate=GATE, batch=1)
+    captured, simulated = (decide(verdict(quiet(59), GATE), asked(captured=c)).next.step for c in (True, False))
+    assert "plan without update" in captured
+    assert "data.size" not in captured
+    assert "data.size" in simulated
+
+
 def test_one_client_never_says_that_labels_do_not_leak() -> None:
     """The constant guess that is best for one client is that client's own labels."""
     found = verdict([trial(0, 10.0, f1=1.0, constant=1.0)], None)

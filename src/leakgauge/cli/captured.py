@@ -33,8 +33,14 @@ from leakgauge.files import write_whole
     "plan, {source: folder:PATH, size: 64}.",
 )
 @click.option("--no-normalise", is_flag=True, help="With --data: the network saw its raw values.")
-@click.option("--evaluations", type=click.IntRange(min=1), help="Gradient evaluations of a trial, at most.")
-@with_workers("Trials at a time.", default=1)
+@click.option(
+    "--evaluations",
+    type=click.IntRange(min=1),
+    default=2400,
+    show_default=True,
+    help="Gradient evaluations of a trial, at most. Three rounds of a small network at 64 px: 20 minutes of two cores.",
+)
+@with_workers("Trials at a time.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--counts-only", is_flag=True, help="Write no image, and hashes for file names.")
 @click.option("--check", is_flag=True, help="Say whether the plan explains the updates, and stop.")
@@ -54,7 +60,7 @@ def captured(
     mode: str,
     data: Any,
     no_normalise: bool,
-    evaluations: int | None,
+    evaluations: int,
     check: bool,
     output: Path | None,
     **options: Any,
@@ -77,7 +83,7 @@ def captured(
         hint = "leave it out: examples that a capture kept are as the network saw them"
         require(data is not None, "--no-normalise", "is given without --data", hint)
         plan["data"]["normalise"] = False
-    plan |= {} if evaluations is None else {"budget": {"gradient_evaluations": evaluations}}
+    plan["budget"] = {"gradient_evaluations": evaluations}
     plan |= {} if defense is None else {"defenses": [defense]}
     plan |= {} if gate is None else {"gate": gate}
     if check:

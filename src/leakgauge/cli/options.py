@@ -71,10 +71,10 @@ def to_json(words: str) -> Callable[[F], F]:
     return click.option("--json", "json_file", type=NEW_FILE, help=f"Also write {words} to FILE.")
 
 
-def with_workers(words: str, default: int = os.cpu_count() or 1) -> Callable[[F], F]:
+def with_workers(words: str) -> Callable[[F], F]:
     """The option ``--workers``."""
-    shown: Any = True if default == 1 else "all cores"
-    return click.option("--workers", type=click.IntRange(min=1), default=default, show_default=shown, help=words)
+    kind, default = click.IntRange(min=1), os.cpu_count() or 1
+    return click.option("--workers", type=kind, default=default, show_default="all cores", help=words)
 
 
 def into(folder: str) -> Callable[[F], F]:

@@ -125,9 +125,6 @@ SECONDS = 120
 SHOWN = 4
 """Attacks and settings that are named; the others are counted."""
 
-FILES = 6
-"""Digests that are shown; all are in report.json."""
-
 
 def sheet(
     told: Mapping[str, Any], verdict: Verdict, *, digest: str, commit: str = "", by: str = "", to: str = ""
@@ -166,7 +163,7 @@ def sheet(
         knew=tried[0].scenario.knowledge if tried else (),
         shown=sum(f.power.shown is True for f in own),
         rows=len(own),
-        hashes=dict(list(decision["hashes"].items())[:FILES]),
+        hashes={v: [k for k, other in decision["hashes"].items() if other == v] for v in decision["hashes"].values()},
     )
 
 

@@ -21,6 +21,11 @@ EASIER = (
     "no attack has shown that it works on such clients: give more effort (budget.gradient_evaluations, attacks: "
     "[auto]), or audit clients on whom one does (data.batch: 1, a smaller data.size)"
 )
+SIMULATED = (
+    "no attack has shown that it works on such rounds: give more effort (budget.gradient_evaluations), and try this "
+    "plan without update and with data.batch: 1, which simulates the easiest clients that train so"
+)
+"""The same of captured rounds, whose batches and pictures are what they are."""
 ASSUMED = "if the running statistics of BatchNorm stay with the client (knows: buffers if they travel)"
 
 
@@ -91,7 +96,7 @@ STEPS: dict[Why, tuple[Answer, str]] = {
     Why.UNMEASURED: (Answer.NOT_YET, "add an attack that reads it, or change the gate"),
     Why.UNINFORMED: (Answer.NOT_YET, "add defense to knows: attackers read about defences"),
     Why.UNSEARCHED: (Answer.NOT_YET, "add a search that applies here: auto, if the plan does not name it"),
-    Why.POWERLESS: (Answer.NOT_YET, EASIER),
+    Why.POWERLESS: (Answer.NOT_YET, ""),
     Why.UNSUPPORTED: (Answer.NOT_YET, ""),
 }
 """The answer that each kind of reason of the gate gives, the gravest first, and what to do about it."""
@@ -132,15 +137,17 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     if verdict.level in (Level.EXPOSED, Level.PARTIAL):
         yield Answer.NO, verdict.headline[0], Next(_less(own, asked.lint))
     powerless = any(f.power.shown is False for f in own) and not any(f.power.shown for f in own)
-    doubted = EASIER if powerless else STEPS[Why.UNRELIABLE][1]
+    easier = SIMULATED if asked.captured else EASIER
+    doubted = easier if powerless else STEPS[Why.UNRELIABLE][1]
+    steps = {Why.UNRELIABLE: doubted, Why.POWERLESS: easier}
     for why, (answer, step) in STEPS.items():
         if why is Why.UNEXPLAINED and verdict.explained is not None and not verdict.explained.holds:
             yield answer, "The plan does not explain the captured update.", Next(step)
         elif of_kind := [r for r in verdict.gate.reasons if r.why is why and why is not Why.UNEXPLAINED]:
-            following = more_clients(own, asked) if why is Why.UNSUPPORTED else Next(step)
+            following = more_clients(own, asked) if why is Why.UNSUPPORTED else Next(steps.get(why, step))
             more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
             said = f"{of_kind[0].plain or of_kind[0].text}{more}."
-            yield answer, said, Next(doubted) if why is Why.UNRELIABLE else following
+            yield answer, said, following
     unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
     flagged = next((f.flags[0] for f in unsettled if f.flags), None)
     if flagged is not None:

@@ -49,7 +49,8 @@ def test_a_commit_is_of_the_folder(tmp_path: Path) -> None:
 def test_every_update_has_its_digest() -> None:
     """Of three rounds the first alone was listed."""
     hashes = {f"update[{i}] round-{i}/{file}": f"{k}{i}" * 32 for i in range(9) for k, file in enumerate("ab")}
-    words = text_of(sheet(MADE.told | {"decision": MADE.told["decision"] | {"hashes": hashes}}, MADE.verdict, digest=""))
+    decision = MADE.told["decision"] | {"hashes": hashes}
+    words = text_of(sheet(MADE.told | {"decision": decision}, MADE.verdict, digest=""))
     assert all(name in words and digest[:16] in words for name, digest in hashes.items())
 
 

@@ -14,6 +14,7 @@ import leakgauge as lg
 from hunt.zoo import Net, drawn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.clients.client import trained_on
+from leakgauge.clients.optimisers import CosineRate
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Compose, Defense, NoDefense
 from leakgauge.draws import Draws
@@ -53,9 +54,10 @@ STRENGTHS: dict[str, Callable[[Random], dict[str, Any]]] = {
             "batch_size": r.choice((None, None, 1)),
             "clip": r.choice((None, None, 0.1)),
             "proximal": r.choice((0.0, 0.1)),
+            "schedule": r.choice(((), (), (1.0, 0.5), CosineRate(cosine=4))),
+            "ema": r.choice((None, None, 0.9)),
         }
     ),
-    "scheduled": lambda r: r.choice(({"rates": (1.0, 0.5)}, {"cosine": 4})),
     "sgd": lambda r: {"lr": 0.1, "momentum": r.choice((0.0, 0.9))},
 }
 """Arguments of registered parts; those that are not named here are built without any."""

@@ -16,7 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils import prune
 
 from leakgauge.clients import SGD, FedAvg, LocalTraining, Optimiser, SecureAggregation
-from leakgauge.clients.optimisers import OptimiserState, RateSchedule
+from leakgauge.clients.optimisers import CosineRate, OptimiserState
 from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
 from leakgauge.task import Batch, Task
@@ -486,12 +486,11 @@ class Variates(OneStep):
 
 def _warming(examples: int) -> Protocol:
     sgd = SGD(lr=0.2, momentum=0.9, dampening=0.3, weight_decay=0.0)
-    rates = RateSchedule(optimiser=sgd, rates=(0.5, 1.0))
-    return LocalTraining(optimiser=rates, batch_size=1, accumulate=examples, shuffle=True)
+    return LocalTraining(optimiser=sgd, schedule=(0.5, 1.0), batch_size=1, accumulate=examples, shuffle=True)
 
 
 def _cosine(_: int) -> Protocol:
-    return SecureAggregation(cohort=1, client=LocalTraining(optimiser=RateSchedule(optimiser=SGD(lr=0.1), cosine=10)))
+    return SecureAggregation(cohort=1, client=LocalTraining(optimiser=SGD(lr=0.1), schedule=CosineRate(cosine=10)))
 
 
 LOOPS: dict[str, Loop] = {

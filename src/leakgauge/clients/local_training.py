@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.clients.optimisers import SGD, Optimiser, OptimiserState, linear_steps
+from leakgauge.clients.optimisers import SGD, CosineRate, Optimiser, OptimiserState, RateSchedule, linear_steps
 from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import require
@@ -80,6 +80,11 @@ class LocalTraining(Protocol):
 
     Attributes:
         optimiser: `SGD`, `Adam`, or one of your own (`leakgauge.clients.optimisers.Optimiser`).
+        schedule: factors of its learning rate, one a step, the last for all later ones; or a `CosineRate`, in a plan
+            ``{cosine: 10, least: 0.1}``. Empty for a rate that stays.
+        ema: decay of the average of the weights that is sent in their place, as
+            ``torch.optim.swa_utils.AveragedModel`` with ``get_ema_multi_avg_fn`` after each step: it begins at the
+            first step's weights. Buffers are the last step's. `None`: the last step's weights are sent.
         epochs: passes over the client's batch.
         batch_size: examples of a minibatch; the last one of an epoch may be smaller. `None`: all examples.
         shuffle: draw a new order every epoch. Sequential otherwise.
@@ -92,6 +97,8 @@ class LocalTraining(Protocol):
     """
 
     optimiser: Optimiser = field(default_factory=SGD)
+    schedule: CosineRate | tuple[float, ...] = ()
+    ema: float | None = None
     epochs: int = 1
     batch_size: int | None = None
     shuffle: bool = False
@@ -108,6 +115,9 @@ class LocalTraining(Protocol):
             require(value is None or value > 0, name, f"is {value}", "give a positive number")
         require(self.clip is None or self.clip > 0, "clip", f"is {self.clip}", "give a positive norm")
         require(self.proximal >= 0, "proximal", f"is {self.proximal}", "give a number ≥ 0")
+        rates = () if isinstance(self.schedule, CosineRate) else self.schedule
+        require(all(r >= 0 for r in rates), "schedule", f"is {list(rates)}", "give factors ≥ 0, or {cosine: 10}")
+        require(self.ema is None or 0 <= self.ema < 1, "ema", f"is {self.ema}", "give a decay in [0, 1)")
 
     def steps(self, examples: int) -> int:
         return len(self.parts(examples))
@@ -122,14 +132,16 @@ class LocalTraining(Protocol):
 
     def linear(self, examples: int) -> GradientSum | None:
         """`None` where a step's examples count unlike (minibatches of unequal size that are accumulated), some are left
-        out, a proximal force acts, clipping acts at several steps, or the optimiser is not linear."""
+        out, a proximal force acts, clipping acts or weights are averaged at several steps, or the optimiser is not
+        linear."""
         parts = self.parts(examples)
         an_epoch = parts[: len(parts) // self.epochs]
         steps = self.epochs * -(-len(an_epoch) // self.accumulate)
         uneven = self.accumulate > 1 and len(set(an_epoch)) > 1
-        if uneven or sum(an_epoch) < examples or (steps > 1 and (self.proximal or self.clip is not None)):
+        several = steps > 1 and bool(self.proximal or self.clip is not None or self.ema is not None)
+        if uneven or sum(an_epoch) < examples or several:
             return None
-        told = linear_steps(self.optimiser, steps)
+        told = linear_steps(self._stepping, steps)
         if told is None:
             return None
         held = [an_epoch[i : i + self.accumulate] for i in range(0, len(an_epoch), self.accumulate)] * self.epochs
@@ -140,6 +152,11 @@ class LocalTraining(Protocol):
     @property
     def loop(self) -> LocalTraining:
         return self
+
+    @property
+    def _stepping(self) -> Optimiser:
+        """The optimiser with its schedule."""
+        return RateSchedule(optimiser=self.optimiser, schedule=self.schedule) if self.schedule else self.optimiser
 
     def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
         """Indices of the examples of each minibatch, epoch after epoch."""
@@ -155,7 +172,7 @@ class LocalTraining(Protocol):
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         parameters, buffers, state = task.parameters, task.buffers, OptimiserState()
         an_epoch = self.steps(len(batch)) // self.epochs
-        held: Tensors | None = None
+        held, average = None, None
         for i, index in enumerate(self.order(len(batch), draws)):
             model = draws.generator("model", i) if task.stochastic else None
             minibatch = batch.take(index.to(batch.labels.device))
@@ -169,8 +186,13 @@ class LocalTraining(Protocol):
                 g, held = held, None
             if self.proximal:
                 g = map_tensors(lambda gi, p, p0: gi + self.proximal * (p - p0), g, parameters, task.parameters)
-            parameters, state = self.optimiser.step(_clipped(g, self.clip), parameters, state)
-        return map_tensors(torch.sub, parameters, task.parameters), buffers
+            parameters, state = self._stepping.step(_clipped(g, self.clip), parameters, state)
+            if self.ema is not None:
+                average = parameters if average is None else map_tensors(self._averaged, average, parameters)
+        return map_tensors(torch.sub, average or parameters, task.parameters), buffers
+
+    def _averaged(self, average: Tensor, new: Tensor) -> Tensor:
+        return new if self.ema is None else self.ema * average + (1 - self.ema) * new
 
 
 def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
@@ -212,6 +234,7 @@ def FedAvg(
     nesterov: bool = False,
     weight_decay: float = 0.0,
     shuffle: bool = False,
+    schedule: CosineRate | tuple[float, ...] = (),
 ) -> LocalTraining:
     """Local SGD from the broadcast θ₀; the update is the delta θ_τ − θ₀, unrolled differentiably.
 
@@ -224,6 +247,7 @@ def FedAvg(
         lr: local learning rate.
         momentum, dampening, nesterov, weight_decay: as in ``torch.optim.SGD``.
         shuffle: draw a new order every epoch. Sequential otherwise, as in Inverting Gradients' experiments.
+        schedule: as in `LocalTraining`.
     """
     sgd = SGD(lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=weight_decay)
-    return LocalTraining(optimiser=sgd, epochs=epochs, batch_size=batch_size, shuffle=shuffle)
+    return LocalTraining(optimiser=sgd, schedule=schedule, epochs=epochs, batch_size=batch_size, shuffle=shuffle)

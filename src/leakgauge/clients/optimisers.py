@@ -174,60 +174,48 @@ def adamw(
     return Adam(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, decoupled=True)
 
 
-@OPTIMISERS.register("scheduled")
 @dataclass(frozen=True, kw_only=True)
-class RateSchedule(Optimiser):
-    """An optimiser whose learning rate changes from step to step; what its closed forms would be is not claimed.
+class CosineRate:
+    """A factor of the learning rate that falls from 1 to `least` along half a cosine, as
+    ``torch.optim.lr_scheduler.CosineAnnealingLR`` with a call of it after every step.
 
     Attributes:
-        optimiser: whose rate is the first one's base.
-        rates: factors of that rate, one a step; the last holds for all later steps.
-        cosine: instead of `rates`, steps in which the factor falls from 1 to `least` along half a cosine, as
-            ``torch.optim.lr_scheduler.CosineAnnealingLR`` with a call of it after every step.
-        least: factor at the end of the cosine.
+        cosine: steps of the fall.
+        least: factor at its end.
     """
 
-    optimiser: Optimiser = field(default_factory=SGD)
-    rates: tuple[float, ...] = ()
-    cosine: int | None = None
+    cosine: int
     least: float = 0.0
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # a plan's mistake is told
+
     def __post_init__(self) -> None:
-        one = (self.cosine is None) == bool(self.rates)
-        hint = "give either rates: [1, 0.5] or cosine: 10"
-        require(one, "rates", "and cosine: exactly one of the two says how the rate changes", hint)
-        require(all(r >= 0 for r in self.rates), "rates", f"are {list(self.rates)}", "give factors ≥ 0")
-        require(self.cosine is None or self.cosine > 0, "cosine", f"is {self.cosine}", "give a number of steps")
+        require(self.cosine > 0, "cosine", f"is {self.cosine}", "give a number of steps")
         require(0 <= self.least <= 1, "least", f"is {self.least}", "give a factor from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSchedule(Optimiser):
+    """An optimiser whose learning rate has a factor for each step: the last of a list holds for all later ones."""
+
+    optimiser: Optimiser
+    schedule: CosineRate | tuple[float, ...]
 
     @property
     def lr(self) -> float:  # type: ignore[override]
         return self.optimiser.lr
 
-    @property
-    def rescales_entries(self) -> bool:  # type: ignore[override]
-        return self.optimiser.rescales_entries
-
-    def with_rate(self, lr: float) -> RateSchedule:
-        return replace(self, optimiser=self.optimiser.with_rate(lr))
-
-    def without_decay(self) -> RateSchedule:
-        return replace(self, optimiser=self.optimiser.without_decay())
-
     def factor(self, step: int) -> float:
         """Of the learning rate at a step, counted from 0."""
-        if self.cosine is None:
-            return self.rates[min(step, len(self.rates) - 1)]
-        turned = math.pi * min(step, self.cosine) / self.cosine
-        return self.least + (1 - self.least) * (1 + math.cos(turned)) / 2
+        if not isinstance(fall := self.schedule, CosineRate):
+            return fall[min(step, len(fall) - 1)]
+        return fall.least + (1 - fall.least) * (1 + math.cos(math.pi * min(step / fall.cosine, 1))) / 2
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         rate = self.lr * self.factor(state.steps)
         if rate > 0:
             return self.optimiser.with_rate(rate).step(gradient, parameters, state)
-        unit, after = self.optimiser.step(gradient, parameters, state)  # moments go on where nothing moves
-        del unit
-        return parameters, after
+        return parameters, self.optimiser.step(gradient, parameters, state)[1]  # moments go on where nothing moves
 
 
 def _root(v: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ ALIKE = 0.6
 """Cosine of two moves of a classifier's bias above which the labels are taken for the same."""
 
 UNKNOWN = Cause("model", "the network that made it: activations and wiring are in no tensor", None)
-OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule of its rate, clip, proximal term", None)
+OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule, ema, clip, proximal term", None)
 
 
 def nowhere() -> Iterator[tuple[str, Batch]]:

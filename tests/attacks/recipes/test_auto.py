@@ -25,7 +25,7 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.matching.priors import Falling
 from leakgauge.attacks.recipes import Auto, Features, inverting_gradients
-from leakgauge.attacks.recipes.auto import LEAST, affordable, falling_variation
+from leakgauge.attacks.recipes.auto import LEAST, Search, affordable, falling_variation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
@@ -278,3 +278,25 @@ def test_examples_that_rows_agree_on_are_kept_though_no_simulation_proves_them(
     assert found.inputs is not None
     assert all(float((found.inputs - x).abs().amax((1, 2, 3)).min()) < 1e-4 for x in batch.inputs)
     assert found.status is not Status.EXACT, "nothing proves them"
+
+
+@pytest.mark.parametrize("budget", [Budget(gradient_evaluations=60), Budget(seconds=1.0), Budget(60, 1.0)], ids=str)
+@pytest.mark.parametrize("kind", ["smooth", "relu"])
+def test_a_search_is_ended_by_its_budget_whatever_that_names(kind: str, budget: Budget, monkeypatch) -> None:
+    """Not by the steps that a search has where none is named."""
+    monkeypatch.setattr("leakgauge.attacks.recipes.auto.SMOOTH", 8)
+    monkeypatch.setattr("leakgauge.attacks.recipes.auto.ROUGH", 8)
+    t, b, client = task(kind), batch(2), FedAvg(epochs=2, batch_size=1, lr=0.1)
+    known = Knowledge(labels=b.labels, example_count=2, local_training=client)
+    observation = Observation(t, client_update(t, client, b, Draws(0)), known)
+    steps: list[int] = []
+    found = Search(Auto()).reconstruct(
+        observation,
+        torch.Generator().manual_seed(0),
+        budget=budget,
+        on_step=lambda step: bool(steps.append(step.gradient_evaluations)),
+    )
+    assert found.status in (Status.OUT_OF_BUDGET, Status.TIME_LIMIT), found.message
+    assert "budget" not in found.message
+    assert steps == sorted(steps)
+    assert found.cost.gradient_evaluations == steps[-1]

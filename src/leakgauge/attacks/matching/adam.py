@@ -61,7 +61,7 @@ def descend(
         optimiser.step()
         for name, (low, high) in problem.bounds.items():
             point[name].clamp_(low, high)
-    return best.minimum(Status.OUT_OF_STEPS if steps == asked else Status.OUT_OF_BUDGET)
+    return best.minimum(problem.over() or Status.OUT_OF_STEPS)
 
 
 @MINIMISERS.register("adam")

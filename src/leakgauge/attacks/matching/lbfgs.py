@@ -91,7 +91,7 @@ class LBFGS(Minimiser):
             step = torch.where(alive[:, None], length[:, None] * direction, torch.zeros_like(direction))
             before, loss_before = slope, loss
             point = _moved(point, step)
-        return best.minimum(Status.OUT_OF_STEPS)
+        return best.minimum(problem.over() or Status.OUT_OF_STEPS)
 
     def _goes_on(self, loss: Tensor, slope: Tensor, step: Tensor | None, loss_before: Tensor | None) -> Tensor:
         goes = torch.isfinite(loss) & torch.isfinite(slope).all(1) & (slope.abs().amax(1) > self.tolerance)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -37,7 +38,7 @@ from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, join
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
 from leakgauge.errors import require
-from leakgauge.observation import VIEW, Observation, Reconstruction, Status
+from leakgauge.observation import VIEW, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
@@ -54,6 +55,9 @@ before a search; where no layer shows any that is next to nothing."""
 
 NEAR = 1e-3
 """Most weight of the total variation from a start that was read in closed form."""
+
+TIMED = 4
+"""Steps that are timed where a budget names seconds alone, to know how many evaluations they allow."""
 
 GROWTH = 8
 """A smooth search takes as many times its steps as there are examples, at most this many times."""
@@ -268,14 +272,63 @@ class Search(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Chooses, then searches."""
-        attack = self.auto.assembly(observation, effort.generator, effort.budget, self.first, self.doubt)
-        attack = attack if self.earlier is None else attack.resumed(self.earlier)
+        attack, budget, timed = self._chosen(observation, effort), effort.budget, 0
+        name = "smooth_steps" if isinstance(attack.minimiser, BoundedLBFGS) else "rough_steps"
+        asked = getattr(self.auto, name) is not None
+        if budget.gradient_evaluations is None and budget.seconds is not None and not asked:
+            pace = Pace(effort.on_step)
+            probe = replace(effort, generator=effort.generator.clone_state(), on_step=pace)
+            found = probe.of(attack, observation)
+            left = effort.left(timed := found.cost.gradient_evaluations)
+            if not pace.known:
+                return found
+            affords = 0 if isinstance(left, Status) else int((left.budget.seconds or 0.0) / pace.seconds)
+            if isinstance(left, Status) or affords < timed:
+                return replace(found, status=Status.TIME_LIMIT)
+            effort = replace(left, budget=replace(left.budget, gradient_evaluations=affords))
+            attack = self._chosen(observation, effort)
         found = effort.of(attack, observation)
+        found = replace(found, cost=replace(found.cost, gradient_evaluations=timed + found.cost.gradient_evaluations))
         if found.status is not Status.OUT_OF_STEPS:
             return found
-        name = "smooth_steps" if isinstance(attack.minimiser, BoundedLBFGS) else "rough_steps"
-        words = f"ended by auto's {name}, not by the budget" if getattr(self.auto, name) else "no budget was named"
+        words = f"ended by auto's {name}, not by the budget" if asked else "no budget was named"
         return replace(found, message="; ".join(filter(None, (found.message, words))))
+
+    def _chosen(self, observation: Observation, effort: Effort) -> Matching:
+        attack = self.auto.assembly(observation, effort.generator, effort.budget, self.first, self.doubt)
+        return attack if self.earlier is None else attack.resumed(self.earlier)
+
+
+@dataclass(eq=False)
+class Pace:
+    """Ends a search after a few steps, and says what an evaluation takes. The first, which prepares, is left out.
+
+    Attributes:
+        on_step: the caller's own, which may end it earlier.
+        marks: evaluations and the clock at each step.
+        stopped: whether the caller has ended it.
+    """
+
+    on_step: OnStep | None
+    marks: list[tuple[int, float]] = field(default_factory=list)
+    stopped: bool = False
+
+    def __call__(self, step: Step) -> bool:
+        """Notes a step."""
+        self.marks.append((step.gradient_evaluations, time.perf_counter()))
+        self.stopped = bool(self.on_step is not None and self.on_step(step))
+        return self.known or self.stopped
+
+    @property
+    def known(self) -> bool:
+        """Whether it has seen enough."""
+        return len(self.marks) > TIMED and not self.stopped
+
+    @property
+    def seconds(self) -> float:
+        """An evaluation."""
+        (first, began), (last, ended) = self.marks[0], self.marks[-1]
+        return max(ended - began, 1e-9) / (last - first)
 
 
 def read_start(

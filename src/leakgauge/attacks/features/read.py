@@ -161,24 +161,28 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
     unfolding = layer.unfolding.only(layer.used)
     places, (filters, columns) = unfolding.places, gradient.matrix.shape
     values, basis = _rows_of(gradient.matrix)
-    rank = int((values > gradient.faintest).sum())
-    if places == 0 or not float(values[0]) > gradient.faintest:
+    bound, batched = gradient.faintest, layer.centring is Centring.BATCH
+    rank = int((values > bound).sum())
+    whole, lost = places * (passes.maps or 0), (passes.batches or 0) * batched
+    if whole - lost < rank <= whole:  # what float32 leaves of sums that are zero is an error too
+        rank, bound = whole - lost, max(bound, 1.5 * float(values[whole - lost]))
+    if places == 0 or not float(values[0]) > bound:
         return "no signal reaches it above the errors of the entries"
     if places > min(filters, columns - 1):
         return f"{filters} filters are fewer than its {places} places"
     if rank >= columns:
         return f"its {columns} columns are all in use"
     each = places - (layer.centring is Centring.EXAMPLE)
-    lost = (passes.batches or -rank % places) if layer.centring is Centring.BATCH else 0
+    lost = (passes.batches or -rank % places) if batched else 0
     maps, rest = divmod(rank + lost, max(each, 1))
     said = f"{places} places × {passes.words}"
     if rank >= filters and maps != passes.maps:
         return f"{filters} filters are fewer than {said}"
     if rest or not 0 < maps <= (passes.maps or maps):
         return f"rank {rank} of {said}: signals are too faint, repeated or dead"
-    if gradient.faintest > TURNED * float(values[rank - 1]):
+    if bound > TURNED * float(values[rank - 1]):
         return "errors of the entries hide the row space"
-    noise = gradient.turned(values[:rank], basis[:rank])
+    noise = gradient.turned(values[:rank], basis[:rank]) * max(bound / max(gradient.faintest, 1e-300), 1.0)
     return SpanOfRows(unfolding, basis[:rank], maps, lost, noise, layer.centring is not Centring.NONE)
 
 

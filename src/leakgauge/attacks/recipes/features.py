@@ -18,14 +18,13 @@ from leakgauge.attacks.features.read import HiddenRead, Passes
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.compute import Budget
 from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 
 READING = 0.6
-"""Of the budget's seconds, what reading and going down may take together."""
+"""Of what is left of the budget, what reading and going down may take, and later systems that take iterations."""
 
 STARTS = 3
 """Of the inversion, where no budget is named."""
@@ -69,8 +68,7 @@ class Features(SearchingAttack):
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if observation.task.stochastic or observation.task.data.is_text:
             return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
-        seconds = effort.budget.seconds
-        reading = Meter(Budget(seconds=None if seconds is None else READING * seconds))
+        reading = meter.part(READING)
         try:
             hidden = read_all(observation, count, generator, reading)
         except FOREIGN as error:
@@ -95,8 +93,10 @@ class Features(SearchingAttack):
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
         found = Inverted.nothing(residuals)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
-        if found.status is not Status.CONVERGED and descent.further():
-            residuals = Residuals.of(descent)
+        if found.status is not Status.CONVERGED and meter.over(1) is None:
+            patient = meter.part(READING)
+            residuals = Residuals.of(descent) if descent.further(patient) else residuals
+            meter.spent += patient.spent
         found = self._inverted(residuals, found, tries, observation, meter, generator)
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")

@@ -17,7 +17,7 @@ from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import Scale, by_tensor
+from leakgauge.defenses.steps import by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
@@ -353,5 +353,5 @@ def _carries_over(observation: Observation, *, exact: bool, entrywise: bool) -> 
         return False
     if exact:
         return True
-    alike = all(not by_tensor(s, observation.update) if entrywise else isinstance(s, Scale) for s in steps)
+    alike = all(s.commutes or (entrywise and not by_tensor(s, observation.update)) for s in steps)
     return told is not None and not told.decay and alike

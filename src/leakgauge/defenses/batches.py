@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -114,12 +114,16 @@ class InstaHide(Defense):
         )
 
     def on_task(self, task: Task) -> Task:
-        """The task as it is. Raises `InputError` where its mean is not `centre`, about which signs are hidden."""
+        """The task of encodings, which lie as far on either side of the mean as examples do on one. Raises `InputError`
+        where its mean is not `centre`, about which signs are hidden."""
         channels = max(len(task.data.mean), len(self.centre))
         ours, theirs = (torch.tensor(c * (channels if len(c) == 1 else 1)) for c in (self.centre, task.data.mean))
         same = ours.shape == theirs.shape and bool(torch.allclose(ours, theirs, atol=1e-6))
         require(same, "centre", f"is {self.centre}, the model subtracts {task.data.mean}", "make them agree")
-        return task
+        low, high = task.data.low, task.data.high
+        ends = [(2 * float(c) - high, 2 * float(c) - low) for c in theirs]
+        low, high = min(low, *(one for one, _ in ends)), max(high, *(other for _, other in ends))
+        return replace(task, data=replace(task.data, low=low, high=high))
 
     def weights(self, examples: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
         """Rows of positive weights that sum to one, float64."""

@@ -50,6 +50,11 @@ class DefenseStep:
     drawn: Drawn | None = None
 
     @property
+    def commutes(self) -> bool:
+        """Whether a linear map of the tensors and this step may change places, but for the size of its bound."""
+        return self.stage is DefenseStage.BATCH
+
+    @property
     def silent(self) -> bool:
         """Whether it changes an update and no attacker can know how: hiding it is then what stops them."""
         return self.stage is DefenseStage.UPDATE and self.how is None and self.drawn is None
@@ -94,6 +99,7 @@ class Scale(DefenseStep):
     bound: float
     silent = False
     told = True
+    commutes = True
 
     def sent(self, raw: Tensors) -> Tensors:
         squared = squared_norm(raw)
@@ -109,6 +115,10 @@ class PerExampleScale(DefenseStep):
     bound: float
     by_layer: bool = False
     stage: DefenseStage = DefenseStage.EXAMPLES
+
+    @property
+    def commutes(self) -> bool:
+        return not self.by_layer
 
 
 def _one(tensor: Tensor) -> float:
@@ -267,7 +277,6 @@ class Mix(DefenseStep):
 
     several: bool
     stage: DefenseStage = DefenseStage.BATCH
-    blind: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

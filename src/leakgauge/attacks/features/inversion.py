@@ -159,13 +159,15 @@ class Residuals:
             products.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
         return torch.cat(values, 1), torch.cat(products)
 
-    def apart(self, data: DataSpec, generator: torch.Generator) -> bool:
-        """Whether known values of an example depend on no other one, and are enough to hold it."""
+    def apart(self, data: DataSpec, generator: torch.Generator, unknown: int | None = None) -> bool:
+        """Whether known values of an example depend on no other one, and are enough to hold it: as many as its numbers,
+        or as `unknown` of each."""
         drawn = data.low + data.range * torch.rand((2, *self.shape), generator=generator, dtype=torch.float64)
         drawn[1, 1:] = drawn[0, 1:]
         with torch.no_grad():
             one, two = (self.differences(inputs)[0][1:] for inputs in drawn)
-        return self._active >= self.shape.numel() and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
+        least = self.shape.numel() if unknown is None else unknown * self.shape[0]
+        return self._active >= least and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
 
     @property
     def _active(self) -> int:

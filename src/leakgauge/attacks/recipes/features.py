@@ -16,6 +16,7 @@ from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.read import HiddenRead, Passes
 from leakgauge.attacks.features.scale import signals_of
+from leakgauge.attacks.features.span import RowSpan
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN, require, said
@@ -91,7 +92,10 @@ class Features(SearchingAttack):
         descent = deepest(hidden, starts, reading)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
-        found = Inverted.nothing(residuals)
+        found, span = Inverted.nothing(residuals), RowSpan.of(observation, count, generator)
+        spanned = None if span is None else span.inverted(residuals, observation.task.data, meter, generator)
+        if spanned is not None and spanned.status is Status.CONVERGED:
+            return self._answer(observation, hidden, spanned, bare, meter, generator)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
         if found.status is not Status.CONVERGED and meter.over(1) is None:
             patient = meter.part(READING)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hunt.relations import Pair
+from hunt.zoo import POOLS
+from leakgauge.defenses.defense import steps_of
+from leakgauge.defenses.steps import EntryGrid, EntryMask
 from same.known import known
 
 FIELDS = {
@@ -33,6 +36,14 @@ def known_words() -> dict[str, set[str]]:
 KNOWN_WORDS = known_words()
 
 
+def _other_basis(pair: Pair) -> bool:
+    """Weights in another basis or in factors, behind a defence that treats entries unlike."""
+    net = pair.other.net
+    own = [POOLS[field][word] for field in ("first", "head") if (word := getattr(net, field))]
+    steps = steps_of(pair.other.defense)
+    return any(getattr(s, "own", False) for s in own) and any(isinstance(s, EntryMask | EntryGrid) for s in steps)
+
+
 def _worded(field: str) -> Callable[[Pair], bool]:
     return lambda pair: getattr(pair.other.net, field) in KNOWN_WORDS.get(field, set())
 
@@ -42,6 +53,7 @@ FLAGS: dict[str, tuple[str, Callable[[Pair], bool]]] = {
     "head words": ("labels are read off a linear module that comes last", _worded("head")),
     "table words": ("tables are found by kind and spelling", _worded("table")),
     "patch words": ("patch layers are found by kind", _worded("patch")),
+    "basis": ("of a gradient in another basis a defence of single entries leaves something else", _other_basis),
     "counts": (
         "the counts know kinds of module",
         lambda pair: pair.relation == "counts" and pair.other.net.first in KNOWN_WORDS.get("counts", set()),

@@ -5,10 +5,40 @@ from __future__ import annotations
 from hunt.relations import Pair
 from hunt.scenarios import Scenario
 from hunt.zoo import Net
+from leakgauge.defenses import Compose, Defense, MixUp, NoDefense, Prune, Quantise, TopK
+from leakgauge.defenses.batches import InstaHide
+from leakgauge.defenses.clip import ClipExamples
 
-NORMED = Scenario(Net(norm="layer"), examples=2, evaluations=400)
+ENCODED = Scenario(defense=InstaHide(), examples=2, seed=354573)
+
+
+PLAIN = NoDefense()
+
+
+def worded(net: Net, defense: Defense = PLAIN, seed: int = 0) -> Pair:
+    """The plain form and the same in other words."""
+    plain = Net(net.family)
+    return Pair("words", Scenario(plain, defense=defense, seed=seed), Scenario(net, defense=defense, seed=seed), True)
+
+
+def by_hand(scenario: Scenario) -> Pair:
+    """Rows over biases, whatever the attack says."""
+    return Pair("by hand", scenario, scenario, same=False)
+
 
 REGRESSIONS: dict[str, Pair] = {
-    "a norm behind the first layer": Pair("by hand", NORMED, NORMED, same=False),
+    "a norm behind the first layer": by_hand(Scenario(Net(norm="layer"), examples=2, seed=666291)),
     "a search of texts": Pair("recipe", Scenario(Net("texts"), using="matching"), Scenario(Net("texts")), same=False),
+    "clipped examples in another basis": worded(Net(first="cumulative sum"), ClipExamples(norm=0.05), 892930),
+    "mixtures in other words": worded(Net(first="product of three"), MixUp(), 44767),
+    "a scale in front of the head": worded(Net(first="inner", relu="half of both"), Prune(rate=0.1), 439041),
+    "maps put in another order": worded(Net("convolution", rows="by channel"), seed=414330),
+    "encodings beyond the data's range": by_hand(ENCODED),
+    "a read before a budget that is spent": by_hand(Scenario(defense=Quantise(levels=255), examples=2, seed=955287)),
+    "all entries kept": Pair(
+        "nothing",
+        Scenario(Net("texts"), seed=326588),
+        Scenario(Net("texts"), defense=Compose(defenses=(PLAIN, TopK(keep=1.0))), seed=326588),
+        same=True,
+    ),
 }

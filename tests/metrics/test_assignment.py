@@ -54,11 +54,20 @@ def test_undoes_a_permutation(order: list[int]) -> None:
 
 
 def test_labels_outrank_distance() -> None:
-    x = torch.tensor([[0.0], [1.0]])
-    assert assign(x, x).slots == (0, 1)
-    assert assign(x, x, labels_hat=torch.tensor([5, 3]), labels=torch.tensor([3, 5])).slots == (1, 0)
+    x, near = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.1], [0.9]])
+    assert assign(near, x).slots == (0, 1)
+    assert assign(near, x, labels_hat=torch.tensor([5, 3]), labels=torch.tensor([3, 5])).slots == (1, 0)
     soft = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
-    assert assign(x, x, labels_hat=torch.tensor([0, 1]), labels=soft).slots == (1, 0)
+    assert assign(near, x, labels_hat=torch.tensor([0, 1]), labels=soft).slots == (1, 0)
+
+
+def test_what_is_exact_is_not_given_up_for_one_that_is_far_off() -> None:
+    """The least total error would pair the second with the third picture, and call neither read."""
+    truth = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.4, 0.5]])
+    found = torch.tensor([[0.0, 0.0], [0.4, 0.5], [0.9, 0.2]])
+    assert assign(found, truth).slots == (0, 2, 1)
+    labels = torch.tensor([0, 1, 2])
+    assert assign(found, truth, labels_hat=labels, labels=labels).slots == (0, 2, 1)
 
 
 def test_missing_and_spare_reconstructions() -> None:

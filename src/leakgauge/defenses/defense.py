@@ -119,7 +119,12 @@ def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
         said: tuple[DefenseStep, ...] = tuple(replace(step, derived=True) for step in own)
     else:
         said = defense.steps()
-    return tuple(step if step.by else replace(step, by=kind.__name__) for step in said)
+    return tuple(step if step.by else replace(step, by=kind.__name__) for step in said if not step.idle)
+
+
+def leaves_gradients(defense: Defense | None) -> bool:
+    """Whether the update is what the client's training came to, if on other examples than its own."""
+    return all(step.stage is DefenseStage.BATCH for step in steps_of(defense))
 
 
 def only_scales(defense: Defense | None) -> bool:
@@ -247,10 +252,11 @@ def _shows(steps: tuple[DefenseStep, ...]) -> bool:
 
 
 def parts_of(defense: Defense) -> tuple[Defense, ...]:
-    """The defences of a composition, in their order; nothing for none."""
+    """The defences of a composition that do something, in their order; nothing for none."""
     if isinstance(defense, Compose):
         return tuple(part for inner in defense.defenses for part in parts_of(inner))
-    return () if isinstance(defense, NoDefense) else (defense,)
+    said = defense.steps()
+    return () if isinstance(defense, NoDefense) or (said and not steps_of(defense)) else (defense,)
 
 
 def _before(steps: tuple[DefenseStep, ...], update: Update | None) -> Update | None:

@@ -50,6 +50,11 @@ class DefenseStep:
     drawn: Drawn | None = None
 
     @property
+    def idle(self) -> bool:
+        """Whether it leaves every update as it is."""
+        return False
+
+    @property
     def commutes(self) -> bool:
         """Whether a linear map of the tensors and this step may change places, but for the size of its bound."""
         return self.stage is DefenseStage.BATCH
@@ -148,6 +153,10 @@ class EntryMask(DefenseStep):
     factor: Callable[[Tensor], float] = _one
     lengthens: bool = False
     support: Tensors | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self.keep == 1
 
     @property
     def silent(self) -> bool:

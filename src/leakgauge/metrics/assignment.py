@@ -41,6 +41,10 @@ class Assignment:
         return x_hat[[slot for slot in self.slots if slot is not None]]
 
 
+ALIKE = 1e-6
+"""Mean squared error, in shares of the squared range, of what is the same picture: 60 dB."""
+
+
 def assign(
     x_hat: Float[Tensor, "m ..."],
     x: Float[Tensor, "n ..."],
@@ -50,7 +54,8 @@ def assign(
     data_range: float = 1.0,
     low: float = 0.0,
 ) -> Assignment:
-    """The assignment with the least total squared error (Hungarian), first within equal labels, then among the rest.
+    """The assignment with the least total squared error (Hungarian), first of examples that came back to `ALIKE`, then
+    within equal labels, then among the rest. So one that is far off takes no exact one's place.
 
     Without labels on either side all are one group. Soft labels count as their largest class. Both sides
     are clamped to the data's range first.
@@ -85,7 +90,10 @@ def _of_cost(
     cost: Float[Tensor, "n m"], x_hat: Tensor, x: Tensor, labels_hat: Tensor | None, labels: Tensor | None
 ) -> Assignment:
     slots: list[int | None] = [None] * len(x)
-    free_truths, free_slots = list(range(len(x))), list(range(len(x_hat)))
+    for truth, slot in enumerate(one_to_one(torch.where(cost <= ALIKE, cost - 1, 0.0))):
+        slots[truth] = slot if slot is not None and cost[truth, slot] <= ALIKE else None
+    free_truths = [i for i in range(len(x)) if slots[i] is None]
+    free_slots = [j for j in range(len(x_hat)) if j not in slots]
     groups: list[tuple[list[int], list[int]]] = []
     if labels_hat is not None and labels is not None:
         guessed, true = classes_of(labels_hat), classes_of(labels)

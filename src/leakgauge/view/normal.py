@@ -230,6 +230,10 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
     taken = set[str]()
     for one, end in ends:
         layer = effective_layer(graph, one, end)
+        if layer is not None and not layer.whole and one != (graph.inputs,):
+            bodies = [p.product.activation for p in layer.parts if p.product.activation is not None]
+            nearer = effective_layer(graph, (bodies[0].node,), end) if len(bodies) == 1 else None
+            layer = nearer if nearer is not None and nearer.whole else layer  # a scale in front stays there
         if layer is not None and not taken & set(layer.parameters):
             found.append(layer)
             taken |= set(layer.parameters)

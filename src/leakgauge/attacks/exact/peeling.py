@@ -90,6 +90,8 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
     best = sums, first
     most = int(shown(sums, first.state, first.found, spent * len(sums.labels)).sum())
     for factor in named:
+        if not go_on_from(0, first.state, 0):
+            break
         other = replace(sums, scale=factor * sums.scale, told=False)
         found = peel(tail, other, go_on_from)
         spent += found.tried
@@ -197,7 +199,8 @@ class Peeling(SearchingAttack):
             return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
 
         sums, result = peel_rescaled(tail, sums, go_on)
-        if self.directions:
+        limit = budget.gradient_evaluations
+        if self.directions and (limit is None or spent(result.tried).gradient_evaluations < limit):
             result = finished(
                 tail,
                 sums,

@@ -36,6 +36,7 @@ class Layer:
     Attributes:
         weight: its name in the update.
         product: in the graph.
+        hidden: what it reads, before its entries are put in another order.
         unfolding: from the hidden tensor to its rows.
         used: places that some error signal can reach.
         centring: of the signals.
@@ -43,15 +44,10 @@ class Layer:
 
     weight: str
     product: OuterSum
+    hidden: Node
     unfolding: Unfolding
     used: Bool[Tensor, " places"]
     centring: Centring
-
-    @property
-    def hidden(self) -> Node:
-        """What it reads."""
-        assert self.product.activation is not None
-        return self.product.activation.node
 
     @property
     def output(self) -> Node:
@@ -173,16 +169,34 @@ class Inside:
             return None
         if set(rows) | set(inputs) != {a for axis in cut(term.activation.dims) for a in axis}:
             return None
-        counted = torch.arange(1, math.prod(shape[1:]) + 1, dtype=torch.float64).view(1, *shape[1:])
-        entries = term.activation.matrix(counted, (*rows, *inputs), one._sized).reshape(-1, product.shape[2])
+        node = term.activation.node
+        base = self.graph.same[self.graph.bases.get(node, node)]
+        hidden = base if base is not node and one._picks(base, node) else node
+        numbers = math.prod(shape_of(hidden)[1:])
+        counted = torch.arange(1, numbers + 1, dtype=torch.float64).view(1, *shape_of(hidden)[1:])
+        (value,) = one.run([node], {hidden: counted})
+        entries = term.activation.matrix(value, (*rows, *inputs), one._sized).reshape(-1, product.shape[2])
         sent = two.signals(term.signal, product, signal)
         size = sent.abs().sum((0, 1)).clamp_min(1e-300)
         centring = Centring.NONE
         if float((sent.sum((0, 1)).abs() / size).max()) < 1e-6:
             alone = (sent.sum(1).abs() / sent.abs().sum(1).clamp_min(1e-300)).max()
             centring = Centring.EXAMPLE if float(alone) < 1e-6 else Centring.BATCH
-        unfolding = Unfolding.of(entries.long() - 1, shape[1:])
-        return Layer(product.weight, product, unfolding, sent.abs().amax((0, 2)) > 0, centring)
+        unfolding = Unfolding.of(entries.long() - 1, shape_of(hidden)[1:])
+        return Layer(product.weight, product, hidden, unfolding, sent.abs().amax((0, 2)) > 0, centring)
+
+    def _picks(self, base: Node, node: Node) -> bool:
+        """Whether each entry of a node is one of a tensor's, or zero, as counted entries and random ones show."""
+        shape = shape_of(base)
+        if not shape or shape[0] != self.graph.trace.examples or base in self.graph.trace.nodes.values():
+            return False
+        drawn = torch.rand(math.prod(shape[1:]) + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        drawn[0] = 0
+        given = torch.stack([torch.arange(1, len(drawn), dtype=torch.float64), drawn[1:]])
+        counted, other = replace(self, examples=2).run([node], {base: given.view(2, *shape[1:])})[0].flatten(1)
+        places = counted.round().long()
+        inside = bool(((places == counted) & (places >= 0) & (places < len(drawn))).all())
+        return inside and torch.equal(drawn[places], other)
 
 
 _SHAPES = {"new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like"}

@@ -12,7 +12,7 @@ from torch.func import vjp
 from leakgauge.attacks.labels.strategy import stand_ins
 from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
-from leakgauge.defenses import parts_of
+from leakgauge.defenses import leaves_gradients
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values
@@ -46,8 +46,7 @@ class ErrorSignals:
     def of(observation: Observation) -> ErrorSignals | str:
         """What the update says of signals, or why it says nothing."""
         task, gradient = observation.task, observation.gradient
-        defense = observation.knowledge.defense
-        if gradient is None or (defense is not None and parts_of(defense)):
+        if gradient is None or not leaves_gradients(observation.knowledge.defense):
             return "the update is no gradient at one point as the client worked it out"
         if task.stochastic or task.penalties:
             return "the model draws at random or is penalised, so its logits do not make its gradient"
@@ -281,8 +280,7 @@ def shares_of(
     """
     task, n = observation.task, observation.examples
     targets = list(task.layout.targets.items())
-    defense = observation.knowledge.defense
-    if n is None or len(targets) != 1 or (defense is not None and parts_of(defense)):
+    if n is None or len(targets) != 1 or not leaves_gradients(observation.knowledge.defense):
         return {}
     (name, target), gradient = targets[0], observation.gradient
     if gradient is None or task.stochastic or not isinstance(target, Labels | Mask | NextToken):

@@ -37,6 +37,7 @@ from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
+from leakgauge.defenses import mixes_examples
 from leakgauge.errors import require
 from leakgauge.observation import VIEW, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
@@ -164,6 +165,9 @@ class Auto(SearchingAttack):
         if portfolio.ended:
             return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
         known = portfolio.run("features", Features(), observation, generator.clone_state(), share=INSIDE)
+        if mixes_examples(observation.knowledge.defense) and observation.examples != 1 and known.inputs is not None:
+            status = Status.CONVERGED if known.status is Status.EXACT else known.status
+            known = replace(known, certified=None, status=status)  # mixtures explain an update as well
         explained = known.inputs is not None and known.labels is not None and _found(known)
         if explained and (known.status is Status.EXACT or not self._goes_on(observation, effort)):
             return portfolio.answer(known)
@@ -178,7 +182,8 @@ class Auto(SearchingAttack):
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
         rows = read.unlabelled or (known if known.inputs is not None else None)
-        answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows), found)
+        agreed = read.agreed
+        answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=agreed), found)
         return portfolio.answer(replace(answer, features=known.features))
 
     @staticmethod

@@ -42,20 +42,22 @@ class Method:
         name, attack: as registered.
         share: most it may spend of what is left of a budget.
         reserve: evaluations by which it may go beyond a limit that it is given.
+        searches: whether it spends what it is given, so that it leaves a search's part.
     """
 
     name: str
     attack: Attack
     share: float = 1.0
     reserve: Callable[[Observation], int] = _nothing
+    searches: bool = False
 
 
 EXACT = (
     Method("rank-one", RankOneRead()),
     Method("patches", PatchRead()),
-    Method("peeling", Peeling(), reserve=_one_round),
+    Method("peeling", Peeling(), reserve=_one_round, searches=True),
     Method("any-loss", AnyLossRead()),
-    Method("span-read", SpanRead(), share=0.9),
+    Method("span-read", SpanRead(), share=0.9, searches=True),
 )
 """After the closed form, cheapest first."""
 
@@ -83,6 +85,7 @@ class ExactReads:
         rival: those that explain most of the update, near enough to start from or not; none behind noise, of which a
             read explains more than a search does.
         unlabelled: some examples without labels, not certified: the answer where no search can go on without labels.
+        agreed: `unlabelled` is what several rows show each.
         whole: `proved` holds all examples, so that nothing is left to search for.
         doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
             layer that was read says it better.
@@ -93,6 +96,7 @@ class ExactReads:
     rival: Reconstruction | None = None
     doubt: float | None = None
     unlabelled: Reconstruction | None = None
+    agreed: bool = False
     whole: bool = False
 
 
@@ -102,6 +106,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
     draws = generator.clone_state()
     starts: list[Reconstruction] = []
     one = unlabelled = None
+    shown = False
     for found in _reads(portfolio, observation, generator, draws):
         one = one or found
         if found.status is Status.EXACT:
@@ -123,10 +128,12 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         return portfolio.asked("nearest", lambda: _single(portfolio, observation, single, draws), otherwise)
     if not portfolio.ended:
         agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, draws), None)
-        if agreed is not None:
+        if agreed is not None and agreed.proved is not None:
             return agreed
+        unlabelled = unlabelled if agreed is None else agreed.unlabelled
+        shown = agreed is not None
     near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
-    return replace(near, unlabelled=unlabelled)
+    return replace(near, unlabelled=unlabelled, agreed=shown)
 
 
 def _reads(
@@ -136,7 +143,7 @@ def _reads(
     yield portfolio.run("closed-form", LinearRead(), observation, generator)
     draws.set_state(generator.get_state())
     for method in EXACT:
-        reserve = method.reserve(observation)
+        reserve = max(method.reserve(observation), portfolio.searching * method.searches)
         yield portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
 
 
@@ -152,9 +159,12 @@ def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Gen
     alone = observation.task.stochastic or observation.gradient is None
     for name, reader, partly in (("bins", BINNED, True), ("rows that agree", AGREEING, alone)):
         found = reader.read(observation, generator)
-        if found.inputs is None or found.labels is None or not (partly or len(found.inputs) == count):
+        if found.inputs is None or not (partly or len(found.inputs) == count):
             continue
         size = len(found.inputs)
+        if found.labels is None:
+            portfolio.note(name, Status.CONVERGED, found.message)
+            return ExactReads(unlabelled=found, agreed=True)
         portfolio.note(name, Status.CONVERGED, found.message)
         one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))
         return ExactReads(one, whole=size == count)
@@ -170,12 +180,15 @@ def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
     knowledge, proved = observation.knowledge, read.proved
     if not mixes_examples(knowledge.defense) or observation.examples == 1:
         return read
-    if proved is None or proved.inputs is None or proved.labels is None:
-        return ExactReads()
+    if proved is None or proved.inputs is None:
+        return ExactReads(unlabelled=read.unlabelled, agreed=read.agreed)
+    mixed = replace(proved, labels=None, status=Status.CONVERGED, certified=None, message="mixtures, it may be")
+    if proved.labels is None:
+        return ExactReads(unlabelled=mixed, agreed=True)
     holders = (proved.labels if knowledge.labels is None else knowledge.labels).tolist()
     alone = torch.tensor([holders.count(label) == 1 for label in proved.labels.tolist()])
     if not bool(alone.any()):
-        return ExactReads()
+        return ExactReads(unlabelled=mixed, agreed=True)
     status = proved.status if bool(alone.all()) else Status.CONVERGED
     sure = torch.ones(int(alone.sum()), dtype=torch.bool)
     return ExactReads(
@@ -218,7 +231,7 @@ def nearest_read(
         return ExactReads()
     explainer = Explainer.of(observation, generator)
     if not portfolio.affords(2 * len(starts) * explainer.simulator.cost(observation.examples or 1)):
-        return ExactReads()
+        return ExactReads(rival=starts[0])
     scores: list[tuple[float, float, int]] = []
     data = observation.task.data
     for index, found in enumerate(starts):

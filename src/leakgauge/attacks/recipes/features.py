@@ -59,6 +59,7 @@ class Features(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Reads, goes down, inverts, and checks by simulation."""
+        observation = observation.view
         count = observation.examples
         budget = effort.budget
         most = budget.gradient_evaluations

@@ -11,7 +11,7 @@ import torch
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.exact.peeling import mixes
 from leakgauge.attacks.labels.targets import FITS, ErrorSignals, targets_of
-from leakgauge.defenses import parts_of
+from leakgauge.defenses import leaves_gradients
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
 from leakgauge.task import Batch
@@ -47,6 +47,11 @@ class Portfolio:
         """Gradient evaluations left; `None` is unlimited."""
         limit = self.effort.budget.gradient_evaluations
         return None if limit is None else max(limit - self.spent, 0)
+
+    @property
+    def searching(self) -> int:
+        """Evaluations that are a search's, whatever is read before."""
+        return (self.effort.budget.gradient_evaluations or 0) // 3
 
     def affords(self, evaluations: int) -> bool:
         """Whether so many are left."""
@@ -111,7 +116,7 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
     gradient = observation.gradient
     if n is None or gradient is None or len(proved) >= n or mixes(task):
         return None
-    if knowledge.defense is not None and parts_of(knowledge.defense):
+    if not leaves_gradients(knowledge.defense):
         return None
     task = task.to(torch.empty((), dtype=torch.float64))
     names, values = list(task.parameters), [v.detach().clone().requires_grad_() for v in task.parameters.values()]
@@ -127,7 +132,7 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
             if label in rest:
                 rest.remove(label)
         labels = torch.tensor(rest, dtype=labels.dtype) if len(rest) == n - k else None
-    known = replace(knowledge, labels=labels, example_count=n - k, local_training=None, defense=None)
+    known = replace(knowledge, labels=labels, example_count=n - k, local_training=None)
     return Observation(task, Update(left, UpdateHeader(UpdateKind.GRADIENT, n - k)), known)
 
 
@@ -153,31 +158,35 @@ def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
     return replace(found, inputs=found.inputs[left], labels=labels, certified=None)
 
 
-def explaining_more(observation: Observation, found: Reconstruction, rows: Reconstruction | None) -> Reconstruction:
+def explaining_more(
+    observation: Observation, found: Reconstruction, rows: Reconstruction | None, *, agreed: bool = False
+) -> Reconstruction:
     """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
-    update under any loss (`ErrorSignals`). Not certified: rows may agree on a mixture."""
+    update under any loss (`ErrorSignals`), or several rows show it and nothing can be worked out. Not certified: rows
+    may agree on a mixture."""
     if rows is None or rows.inputs is None or found.status is Status.EXACT:
         return found
     if found.inputs is None:
         return rows
-    signals = ErrorSignals.of(observation)
-    if isinstance(signals, str):
-        return found
     inputs = torch.cat([rows.inputs, others(found, rows).inputs.to(rows.inputs)])  # type: ignore[union-attr]
-    if not signals.affords(inputs):
+    words, labels = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search", None
+    if not isinstance(signals := ErrorSignals.of(observation), str):
+        if not signals.affords(inputs):
+            return found
+        left, before = signals.left(inputs), signals.left(found.inputs)
+        if left >= before:
+            return found
+        labels = targets_of(signals, inputs) if left < FITS else None
+        words += f": {left:.2g} of the update left for {before:.2g}"
+    elif not agreed:
         return found
-    left, before = signals.left(inputs), signals.left(found.inputs)
-    if left >= before:
-        return found
-    labels = targets_of(signals, inputs) if left < FITS else None
-    words = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search: {left:.2g} of the update left"
     return replace(
         found,
         inputs=inputs,
         labels=found.labels if labels is None else labels,
         paired=labels is not None,
         certified=torch.zeros(len(inputs), dtype=torch.bool),
-        message="; ".join(filter(None, (words + f" for {before:.2g}", found.message))),
+        message="; ".join(filter(None, (words, found.message))),
     )
 
 

@@ -34,7 +34,6 @@ EXPLAINED = 1e-5
 
 ROUNDS, INNER = 12, 160
 """Of Levenberg–Marquardt, and iterations of LSMR in the first of them."""
-
 SOLVED = 1e-3
 """Share of a step's linear residual at which LSMR ends."""
 
@@ -160,14 +159,13 @@ class Residuals:
         return torch.cat(values, 1), torch.cat(products)
 
     def apart(self, data: DataSpec, generator: torch.Generator, unknown: int | None = None) -> bool:
-        """Whether known values of an example depend on no other one, and are enough to hold it: as many as its numbers,
-        or as `unknown` of each."""
+        """Whether known values of an example hang on no other one, and are as many as its numbers, or as `unknown`."""
         drawn = data.low + data.range * torch.rand((2, *self.shape), generator=generator, dtype=torch.float64)
         drawn[1, 1:] = drawn[0, 1:]
         with torch.no_grad():
             one, two = (self.differences(inputs)[0][1:] for inputs in drawn)
-        least = self.shape.numel() if unknown is None else unknown * self.shape[0]
-        return self._active >= least and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
+        least = unknown or self.shape[1:].numel()
+        return self._active >= least * self.shape[0] and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
 
     @property
     def _active(self) -> int:

@@ -149,7 +149,8 @@ def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
 def _must_be_one(gradient: Tensor) -> bool:
     """Whether what is not zero of it is one row or column, or two rows that cancel: of rank one whatever the batch."""
     live = _live(gradient)
-    return min(live.shape) == 1 or (len(live) == 2 and float(live.sum(0).norm()) <= CANCELS * float(live.norm()))
+    twos = [rows for rows in (live, live.T) if len(rows) == 2]
+    return min(live.shape) == 1 or any(float(two.sum(0).norm()) <= CANCELS * float(two.norm()) for two in twos)
 
 
 def _scattered(gradient: Tensor) -> bool:
@@ -165,7 +166,7 @@ def _live(gradient: Tensor) -> Tensor:
 
 
 def _matrices(tensors: Tensors) -> Tensors:
-    return {name: t for name, t in tensors.items() if t.ndim == 2 and t.is_floating_point() and name.endswith("weight")}
+    return {name: t for name, t in tensors.items() if t.ndim == 2 and t.is_floating_point()}
 
 
 def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintFinding]:

@@ -193,6 +193,20 @@ def test_the_reads_of_a_plan_do_not_depend_on_how_its_model_is_written() -> None
     assert "reads 1 of 1 examples exactly" in read.evidence
 
 
+@pytest.mark.parametrize("crafted", [True, False])
+def test_bins_of_a_first_layer_are_found_whoever_shares_one(crafted: bool) -> None:
+    """Nothing was said of an imprint: what shares a bin is no proof."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 12), nn.ReLU(), nn.Linear(12, 10))
+    if crafted:
+        net[1].weight.data.fill_(1 / 192)
+        net[1].bias.data.copy_(-torch.linspace(-2, 2, 12))
+        net[3].weight.data.copy_(torch.randn(10, 1).expand(10, 12))
+    data = {"source": "samples", "size": 8, "batch": 8, "batches": 1}
+    found = [f for f in lint_plan(plan(model=net, data=data)) if f.rule == "bins-of-a-first-layer"]
+    assert [f.severity for f in found] == [LintSeverity.HIGH] * crafted
+
+
 @dataclass(frozen=True)
 class Ends:
     """A read that raises, or is not done in time."""

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, TokenRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, RowDifferences, TokenRead
 from leakgauge.attacks.exact.peeling import Peeling
 from leakgauge.clients import client_update
 from leakgauge.clients.protocol import Protocol
@@ -162,6 +162,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     kept = replace(update, buffers=None)
     yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
     yield from _exact_reads(observation, draws, where)
+    yield from _bins(observation, draws, where)
     yield from lint_view(observation, plan.models[key.model].label)
 
 
@@ -191,6 +192,18 @@ def _exact_reads(observation: Observation, draws: Draws, where: str) -> Iterator
                 "see the defences that stop it: leakgauge frontier",
             )
             return
+
+
+def _bins(observation: Observation, draws: Draws, where: str) -> Iterator[LintFinding]:
+    """What bins in a first layer give away, whoever put them there; of large batches too, where nothing is proved."""
+    try:
+        found = RowDifferences(plausible=True).read(observation, draws.generator("bins"))
+    except FOREIGN as error:
+        yield _not_read(where, f"bins raised {said(error)}")
+        return
+    if found.inputs is not None:
+        hint = "do not train on such a network: leakgauge inspect looks at what a server sends"
+        yield LintFinding("bins-of-a-first-layer", LintSeverity.HIGH, where, f"an imprint: {found.message}", hint)
 
 
 def _hidden(task: Task, model: str, rounds: Mapping[tuple[int, ...], str]) -> Iterator[LintFinding]:

@@ -25,7 +25,6 @@ from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed
 from leakgauge.frontiers.grammar import parse as parse_frontier
-from leakgauge.inspection.rule import Limits
 from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
@@ -234,7 +233,6 @@ READERS = (
     Reader("app.py", _text(APP), lambda path: list(lint_source(path))),
     Reader("frontier.yaml", _text(FRONTIER), lambda path: parse_frontier(read_yaml(path))),
     Reader("lint.json", _lint_file, lambda path: read_lint(path.parent, "")),
-    Reader("limits.json", _text(Limits.packaged().to_json()), Limits.read),
     Reader("model.npz", _archive, lambda path: read_model(path, "state")),
     Reader("denoiser.safetensors", _denoiser, read_denoiser),
     Reader("picture.jpg", _png, lambda path: open_source(f"folder:{path.parent}", size=8).read([0])),

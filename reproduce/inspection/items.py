@@ -19,7 +19,7 @@ from leakgauge.inspection.rule import Limits
 from reproduce.inspection import roc
 from reproduce.inspection.crafted import KINDS
 from reproduce.inspection.judging import HONEST, LOOKALIKE, Judged, Scenario, judged
-from reproduce.inspection.limits import calibrated
+from reproduce.inspection.limits import calibrated, read_limits, write_limits
 from reproduce.inspection.zoo import Zoo
 from reproduce.inspection.zoo_stock import Split, Stock
 
@@ -49,10 +49,10 @@ def calibrate(arguments: argparse.Namespace) -> Limits:
     own, lines = zoo(arguments, Split.CALIBRATION), list[Judged]()
     for scenario in SCENARIOS[arguments.scenario]:
         lines += _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
-    kept = Limits.read(arguments.limits) if arguments.limits.exists() else Limits.packaged()
+    kept = read_limits(arguments.limits) if arguments.limits.exists() else Limits.packaged()
     command = f"python -m reproduce.inspection.items calibrate --honest {arguments.honest} --whole {arguments.whole}"
     found = calibrated(lines, kept, command)
-    arguments.limits.write_text(found.to_json(), encoding="utf-8")
+    write_limits(arguments.limits, found)
     for name, value in sorted(found.limits.items()):
         seen = {line.index: line.statistics[name] for line in lines if line.kind == HONEST and name in line.statistics}
         top = ", ".join(f"{v:.3g}" for v in sorted(seen.values(), reverse=True)[:4]) or "not measured"
@@ -72,7 +72,7 @@ def _crafted(arguments: argparse.Namespace, kind: str, scenario: Scenario) -> in
 
 def evaluate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Judges the evaluation split in one or both scenarios and saves a result for each."""
-    own, limits, found = zoo(arguments, Split.EVALUATION), Limits.read(arguments.limits), []
+    own, limits, found = zoo(arguments, Split.EVALUATION), read_limits(arguments.limits), []
     for scenario in SCENARIOS[arguments.scenario]:
         honest = _many(own, HONEST, _count(arguments, scenario), scenario, arguments)
         alike = arguments.crafted if scenario is Scenario.TENSORS else min(arguments.crafted, arguments.again)

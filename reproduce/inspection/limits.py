@@ -17,8 +17,11 @@ Crafted models have no part in it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from leakgauge.errors import require
 from leakgauge.inspection.rule import Limits
@@ -46,6 +49,16 @@ FLOORS: Mapping[str, float] = {
 """Below these a statistic is no sign of anything: a few rows with one entry, a weight of 60, one example of twelve."""
 SHARES = ("input-in-depth", "sub-models")
 """Statistics of at most 1: their limit lies at most half-way between the largest honest value and 1."""
+
+
+def read_limits(path: Path) -> Limits:
+    """Those of a file of the package's form."""
+    return Limits(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def write_limits(path: Path, limits: Limits) -> None:
+    """The inverse of `read_limits`."""
+    path.write_text(json.dumps(asdict(limits), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def limit(values: Sequence[float], *, share: float, floor: float = LEAST) -> float:
@@ -83,7 +96,7 @@ def calibrated(lines: Sequence[Judged], kept: Limits, made_by: str) -> Limits:
         values = list(found[name].values())
         bound = limit(values, share=share, floor=FLOORS.get(name, LEAST))
         limits[name] = round_up(min(bound, (1 + max(values)) / 2) if name in SHARES else bound)
-    return Limits(limits=limits, made_by=made_by, models=len({line.index for line in honest}))
+    return Limits(limits=dict(sorted(limits.items())), made_by=made_by, models=len({line.index for line in honest}))
 
 
 def round_up(value: float) -> float:

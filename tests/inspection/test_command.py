@@ -229,17 +229,6 @@ class TestFingerprint:
 
 
 class TestLimits:
-    def test_survive_their_file(self, tmp_path: Path) -> None:
-        limits = Limits(limits={"taps": 1.5, "copies": 2.0}, made_by="a command", models=7)
-        (tmp_path / "limits.json").write_text(limits.to_json(), encoding="utf-8")
-        assert Limits.read(tmp_path / "limits.json") == limits
-
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"limits": {"a": "b"}, "made_by": "", "models": 0}'])
-    def test_other_files_are_refused(self, text: str, tmp_path: Path) -> None:
-        (tmp_path / "limits.json").write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match="not a file of limits"):
-            Limits.read(tmp_path / "limits.json")
-
     def test_must_be_positive(self) -> None:
         with pytest.raises(InputError, match="taps"):
             Limits(limits={"taps": 0.0}, made_by="", models=0)

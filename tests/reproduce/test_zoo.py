@@ -19,7 +19,7 @@ from reproduce.inspection import roc as inspection_roc  # noqa: E402
 from reproduce.inspection import stealth as inspection_stealth  # noqa: E402
 from reproduce.inspection.crafted import KINDS, crafted  # noqa: E402
 from reproduce.inspection.judging import Judged, Scenario, judged, read, version  # noqa: E402
-from reproduce.inspection.limits import FLOORS, RATE, calibrated, limit, round_up  # noqa: E402
+from reproduce.inspection.limits import FLOORS, RATE, calibrated, limit, read_limits, round_up  # noqa: E402
 from reproduce.inspection.zoo import EVALUATION_ONLY, FAMILIES, STATES_EVALUATION_ONLY, Zoo  # noqa: E402
 from reproduce.inspection.zoo_dice import Dice  # noqa: E402
 from reproduce.inspection.zoo_formats import SERIES, drawn_format  # noqa: E402
@@ -201,7 +201,7 @@ def test_a_round_trip(stock: Stock, cache: Path, tmp_path: Path, capsys: pytest.
     words = ["--cache", str(cache), "--pictures", "64", "--bases", "2", "--steps", "4", "--limits", str(limits)]
     words += ["--results", str(results), "--picture", str(picture), "--scenario", "tensors"]
     inspection.main(["calibrate", "--honest", "12", *words])
-    assert Limits.read(limits).models + ("lookalike" in (cache / "judged.jsonl").read_text()) >= 11
+    assert read_limits(limits).models + ("lookalike" in (cache / "judged.jsonl").read_text()) >= 11
     asked = ["evaluate", "--honest", "10", "--crafted", "2", *words, "--kinds", "imprint", "trap-weights"]
     inspection.main(asked)
     size = (cache / "judged.jsonl").stat().st_size

@@ -9,14 +9,13 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from leakgauge.data.source import open_source, spec
 from leakgauge.errors import InputError, require
-from leakgauge.files import json_of
 from leakgauge.inspection.matrices import Omission
 from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS, RULES, read_option
@@ -181,32 +180,7 @@ class Limits:
     @staticmethod
     def packaged() -> Limits:
         """The ones that ship with the package."""
-        return _limits(files(__package__).joinpath("limits.json").read_text(encoding="utf-8"), "limits.json")
-
-    @staticmethod
-    def read(path: Path) -> Limits:
-        """From a file of the same form: ``{"limits": {rule: number}, "made_by": command, "models": n}``."""
-        try:
-            return _limits(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError("limits", f"{path} cannot be read", "give a JSON file of limits") from error
-
-    def to_json(self) -> str:
-        """The file's text."""
-        found = {"limits": dict(sorted(self.limits.items())), "made_by": self.made_by, "models": self.models}
-        return json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _limits(text: str, where: str) -> Limits:
-    hint = 'write {"limits": {rule: number}, "made_by": command, "models": n}'
-    try:
-        found: Any = json_of(text)
-        limits = {str(rule): float(limit) for rule, limit in found["limits"].items()}
-        return Limits(limits=limits, made_by=str(found["made_by"]), models=int(found["models"]))
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise InputError("limits", f"{where} is not a file of limits", hint) from error
+        return Limits(**json.loads(files(__package__).joinpath("limits.json").read_text(encoding="utf-8")))
 
 
 DIGITS = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -54,9 +55,7 @@ class CopiedRows:
             uniform = _uniform(layer, rows)
             same, mirrored = (layer.units, 0) if uniform else (0, 0)
             if layer.name in compared and not uniform:
-                others = sorted(share for name, share in zeros.items() if name != layer.name)
-                elsewhere = others[len(others) // 2] if others else 0.0
-                same, mirrored = _copies(layer, rows, elsewhere)
+                same, mirrored = _copies(layer, rows, _elsewhere(zeros, layer.name))
             evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
             evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
             if same or mirrored:
@@ -101,6 +100,12 @@ class _Rows:
 def _zeros(layer: WeightTensor) -> float:
     """Share of entries that are exactly zero."""
     return sum(int((part == 0).sum()) for part in layer.chunks()) / layer.weight.numel()
+
+
+def _elsewhere(zeros: Mapping[str, float], name: str) -> float:
+    """Median share of zeros in the other layers, for a layer without rows of its own to tell from."""
+    others = sorted(share for other, share in zeros.items() if other != name)
+    return others[len(others) // 2] if others else 0.0
 
 
 def _uniform(layer: WeightTensor, rows: _Rows) -> bool:
@@ -203,13 +208,14 @@ class SingleTaps:
         why = "depthwise, where trained filters often have one large entry"
         unjudged += [Omission(layer.name, why) for layer in found if layer.depthwise]
         counts = [(layer, _count(layer)) for layer in found if not layer.depthwise]
+        zeros = {layer.name: c.zeros for layer, c in counts if c.others}
         suspects = []
-        for i, (layer, c) in enumerate(counts):
+        for layer, c in counts:
             evidence = (
                 f"{c.one} of {layer.units} rows of {layer.name} keep one entry (median size {c.tap:.3g}) over four "
                 f"times as large as the rest of their row."
             )
-            if excess := _excess(c, _others(i, counts)):
+            if excess := _excess(c, _elsewhere(zeros, layer.name)):
                 suspects.append(Suspect(excess, layer.name, evidence))
         return most_suspicious(suspects, "No layer has more single-tap rows than pruning explains.", unjudged)
 
@@ -251,12 +257,6 @@ def regularity(taps: Float[Tensor, " n"], places: Int[Tensor, " n"], kernel: int
         return equal
     alike = float(places.bincount().max()) / len(places)
     return max(equal, (alike - 1 / kernel) / (1 - 1 / kernel))
-
-
-def _others(i: int, counts: list[tuple[WeightTensor, Counts]]) -> float:
-    """Median sparsity of the other layers, for a layer without rows of its own to tell from."""
-    own = sorted(c.zeros for j, (_, c) in enumerate(counts) if j != i and c.others)
-    return own[len(own) // 2] if own else 0.0
 
 
 def _excess(c: Counts, elsewhere: float) -> float:

@@ -38,7 +38,7 @@ from leakgauge.files import write_whole
     type=click.IntRange(min=1),
     default=2400,
     show_default=True,
-    help="Gradient evaluations of a trial, at most. Three rounds of a small network at 64 px: half an hour of two cores.",
+    help="Gradient evaluations of a trial, at most. Three small rounds at 64 px: half an hour of two cores.",
 )
 @with_workers("Trials at a time.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")

@@ -19,7 +19,6 @@ from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
-from leakgauge.observation import Status
 from leakgauge.view.trace import operation
 
 LARGEST = 4500
@@ -88,9 +87,9 @@ class Descent:
         """The network."""
         return self.hidden.inside
 
-    def further(self, meter: Meter) -> bool:
-        """Goes on patiently, on a meter of its own; whether that led anywhere."""
-        before, self.patient, self.meter = len(self.state.values), True, meter
+    def further(self) -> bool:
+        """Goes on patiently; whether that led anywhere."""
+        before, self.patient = len(self.state.values), True
         self._failed.clear()
         self.run()
         return len(self.state.values) > before
@@ -309,13 +308,7 @@ class _System:
         operator = LinearOperator((len(right), zero.numel()), matvec=apply, rmatvec=adjoint, dtype=np.float64)
         found, left = None, 1.0
         for most in (PATIENCE, ITERATIONS):
-            meter = self.descent.meter  # a product with the network or its adjoint is a gradient evaluation
-            room = meter.affordable(2)
-            if room == 0:
-                raise Over(Status.OUT_OF_BUDGET)
-            most = most if room is None else min(most, room)
-            found, _, taken, *_ = lsmr(operator, right, atol=1e-11, btol=1e-11, conlim=0, maxiter=most, x0=found)
-            meter.spent += 2 * taken
+            found, *_ = lsmr(operator, right, atol=1e-11, btol=1e-11, conlim=0, maxiter=most, x0=found)
             maps = maps_of(found)
             gaps = (self.design @ maps.T - self.side).square().sum() + (
                 scale * (ask(maps) - base - target)

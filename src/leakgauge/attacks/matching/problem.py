@@ -60,12 +60,6 @@ class Meter:
         """Whether no budget is named."""
         return self._budget == Budget()
 
-    def part(self, share: float) -> Meter:
-        """Of a share of what is left, evaluations and seconds."""
-        room, seconds = self.affordable(1), self._budget.seconds
-        evaluations = None if room is None else max(int(share * room), 1)
-        return Meter(Budget(evaluations, None if seconds is None else max(share * (seconds - self.seconds), 1e-9)))
-
     def affordable(self, cost: int) -> int | None:
         """How many evaluations of that cost the budget still allows; `None` is unlimited."""
         limit = self._budget.gradient_evaluations

@@ -19,13 +19,14 @@ from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.features.span import RowSpan
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.compute import Budget
 from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 
 READING = 0.6
-"""Of what is left of the budget, what reading and going down may take, and later systems that take iterations."""
+"""Of the budget's seconds, what reading and going down may take together."""
 
 STARTS = 3
 """Of the inversion, where no budget is named."""
@@ -70,7 +71,8 @@ class Features(SearchingAttack):
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if observation.task.stochastic or observation.task.data.is_text:
             return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
-        reading = meter.part(READING)
+        seconds = effort.budget.seconds
+        reading = Meter(Budget(seconds=None if seconds is None else READING * seconds))
         try:
             hidden = read_all(observation, count, generator, reading)
         except FOREIGN as error:
@@ -98,10 +100,8 @@ class Features(SearchingAttack):
         if spanned is not None and spanned.status is Status.CONVERGED:
             return self._answer(observation, hidden, spanned, bare, meter, generator)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
-        if found.status is not Status.CONVERGED and meter.over(1) is None:
-            patient = meter.part(READING)
-            residuals = Residuals.of(descent) if descent.further(patient) else residuals
-            meter.spent += patient.spent
+        if found.status is not Status.CONVERGED and descent.further():
+            residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, observation, meter, generator)
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")

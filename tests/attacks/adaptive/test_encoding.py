@@ -215,7 +215,13 @@ def test_what_cannot_be_read() -> None:
     delta = observed(task("smooth"), b, MixUp(), FedAvg(epochs=2))
     assert read_mixing(delta, b.labels, generator) is None
     assert read_mixing(observed(task("smooth"), distinct(1), MixUp()), torch.tensor([0]), generator) is None
-    headless = Task.of(nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).double(), SPEC)
+    whole = Task.of(nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).double(), SPEC)
+    read = read_mixing(
+        observed(whole, b, MixUp(), seed=0), b.labels, generator
+    )  # a convolution over all is a linear layer
+    assert read is not None
+    assert torch.allclose(matched(read.matrix, mixing_of(2, 0)), mixing_of(2, 0), atol=1e-2)
+    headless = Task.of(nn.Sequential(nn.Conv2d(3, 5, 8), nn.ReLU(), nn.Flatten()).double(), SPEC)
     assert read_mixing(observed(headless, b, MixUp()), b.labels, generator) is None
     many = torch.zeros(9, dtype=torch.long)
     assert read_mixing(observed(task("smooth"), batch(9), MixUp()), many, generator) is None

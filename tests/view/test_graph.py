@@ -358,3 +358,12 @@ def test_a_place_that_is_written_to_is_no_number_of_examples() -> None:
     assert outputs is not None
     (found,) = made.evaluate([outputs], task, batch)
     assert torch.allclose(found, task.module(task.data.normalise(batch.inputs)), atol=1e-6)
+
+
+def test_memory_that_is_not_set_is_compared_with_nothing() -> None:
+    """A padding that goes round is written into memory that may hold an earlier call's values."""
+    layers = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(64, 5)
+    for _ in range(4):
+        graph = traced(Task.of(nn.Sequential(*layers), DataSpec(shape=(3, 4, 4), classes=5)))
+        assert graph.trace.outputs in graph.colours.data
+        assert graph.inputs in graph.forward

@@ -35,6 +35,8 @@ ROUNDED = 1e-12
 """Relative error in double precision up to which two values are the same."""
 FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "new_empty", "new_full", "new_ones"}
 """They take a tensor for its shape alone."""
+UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
+"""They give memory as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,11 +254,14 @@ def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
     """Takes out operations on the examples alone that leave every example of the data's range as it is, such as a clamp
     to that range or a transform and its inverse, and finds those that are affine there, whatever they are called."""
     alone = {node for name, node in traced.nodes.items() if name == "inputs" or name.startswith("b:")}
-    moved, others = [traced.nodes["inputs"]], dict[fx.Node, list[fx.Node]]()
+    moved, others, unset = [traced.nodes["inputs"]], dict[fx.Node, list[fx.Node]](), set[fx.Node]()
     for node in traced.code.graph.nodes:
         given = [n for n in node.all_input_nodes if n.op != "get_attr"]
         if node.op == "call_function" and alone.issuperset(given) and (given or not draws(node)):
             alone.add(node)
+            if operation(node) in UNSET or not unset.isdisjoint(given):  # it may hold anything, what it is to hold too
+                unset.add(node)
+                continue
             value, own = node.meta.get("val"), any(n in given for n in moved)
             floats = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
             if own and floats and value.numel() and operation(node) not in KEPT:

@@ -267,6 +267,11 @@ def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
             if own and floats and value.numel() and operation(node) not in KEPT:
                 others[node] = [n for n in reversed(moved) if _like(n.meta.get("val"), value)]
             moved += [node] if own else []
+    for node, like in list(others.items()):  # as a whole only where parameters come in: memory of many examples
+        if alone.issuperset(node.users):
+            others[node] = [n for n in like if n in node.all_input_nodes]
+            if not others[node]:
+                del others[node]
     if not others:
         return frozenset()
     double = task.to(torch.empty((), dtype=torch.float64))
@@ -283,7 +288,8 @@ def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
             continue
         if bool(((one + two) / 2 - middle).abs().max() <= error):
             affine.add(node)
-        below = next((n for n in given if bool((values[0][n] - one).abs().max() <= error)), None)
+        same = (n for n in given if all(bool((v[n] - v[node]).abs().max() <= error) for v in values))
+        below = next(same, None)
         if below is not None:
             straight[node] = straight.get(below, below)
             node.replace_all_uses_with(straight[node])

@@ -91,6 +91,7 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
     most = int(shown(sums, first.state, first.found, spent * len(sums.labels)).sum())
     for factor in named:
         if not go_on_from(0, first.state, 0):
+            best = best[0], replace(best[1], stopped=True)
             break
         other = replace(sums, scale=factor * sums.scale, told=False)
         found = peel(tail, other, go_on_from)
@@ -199,8 +200,9 @@ class Peeling(SearchingAttack):
             return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
 
         sums, result = peel_rescaled(tail, sums, go_on)
-        limit = budget.gradient_evaluations
-        if self.directions and (limit is None or spent(result.tried).gradient_evaluations < limit):
+        if not bool(result.state.explained.all()) and not go_on(0, result.state, result.tried):
+            result = replace(result, stopped=True)
+        if self.directions:
             result = finished(
                 tail,
                 sums,

@@ -182,7 +182,7 @@ def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
         return read
     if proved is None or proved.inputs is None:
         return ExactReads(unlabelled=read.unlabelled, agreed=read.agreed)
-    mixed = replace(proved, labels=None, status=Status.CONVERGED, certified=None, message="mixtures, it may be")
+    mixed = replace(proved, labels=None, status=Status.CONVERGED, certified=None, message="may be mixtures")
     if proved.labels is None:
         return ExactReads(unlabelled=mixed, agreed=True)
     holders = (proved.labels if knowledge.labels is None else knowledge.labels).tolist()

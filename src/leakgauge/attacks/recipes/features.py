@@ -144,7 +144,7 @@ class Features(SearchingAttack):
     ) -> Reconstruction:
         labels = labels_of(hidden, found.inputs)
         inputs = found.inputs.float()
-        explainer = Explainer.of(observation, generator)
+        explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
         certified = torch.zeros(len(inputs), dtype=torch.bool)
         left = float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,10 @@ def other_mode(plan: dict[str, Any], folder: Path) -> None:
     plan["mode"] = "eval"
 
 
+def another_clients_examples(plan: dict[str, Any], folder: Path) -> None:
+    shutil.copy(folder.parent / "round-0-node-8" / "examples.npz", folder)
+
+
 MISTAKES = {
     faster: "clients[0].lr",
     three_epochs: "clients[0].epochs",
@@ -125,6 +130,7 @@ MISTAKES = {
     other_rows: "data",
     the_other_optimiser: "clients[0].optimiser",
     other_mode: "mode",
+    another_clients_examples: "data",  # the last: it changes the round itself
 }
 
 

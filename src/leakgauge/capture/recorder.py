@@ -27,7 +27,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from leakgauge.errors import FOREIGN, said
-from leakgauge.files import private_folder, replacing
+from leakgauge.files import fingerprint_of_file, private_folder, replacing
 from leakgauge.models.weights import fingerprint
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, round_folder, trains
 
@@ -187,12 +187,13 @@ class Recorder:
         """
         known = {"round": round_, "node": node, "weights": fingerprint(before), **self.facts, **(facts or {})}
         update = self._update(before, reply, count)
-        header = UpdateHeader(update.header.kind, count, known)
         folder = private_folder(Path(self.folder) / round_folder(round_, node, side))
         with replacing(folder / WEIGHTS) as fresh:
             save_file({k: v.contiguous() for k, v in before.items()}, fresh)
         if examples is not None and examples.inputs:
             examples.save(folder / EXAMPLES, count)
+            known["examples"] = fingerprint_of_file(folder / EXAMPLES)
+        header = UpdateHeader(update.header.kind, count, known)
         Update(update.tensors, header, update.buffers).save(folder / UPDATE)  # last: a folder with it is whole
         return folder
 

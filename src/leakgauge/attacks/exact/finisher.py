@@ -190,13 +190,15 @@ def _completed(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r
 
 def _independent(pool: Float[Tensor, "r m"], counts: Float[Tensor, " m"]) -> list[int]:
     """The sparsest directions of which none is in the span of those before it."""
-    basis, kept = pool[:, :0], []
-    for index in counts.argsort(descending=True, stable=True).tolist():
-        part = pool[:, index] - basis @ (basis.T @ pool[:, index])
-        part = part - basis @ (basis.T @ part)
-        if float(part.norm()) > APART:
-            basis = torch.cat([basis, (part / part.norm())[:, None]], 1)
-            kept.append(index)
+    order = counts.argsort(descending=True, stable=True)
+    parts, kept = pool[:, order], list[int]()
+    while len(apart := (parts.norm(dim=0) > APART).nonzero()):  # one at a time; what is in the span stays there
+        first = int(apart[0])
+        kept.append(int(order[first]))
+        way = parts[:, first] / parts[:, first].norm()
+        order, parts = order[first + 1 :], parts[:, first + 1 :]
+        for _ in range(2):
+            parts = parts - way[:, None] * (way @ parts)
     return kept
 
 

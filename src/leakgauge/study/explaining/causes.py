@@ -28,7 +28,7 @@ from leakgauge.study.explaining.setting import ENOUGH, EXACT, RECORD, Explained,
 from leakgauge.study.judging.records import Cause
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
-from leakgauge.update import Update
+from leakgauge.update import EXAMPLES, Update
 
 ROUNDS = 6
 """Rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown."""
@@ -88,6 +88,7 @@ class Evidence:
         elsewhere: other examples that the plan's source could have meant, each with its words.
         recorded: the round as the capture heard it.
         weights: whether the plan's weights are those that the capture recorded; `None` where it is not known.
+        examples: whether the examples beside the update are those that its capture wrote; `None` likewise.
         causes: whether mistakes are looked for.
     """
 
@@ -95,6 +96,7 @@ class Evidence:
     elsewhere: Callable[[], Iterator[tuple[str, Batch]]] = nowhere
     recorded: Recorded | None = None
     weights: bool | None = None
+    examples: bool | None = None
     causes: bool = True
 
 
@@ -106,6 +108,8 @@ def explain(setting: Setting, update: Update, draws: Draws, evidence: Evidence =
     """
     account, said = _as_recorded(setting, evidence)
     found = _measured(account, update, draws, evidence)
+    if evidence.examples is False and not found.holds:
+        said.insert(0, ("data", f"{EXAMPLES} is not the file that this round's capture wrote: another round's?"))
     if said:
         plan = _measured(setting, update, draws, evidence)
         if not plan.enough or plan.drawn or plan.fit.share < found.fit.share:

@@ -13,6 +13,7 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import require
+from leakgauge.files import fingerprint_of_file
 from leakgauge.models.weights import fingerprint, read_model, tied, weights_path
 from leakgauge.study.explaining.causes import Evidence, explain
 from leakgauge.study.explaining.record import Recorded
@@ -223,7 +224,11 @@ def explained_round(
     said = update.header.protocol.get("weights")
     same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))
     place = captured.examples
-    recorded = None if place is None else Recorded.read(place / EXAMPLES)
+    recorded = own = None
+    if place is not None:
+        recorded = Recorded.read(place / EXAMPLES)
+        wrote = Update.load(place / UPDATE).header.protocol.get("examples") if (place / UPDATE).is_file() else None
+        own = None if wrote is None else wrote == fingerprint_of_file(place / EXAMPLES)
     alone = recorded is not None and len(source) == size  # then the record says whether these are the round's
     strangers = None if alone else public(source, indices, STRANGERS, draws.generator("public"))
-    return explain(setting, update, draws, Evidence(strangers, elsewhere, recorded, same))
+    return explain(setting, update, draws, Evidence(strangers, elsewhere, recorded, same, own))

@@ -22,7 +22,7 @@ from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.normal import Obstacle, look_at, looked
+from leakgauge.view.normal import Obstacle, look_at, looked, narrower
 
 
 class Status(Enum):
@@ -314,15 +314,19 @@ class Observation:
         form, update, knowledge = look_at(self.task).form, self.update, self.knowledge
         if form is None:
             return self, ()
+        obstacles = list[Obstacle]()
         if not _carries_over(self, exact=form.exact, entrywise=form.entrywise):
-            return self, (Obstacle("what client or defence did is not the same of plain layers", opaque=False),)
+            obstacles.append(Obstacle("what client or defence did is not the same of plain layers", opaque=False))
+            others = (f for f in narrower(self.task) if _carries_over(self, exact=f.exact, entrywise=f.entrywise))
+            if (form := next(others, None)) is None:
+                return self, tuple(obstacles)
         tensors = form.tensors(update.tensors)
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
             return self, (Obstacle("the update is not finite in plain layers"),)
         found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)
         found.__dict__["view"] = found
         found.__dict__["origin"] = self
-        return found, ()
+        return found, tuple(obstacles)
 
     @cached_property
     def origin(self) -> Observation:

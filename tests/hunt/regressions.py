@@ -5,7 +5,7 @@ from __future__ import annotations
 from hunt.relations import Pair
 from hunt.scenarios import Scenario
 from hunt.zoo import Net
-from leakgauge.defenses import Compose, Defense, MixUp, NoDefense, Prune, Quantise, TopK
+from leakgauge.defenses import QSGD, Compose, Defense, MixUp, NoDefense, Prune, Quantise, TopK
 from leakgauge.defenses.batches import InstaHide
 from leakgauge.defenses.clip import ClipExamples
 
@@ -32,6 +32,7 @@ REGRESSIONS: dict[str, Pair] = {
     "clipped examples in another basis": worded(Net(first="cumulative sum"), ClipExamples(norm=0.05), 892930),
     "mixtures in other words": worded(Net(first="product of three"), MixUp(), 44767),
     "a scale in front of the head": worded(Net(first="inner", relu="half of both"), Prune(rate=0.1), 439041),
+    "a head in another scale behind a grid": worded(Net(first="bmm", head="temperature"), QSGD(levels=32767), 670189),
     "maps put in another order": worded(Net("convolution", rows="by channel"), seed=414330),
     "encodings beyond the data's range": by_hand(ENCODED),
     "a read before a budget that is spent": by_hand(Scenario(defense=Quantise(levels=255), examples=2, seed=955287)),

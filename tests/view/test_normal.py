@@ -13,6 +13,7 @@ from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_up
 from leakgauge.clients.optimisers import Adam
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
+    QSGD,
     Clip,
     Compose,
     Defense,
@@ -29,7 +30,7 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import map_tensors, squared_norm
-from leakgauge.tracing import LinearLayer
+from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.view.normal import normal_form
 
 SPEC = DataSpec((3, 6, 6), 4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
@@ -259,6 +260,39 @@ def test_a_layer_in_two_is_one_behind_what_no_tensor_decides(defense: Defense, c
         where = Task.of(Halves(), SPEC)
     observation = seen(where, defense=defense)
     assert (observation.view is not observation) == carried
+
+
+class Sharpened(Held):
+    """A first layer in other words, and logits in another scale than their layer's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.first(x.flatten(1)).relu()) / 2
+        return out
+
+    def first(self, x: Tensor) -> Tensor:
+        return x @ self.w.T + self.b
+
+
+@pytest.mark.parametrize(
+    ("client", "defense"),
+    [
+        (FedSGD(), GaussianNoise(scale=RelativeToTensorStd(1e-6))),
+        (FedSGD(), QSGD(levels=32767)),
+        (FedSGD(), TopK(keep=0.5)),
+    ],
+    ids=repr,
+)
+def test_a_layer_that_is_not_the_same_keeps_no_other_one_from_its_plain_words(
+    client: Protocol, defense: Defense
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        observation = seen(Task.of(Sharpened(), SPEC), client, defense)
+    assert observation.view is not observation
+    (first,) = input_layers(observation.view.task, torch.Generator())
+    assert first.bias is not None
+    one, other = (torch.cat([t.flatten() for t in o.update.tensors.values()]) for o in (observation, observation.view))
+    assert torch.equal(one.sort().values, other.sort().values)
 
 
 def test_a_defence_that_goes_by_layers_is_attacked_as_it_is() -> None:

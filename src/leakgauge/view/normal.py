@@ -8,6 +8,7 @@ Readers know linear layers and convolutions as modules. `normal_form` finds them
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -79,6 +80,7 @@ class Look:
 
 
 _LOOKS: weakref.WeakKeyDictionary[Task, Look] = weakref.WeakKeyDictionary()
+_NARROWER: weakref.WeakKeyDictionary[Task, tuple[NormalForm, ...]] = weakref.WeakKeyDictionary()
 
 
 def normal_form(task: Task) -> NormalForm | None:
@@ -96,6 +98,29 @@ def look_at(task: Task) -> Look:
     if task not in _LOOKS:
         _LOOKS[task] = _look(task)
     return _LOOKS[task]
+
+
+def narrower(task: Task) -> tuple[NormalForm, ...]:
+    """Forms that leave more of the layers as they are spelt: every layer whose entries are the original's, wherever
+    they stand; and those whose tensors hold the original's. What is not the same of one layer keeps none of these."""
+    if task not in _NARROWER:
+        graph, made = followed(task), list[NormalForm]()
+        for keep in (_entries, _whole):
+            try:
+                form = None if isinstance(graph, str) else _made(task, graph, keep)
+            except FOREIGN:
+                continue
+            made += [form] if isinstance(form, NormalForm) else []
+        _NARROWER[task] = tuple(made)
+    return _NARROWER[task]
+
+
+def _whole(layer: Effective) -> bool:
+    return layer.whole
+
+
+def _entries(layer: Effective) -> bool:
+    return layer.whole or layer.places is not None
 
 
 def _look(task: Task) -> Look:
@@ -141,10 +166,12 @@ def _over_all(module: nn.Module | None, task: Task) -> bool:
     return isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == tuple(task.data.shape[1:])
 
 
-def _made(task: Task, graph: Graph) -> NormalForm | Obstacle | None:
+def _made(
+    task: Task, graph: Graph, keep: Callable[[Effective], bool] = lambda _: True
+) -> NormalForm | Obstacle | None:
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
-    layers = _layers(graph)
+    layers = tuple(filter(keep, _layers(graph)))
     if all(_is_plain(graph, layer) for layer in layers):
         return None
     if task.stochastic and not _steady(graph):
@@ -152,10 +179,7 @@ def _made(task: Task, graph: Graph) -> NormalForm | Obstacle | None:
     data, layers = _formatted(graph, layers)
     network = PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
-    exact, entrywise = (
-        all(found) for found in ([p.whole for p in layers], [p.whole or p.places is not None for p in layers])
-    )
-    found = NormalForm(form, network, exact, entrywise)
+    found = NormalForm(form, network, all(map(_whole, layers)), all(map(_entries, layers)))
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
 

@@ -1,6 +1,6 @@
 """Networks, clients and batches drawn where reads of hidden tensors turn: repeated and nearly equal examples, several
-steps and clients, dead filters, coarse wires, loops that are not what the attacker was told; and the certified maps
-that no layer was given."""
+steps and clients, dead filters, coarse wires, entries that a defence leaves out, loops and defences that are not what
+the attacker was told; and the certified maps that no layer was given."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from torch import nn
 from convolutions import Block, given, made
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
+from leakgauge.defenses import Compose, Defense, NoDefense, Prune, RandomK, Soteria, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
 
-WEIGHTS = ("first.weight", "second.weight")
+WEIGHTS = ("first.weight", "second.weight", "head.weight")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class HiddenRound:
         client = HiddenRound.loop(rng, count, mode)
         task = Task.of(module, DataSpec(tuple(inputs.shape[1:]), 4), mode=mode)
         batch = Batch(inputs, labels)
-        update = client_update(task, client, batch, Draws(seed))
+        defense = NoDefense() if client.aggregates else HiddenRound.defended(Random(f"defended {seed}"))
+        update = client_update(task, client, batch, Draws(seed), defense=defense)
         if rng.random() < 0.1:
             update = Update({k: v.half().to(v) for k, v in update.tensors.items()}, update.header)
         told, said = client, count
@@ -57,9 +59,19 @@ class HiddenRound:
         elif rng.random() < 0.1:
             said = count + 1
             told = FedSGD() if isinstance(client, FedSGD) else FedAvg(lr=0.1)
-        return HiddenRound(
-            module, batch, mode, client, Observation(task, update, Knowledge(example_count=said, local_training=told))
-        )
+        knows = None if seed % 3 == 0 else defense
+        known = Knowledge(example_count=said, local_training=told, defense=knows)
+        return HiddenRound(module, batch, mode, client, Observation(task, update, known))
+
+    @staticmethod
+    def defended(rng: Random) -> Defense:
+        """None, mostly; else one that leaves entries, columns or small values out, now and then with noise behind."""
+        if rng.random() < 0.6:
+            return NoDefense()
+        keep = rng.uniform(0.3, 0.99)
+        masks = Soteria(prune=100 * (1 - keep), layer="head"), TopK(keep=keep), Prune(rate=1 - keep), RandomK(keep=keep)
+        mask = rng.choice((masks[0], masks[0], *masks))
+        return Compose((mask, noise(relative=10 ** rng.uniform(-8, -3)))) if rng.random() < 0.3 else mask
 
     @staticmethod
     def loop(rng: Random, count: int, mode: str) -> Protocol:

@@ -166,9 +166,7 @@ def _over_all(module: nn.Module | None, task: Task) -> bool:
     return isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == tuple(task.data.shape[1:])
 
 
-def _made(
-    task: Task, graph: Graph, keep: Callable[[Effective], bool] = lambda _: True
-) -> NormalForm | Obstacle | None:
+def _made(task: Task, graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> NormalForm | Obstacle | None:
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
     layers = tuple(filter(keep, _layers(graph)))

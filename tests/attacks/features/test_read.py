@@ -8,7 +8,11 @@ from torch import nn
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features.hidden import read_all
-from leakgauge.defenses import noise
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.defenses import Soteria, noise
+from leakgauge.draws import Draws
+from leakgauge.observation import Knowledge, Observation
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
 
 
@@ -168,3 +172,22 @@ def test_a_trace_of_the_mean_row_is_an_error_of_the_sums_that_batch_statistics_m
         off = float(distances(*units).max())
         assert off < 1.2 * read.error or off < 1e-6
         assert off < 1e-3 or not read.certified
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_columns_that_were_left_out_are_not_read_as_zeros(told: bool) -> None:
+    """A gradient without some of its columns has as many rows as before, and the same rank."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 4))
+    inputs, labels = made(1, size=4)
+    task, defense = Task.of(net, DataSpec((2, 4, 4), 4)), Soteria(prune=60.0, layer="3")
+    sent = client_update(task, FedSGD(), Batch(inputs, labels), Draws(0), defense=defense)
+    hidden = net[:3](inputs).double()
+    left_out = (sent.tensors["3.weight"] == 0).all(0) & (hidden[0] > 0)
+    assert bool(left_out.any())
+    known = Knowledge(example_count=1, defense=defense if told else None)
+    reads = read_all(Observation(task, sent, known), 1, torch.Generator().manual_seed(0)).reads
+    assert not any(read.certified for read in reads if read.layers[0].weight == "3.weight")
+    whole = client_update(task, FedSGD(), Batch(inputs, labels), Draws(0))
+    reads = read_all(Observation(task, whole, replace(known, defense=None)), 1, torch.Generator().manual_seed(0)).reads
+    assert any(read.certified for read in reads if read.layers[0].weight == "3.weight")

@@ -57,7 +57,8 @@ def read_all(
         entries = SentTensor.of(observation, name, view=view, decay=decay or 0.0)[...]
         value = entries.value / factor
         if name in layers:
-            gradients[name] = Noisy(*(layers[name].matrix(of) for of in (value, entries.error / abs(factor))))
+            errors = entries.unsure / abs(factor)
+            gradients[name] = Noisy(layers[name].matrix(value), layers[name].matrix(errors), entries.hides)
         if tensor.ndim == 1:
             shifts[name] = value
     for layer in inside.layers:

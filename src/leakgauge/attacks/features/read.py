@@ -23,6 +23,9 @@ from leakgauge.view.entries import sent_decay
 TURNED = 0.3
 """Share by which errors may turn the faintest direction of a row space."""
 
+HIDDEN = 5.0
+"""Standard errors that an entry which was left out, and then filled with noise, stays below."""
+
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
 
@@ -34,10 +37,17 @@ class Noisy:
     Attributes:
         matrix: [filters, columns].
         errors: standard deviation of each entry's error.
+        hides: whether entries may have been left out that nothing tells.
     """
 
     matrix: Float[Tensor, "filters columns"]
     errors: Float[Tensor, "filters columns"]
+    hides: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether no column may have been left out: what is read of it would be zero."""
+        return not self.hides or bool((self.matrix.abs() > HIDDEN * self.errors).any(0).all())
 
     @property
     def share(self) -> float:
@@ -107,6 +117,7 @@ class HiddenRead:
         residual: of the shift's gradient, where one set the scale.
         sparse: whether zeros of a ReLU were seen.
         told: whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing.
+        whole: whether all columns of the gradient are known to have been sent.
         counted: whether their number and the rank of the gradient are both what the client's loop makes: then its rows
             span nothing but the maps' rows. Without a `residual` these are known up to a factor each.
     """
@@ -120,6 +131,7 @@ class HiddenRead:
     sparse: bool
     told: bool
     counted: bool
+    whole: bool = True
 
     @property
     def hidden(self) -> Node:
@@ -130,8 +142,8 @@ class HiddenRead:
     def certified(self) -> bool:
         """Whether zeros tell the maps apart, and a shift's gradient, which no step of the read has used, agrees; where
         there is none, their number."""
-        agrees = self.counted if self.residual is None else self.residual < 2e-3 and self.scaled
-        return self.told and self.error < EXACT and agrees
+        agrees = self.counted if self.residual is None else self.residual < AGREES and self.scaled
+        return self.told and self.whole and self.error < EXACT and agrees
 
     @property
     def scaled(self) -> bool:
@@ -151,6 +163,9 @@ EXACT = 1e-3
 
 BLURRED = 0.1
 """Most error of maps that the examples are looked for behind."""
+
+AGREES = 2e-3
+"""Share of a shift's gradient that what is certified may leave of it."""
 
 CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
@@ -278,7 +293,41 @@ def read_hidden(
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
         count == passes.maps and all(space.maps == count for space in spaces),
+        all(gradients[layer.weight].whole for layer in read) or _zeros_told(read, maps, signals, inside, shifts),
     )
+
+
+def _zeros_told(
+    layers: Sequence[Layer],
+    maps: Float[Tensor, "k c pixels"],
+    signals: Mapping[str, Tensor],
+    inside: Inside,
+    shifts: Mapping[str, Tensor],
+) -> bool:
+    """Whether zeros of the maps are zeros of the hidden tensor, not columns that were left out: the gradients of shifts
+    in front of it say so, which signals reach through its other entries alone."""
+    if not signals or len(maps) != inside.examples:
+        return False
+    open_, found = maps.abs() + 1, []
+    sums, others = (dict(_known(layers, m, signals, inside).shifts(set(shifts))) for m in (maps, open_))
+    for name in sums.keys() & others.keys():
+        if not torch.equal(sums[name], others[name]):
+            told, dead = by_shift(sums[name], shifts[name]), (sums[name] == 0).all(0)
+            still = bool((shifts[name][dead].abs() <= CERTAIN * shifts[name].abs().max()).all())
+            found.append(told is not None and told.residual < AGREES and still)
+    return bool(found) and all(found)
+
+
+def _known(
+    layers: Sequence[Layer], maps: Float[Tensor, "k c pixels"], signals: Mapping[str, Tensor], inside: Inside
+) -> KnownInside:
+    """The network with what was read."""
+    known = KnownInside(inside, {layers[0].hidden: layers[0].hidden_of(maps)})
+    for layer in layers:
+        known.sent[layer.output] = inside.output_of(layer, signals[layer.weight])
+    for layer in layers:
+        known.lifted(layer.output)
+    return known
 
 
 def _signals(
@@ -304,13 +353,8 @@ def _scaled(
     """Factors by the shift of which the signals know most: behind a layer, or in front of the hidden tensor."""
     if len(maps) != inside.examples:
         return None
-    known = KnownInside(inside, {layers[0].hidden: layers[0].hidden_of(maps)})
     best: MapFactors | None = None
-    for layer in layers:
-        known.sent[layer.output] = inside.output_of(layer, signals[layer.weight])
-    for layer in layers:
-        known.lifted(layer.output)
-    for name, sums in known.shifts(set(shifts)):
+    for name, sums in _known(layers, maps, signals, inside).shifts(set(shifts)):
         found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
         if found is not None and (best is None or found.residual < best.residual):
             best = found

@@ -24,6 +24,7 @@ from leakgauge.defenses import (
     Quantise,
     RandomK,
     Sign,
+    Soteria,
     TopK,
     laplace,
     noise,
@@ -152,6 +153,7 @@ def _one(rng: Random, whole: float) -> Defense:
             Sign(scaled=True),
             DPSGD(noise_multiplier=10 ** rng.uniform(-8, -1), norm=bound),
             ClientDP(noise_multiplier=10 ** rng.uniform(-8, -1), norm=bound),
+            Soteria(prune=100 * (1 - keep), layer=rng.choice(("", "3"))),
         )
     )
 

@@ -16,6 +16,7 @@ from leakgauge.defenses import (
     NoDefense,
     Quantise,
     RandomK,
+    Soteria,
     TopK,
     laplace,
     noise,
@@ -69,6 +70,8 @@ DEFENSES = (
     TopK(keep=0.5),
     RandomK(keep=0.7, unbiased=True),
     Compose((Quantise(levels=1023), noise(sigma=1e-4))),
+    Compose((TopK(keep=0.5), noise(sigma=3e-8))),
+    Compose((Soteria(prune=60.0), noise(sigma=3e-8))),
 )
 
 
@@ -81,7 +84,7 @@ def test_every_seen_entry_lies_within_its_errors(client: Protocol, defense: Defe
         entries = SentTensor.of(observation, name)[...]
         off = (entries.value - meant).abs()
         allowed = entries.hard + 20 * entries.sigma  # Laplace noise of 20 deviations is one in 10¹²
-        which = torch.ones_like(off, dtype=torch.bool) if entries.seen is None else entries.seen
+        which = entries.sent_beyond(allowed)
         assert bool((off <= allowed)[which].all()), name
         assert bool((entries.error > 0)[which & (entries.value != 0)].all())
 

@@ -23,9 +23,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
-from leakgauge.defenses import AttackerView, Defense, kept_factor, steps_of
+from leakgauge.defenses import AttackerView, kept_factor, steps_of
 from leakgauge.defenses.steps import DefenseStage, EntryMask, Noise, Nonlinear, Scale
-from leakgauge.observation import Observation
+from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
 
@@ -170,7 +170,7 @@ class SentTensor:
             scale or 0.0,
             grid or 0.0,
             decay or 0.0,
-            _hides(known.defense, shown),
+            _hides(known, shown),
         )
 
     def __getitem__(self, part: Any) -> Entries:
@@ -223,12 +223,17 @@ def summed(wire: Wire, terms: Tensor, sizes: Tensor) -> Tensor:
     return wire.arithmetic * terms.sqrt() * sizes
 
 
-def _hides(defense: Defense | None, shown: AttackerView) -> bool:
-    """Whether a defence may leave out entries beside those that its view shows."""
-    steps = [step for step in steps_of(defense) if step.stage is not DefenseStage.BATCH]
-    masks = sum(isinstance(step, EntryMask) for step in steps)
+def _hides(known: Knowledge, shown: AttackerView) -> bool:
+    """Whether a defence may leave out entries beside those that its view shows. Behind noise zeros do not show any:
+    those that are there still are others."""
+    steps = [step for step in steps_of(known.defense) if step.stage is not DefenseStage.BATCH]
+    steps.sort(key=lambda step: step.stage)
+    masks = [step for step in steps if isinstance(step, EntryMask)]
+    drawn = known.draws is not None and all(mask.masks is not None for mask in masks)
+    noises = [k for k, step in enumerate(steps) if isinstance(step, Noise)]
+    filled = not drawn and bool(masks and noises) and steps.index(masks[0]) < noises[-1]
     told = sum(isinstance(step, EntryMask) and step.support is not None for step in shown.steps)
-    return defense is None or told < masks or any(isinstance(step, Nonlinear) for step in steps)
+    return known.defense is None or filled or told < len(masks) or any(isinstance(step, Nonlinear) for step in steps)
 
 
 def surely_sent(observation: Observation, tolerance: float) -> Tensors | None:
@@ -238,7 +243,7 @@ def surely_sent(observation: Observation, tolerance: float) -> Tensors | None:
     view = noise_of(observation)
     if known.draws is not None and known.defense is not None:
         view = cohort_view(known.local_training or FedSGD(), known.defense, update, known.draws)
-    if not (hides := _hides(known.defense, view)) and view.support is None:
+    if not (hides := _hides(known, view)) and view.support is None:
         return None
     mean = float(squared_norm(update.tensors)) / max(entries(update.tensors), 1)
     least = tolerance * mean**0.5 if hides else -1.0

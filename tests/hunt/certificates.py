@@ -136,6 +136,9 @@ def _defense(rng: Random, whole: float) -> Defense:
 
 def _one(rng: Random, whole: float) -> Defense:
     levels, keep, bound = rng.choice((15, 255, 4095, 32767)), rng.uniform(0.2, 1), _bound(rng, whole)
+    columns = Random(f"columns {bound}")  # of its own, so that older seeds stay as they were
+    if columns.random() < 0.1:
+        return Soteria(prune=100 * (1 - keep), layer=columns.choice(("", "3")))
     return rng.choice(
         (
             noise(sigma=max(whole, 1e-9) * 10 ** rng.uniform(-10, -2)),
@@ -153,7 +156,6 @@ def _one(rng: Random, whole: float) -> Defense:
             Sign(scaled=True),
             DPSGD(noise_multiplier=10 ** rng.uniform(-8, -1), norm=bound),
             ClientDP(noise_multiplier=10 ** rng.uniform(-8, -1), norm=bound),
-            Soteria(prune=100 * (1 - keep), layer=rng.choice(("", "3"))),
         )
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from leakgauge.errors import require
+from leakgauge.errors import FOREIGN, require
+
+SIDES = (8, 16, 28, 32, 64, 96, 128, 224, 256)
+"""Sides of pictures that networks are made for."""
 
 Shape = tuple[int, ...]
 Edges = tuple[tuple[float, ...], tuple[float, ...]]
@@ -104,6 +110,22 @@ class DataSpec(BatchPart):
     def is_image(self) -> bool:
         """Channels first, one or three of them, and two spatial axes."""
         return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    def mended(self, runs: Callable[[Tensor], object]) -> str:
+        """The plan's keys with which a network takes the data, found by trying other channels, then other sizes.
+
+        Args:
+            runs: calls the network on two examples; raises where it does not take them.
+        """
+        if not self.is_image:
+            return "data.source"
+        own, *size = self.shape
+        for channels, sides in itertools.product((own, 1, 3), (size, *([s, s] for s in SIDES))):
+            with suppress(*FOREIGN), torch.no_grad():
+                runs(torch.zeros(2, channels, *sides))
+                keys = [f"data.channels: {channels}"] * (channels != own) + [f"data.size: {sides[0]}"] * (sides != size)
+                return " and ".join(keys)
+        return "data.size, data.channels"
 
     @property
     def is_text(self) -> bool:

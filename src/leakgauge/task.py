@@ -229,12 +229,12 @@ class Task:
 
     def _check(self) -> int:
         try:
-            probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2)
-            probe = probe.to(self._like())
+            probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2).to(self._like())
             logits = self.logits(self.parameters, self.buffers, probe)[0]
         except (RuntimeError, ValueError, IndexError, AssertionError) as error:
             problem = f"does not accept examples of shape {self.data.shape} ({said(error)})"
-            raise InputError("model", problem, "set data.size or the model to match") from error
+            keys = self.data.mended(lambda x: copy.deepcopy(self.module)(x.to(self._like())))
+            raise InputError("model", problem, f"set {keys} or the model to match") from error
         except FOREIGN as error:
             hint = "wrap it in a module whose forward takes one tensor of inputs: leakgauge.models.of_parts"
             raise InputError("model", f"does not run on a single tensor ({said(error)})", hint) from error

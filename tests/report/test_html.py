@@ -20,7 +20,7 @@ from leakgauge.report.html import render
 from leakgauge.report.rows import Picture
 from leakgauge.study.judging.gate import GateResult, Reason, Why
 from leakgauge.study.judging.records import Scenario
-from leakgauge.study.judging.results import Level, Power
+from leakgauge.study.judging.results import Flag, Level, Power
 from leakgauge.study.judging.verdict import Verdict
 from report.fixture import Case, Fixture, fixture, photo, png, text_of
 
@@ -43,7 +43,9 @@ def html(full: Fixture) -> str:
 
 
 def test_verdict_comes_first_and_the_worst_case_next(html: str) -> None:
-    order = [html.index(f'id="{name}"') for name in ("verdict", "worst", "pictures", "table", "labels", "plots")]
+    order = [
+        html.index(f'id="{name}"') for name in ("verdict", "worst", "pictures", "lint", "table", "labels", "plots")
+    ]
     assert order == sorted(order)
     order = [html.index(f'id="{name}"') for name in ("plots", "knowledge", "failures", "repeat", "reading")]
     assert order == sorted(order)
@@ -349,6 +351,24 @@ def test_page_is_clean_offline_and_fits(page: Any) -> None:
     assert page.execute_script("return document.images.length") > 20
     assert page.execute_script(broken) == 0
     assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.page
+def test_words_stay_in_their_column(browser: Any, full: Fixture, tmp_path: Path) -> None:
+    """ "identified, as by chance" ran over the next picture at 390 px, and one long flag pushed seven columns away."""
+    finding = next(f for f in full.verdict.findings if not f.control)
+    flagged = replace(finding, flags=(Flag("NoGradient", "its pictures are guesswork " * 12),))
+    findings = tuple(flagged if f is finding else f for f in full.verdict.findings)
+    verdict = replace(full.verdict, level=Level.INCONCLUSIVE, findings=findings)
+    (tmp_path / "report.html").write_text(replace(full, verdict=verdict).html, encoding="utf-8")
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get((tmp_path / "report.html").as_uri())
+    wide = "return [...document.querySelectorAll('.gallery li')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert browser.execute_script("return document.querySelectorAll('.gallery li').length") > 0
+    assert browser.execute_script(wide) == 0
+    flag = "return Math.max(...[...document.querySelectorAll('.flag')].map(e => e.offsetWidth))"
+    assert 0 < browser.execute_script(flag) < 400
 
 
 @pytest.mark.page

@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no learning rate but null": (lambda _: {"clients": [{"fedavg": {"lr": None}}]}, "clients[0].fedavg.lr: is None"),
     "a gradient for a delta": (lambda _: {"clients": ["fedsgd"]}, "give a protocol that sends a delta, e.g. fedavg"),
     "two clients": (lambda _: {"clients": ["fedavg", "fedsgd"]}, "clients: has 2 entries"),
-    "pictures of another size": (lambda r: {"data": r.plan["data"] | {"size": 16}}, "set data.size or the model"),
+    "pictures of another size": (lambda r: {"data": r.plan["data"] | {"size": 16}}, "or the model to match"),
     "pictures not finite": (lambda r: r.data("n.npz", r.inputs * float("nan"), r.labels), "hold NaN or infinity"),
     "labels beyond the classes": (lambda r: r.data("y.npz", r.inputs, r.labels + 9), "at least as many outputs as"),
     "no others to compare with": (lambda r: r.data("o.npz", r.inputs[:2], r.labels[:2]), "none to compare with"),

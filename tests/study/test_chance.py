@@ -50,6 +50,18 @@ def test_a_share_that_strangers_reach_too_is_no_leak_and_a_larger_one_is() -> No
     assert said.answer is Answer.NO
 
 
+@pytest.mark.parametrize(("own", "strangers", "broken"), [(4, (1, 2, 2, 2), False), (16, (0, 0, 0, 0), True)])
+def test_one_client_breaks_a_limit_only_beyond_what_strangers_reach(
+    own: int, strangers: tuple[int, ...], broken: bool
+) -> None:
+    """ "No: 4 of 16" stood beside "inconclusive", where the same reads singled out 7 of 64 strangers."""
+    seen = [j < own for j in range(16)]
+    one = trial(0, [11.0] * 16, identified=seen, recovered=False, defense="noise", strangers=strangers)
+    found, _ = judged([one, *EIGHT], LIMIT)
+    assert any(r.why is Why.BROKEN for r in found.gate.reasons) is broken
+    assert found.gate.passed is False
+
+
 def test_many_clients_at_chance_pass_and_with_more_they_fail() -> None:
     found, _ = judged([*clients(80, 1), *EIGHT], LIMIT)
     assert not any(r.why in (Why.BROKEN, Why.UNSUPPORTED) for r in found.gate.reasons)

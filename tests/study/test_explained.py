@@ -269,9 +269,13 @@ def test_what_is_drawn_is_not_held_against_the_plan(defense: Defense) -> None:
     assert not explain(wrong, sent, Draws(0), Evidence(causes=False)).holds
 
 
-def test_an_update_with_less_noise_than_the_plan_says_is_not_explained() -> None:
+@pytest.mark.parametrize("strength", [0.1, 0.2, 1.0])
+def test_an_update_with_less_noise_than_the_plan_says_is_not_explained(strength: float) -> None:
     """The attacker would be told to expect noise that is not there, and would look weak."""
-    account = replace(setting(made(normed_cnn)), defense=noise(relative=1.0))
+    account = replace(setting(made(normed_cnn)), defense=noise(relative=strength))
+    for seed in range(3):
+        sent = client_update(account.task, SGD_OF_TWO, account.batch, Draws(5 + seed), defense=account.defense)
+        assert explain(account, sent, Draws(0), Evidence(causes=False)).holds
     found = explain(account, captured(made(normed_cnn)), Draws(0), Evidence(causes=False))
     assert found.fit.share > 0.99
     assert not found.holds

@@ -7,6 +7,7 @@ import pickle
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,12 @@ def test_too_few_clients_for_the_gate_are_named_before_the_run(tmp_path: Path, m
         needed
     )
     assert not list(of_gate(plan))
+    captured = list(of_gate(SimpleNamespace(gate=gate, update="round", batches=plan.batches, source=plan.source)))
+    assert [f.hint.split(",")[0] for f in captured] == [f"rounds of {needed} clients"] * bool(needed)
+
+
+def test_data_are_said_alike_in_a_plan_and_as_an_option() -> None:
+    assert parse({"data": "folder:scans"}).data == parse({"data": {"source": "folder:scans"}}).data
 
 
 def test_a_folder_of_grey_pictures_is_grey(tmp_path: Path) -> None:

@@ -105,7 +105,11 @@ def _given(
     format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)
     arguments = fitted(entry.parameters, format_) | arguments
     made = ModelSpec(name, arguments, None, "MODEL")
-    task = made.task(seed, format_, mode, model_label(name, arguments, None))
+    try:
+        task = made.task(seed, format_, mode, model_label(name, arguments, None))
+    except InputError as error:
+        here = "" if source is not None else ": here by --shape and --classes"
+        raise InputError(error.field, error.problem, f"{error.hint}{here}") from error
     held = () if source is None else client_batches(source, batch, 1)[0]
     examples = random_batch(task, batch, generator) if source is None else source.read(held)
 

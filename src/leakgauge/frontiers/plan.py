@@ -285,10 +285,10 @@ def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
     rows, mode = _rows(config), Mode(config.mode)
     train, test = (_trained(getattr(config.utility, name), f"utility.{name}") for name in ("train", "test"))
     source = _attacked(config, test)
-    data = None
+    model, data = model_of(config.model, "model", spec(source), mode), None
     if train is not None and test is not None:
-        data = UtilityData(model_of(config.model, "model", spec(train), mode), train, test)
-    model = model_of(config.model, "model", spec(source), mode)
+        with blamed_on("utility.train"):
+            data = UtilityData(model_of(config.model, "model", spec(train), mode), train, test)
     return FrontierPlan(config=config, rows=rows, model=model, source=source, attack=attack, utility=data, written=raw)
 
 
@@ -326,7 +326,7 @@ def _trained(given: Any, field: str) -> Source | None:
     try:
         return _source(options)
     except InputError as error:
-        raise InputError(field, f"{error.field} {error.problem}", error.hint) from error
+        raise InputError(field, f"{error.field}: {error.problem}", error.hint) from error
 
 
 def _source(options: Mapping[str, Any]) -> Source:

@@ -23,7 +23,8 @@ from markupsafe import Markup
 
 from leakgauge.report import plots
 from leakgauge.report.rows import PER_FINDING, Picture, Seen
-from leakgauge.study.judging.decision import duration
+from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.decision import duration, limits_of
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import Verdict
@@ -147,6 +148,8 @@ def sheet(
         {"short": _short},
         report=told,
         decision=decision,
+        verdict=verdict,
+        allowed=limits_of(GateConfig.model_validate(told["config"]["gate"])) if told["config"].get("gate") else "",
         digest=digest,
         commit=commit,
         by=by,

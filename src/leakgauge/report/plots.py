@@ -130,7 +130,7 @@ def distribution(rows: Sequence[ReportRow]) -> Plot:
     """A strip a finding, every image a dot."""
     pairs = [(d.psnr, d.null) for row in rows for d in row.dots if d.null is not None]
     above = sum(x > n for x, n in pairs)
-    takeaway = f"{above} of {len(pairs)} images came back closer than their own best null baseline."
+    takeaway = f"Closer than their own best null baseline: {above} of {len(pairs)} images."
     takeaway += f" The worst {STRIPS} of {len(rows)} cases are drawn." if len(rows) > STRIPS else ""
     takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(r.dots) for r in rows) > DOTS else ""
     strips = []

@@ -146,7 +146,8 @@ def _came_back(own: Sequence[Finding]) -> str:
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
     return (
         f"{worst.recovered} of {worst.images} {thing}s came back; by likeness {worst.identified.count} picked out of a "
-        f"line-up of {worst.identified.gallery + 1}{highest} ({worst.attack.split('(')[0]}, {defense})"
+        f"line-up of {worst.identified.gallery + 1}, where chance picks {worst.identified.chance * worst.images:.2g}"
+        f"{highest} ({worst.attack.split('(')[0]}, {defense})"
     )
 
 
@@ -159,9 +160,9 @@ def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
     if any(f.certified for f in seen):
         return "Certain for what an attack certified by its own check; more may come back to other attacks"
     if verdict.level in (Level.EXPOSED, Level.PARTIAL):
-        return "Certain that it can happen; how often is less sure: see the intervals in the table"
+        return "Certain that it can happen; how often is less sure: see the intervals in report.html"
     if any(f.flags for f in seen):
-        return "Little: the audit doubts its own result, and the table says why"
+        return "Little: this result cannot be relied on, and report.html says why"
     worst = max(seen, key=lambda f: f.identified.upper if f.identified else 0.0)
     assert worst.identified is not None
     weak = "" if worst.power.shown else "; the attack was not shown to work here"

@@ -35,6 +35,11 @@ class SourceConfig(BaseModel):
     batch: int = Field(default=1, ge=1)
     start: int = Field(default=0, ge=0)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
     @property
     def options(self) -> dict[str, Any]:
         """Keywords of the source."""

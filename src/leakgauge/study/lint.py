@@ -41,6 +41,7 @@ from leakgauge.risk.lint import (
 from leakgauge.study.database import identity_of
 from leakgauge.study.deal import Key
 from leakgauge.study.judging.gate import needed
+from leakgauge.study.judging.verdict import count_of
 from leakgauge.study.plan import Plan
 from leakgauge.task import Task
 from leakgauge.update import Update
@@ -125,12 +126,13 @@ def of_data(plan: Plan) -> Iterator[LintFinding]:
 def of_gate(plan: Plan) -> Iterator[LintFinding]:
     """A limit that so few clients cannot show to hold, whatever comes back of them."""
     limit = None if plan.gate is None or plan.gate.identified is None else plan.gate.identified.max
-    if limit is None or plan.update is not None:
+    if limit is None:
         return
     clients, least = len(plan.batches), needed(limit)
     if isinstance(least, int) and clients < least:
-        seen = f"the gate allows {100 * limit:g} %, and {clients} clients without a hit cannot show it"
-        hint = f"data.batches: {least}, or a higher gate.identified.max"
+        seen = f"the gate allows {100 * limit:g} %, and {count_of(clients, 'client')} without a hit cannot show it"
+        more = f"rounds of {least} clients" if plan.update is not None else f"data.batches: {least}"
+        hint = f"{more}, or a higher gate.identified.max"
         yield LintFinding("too-few-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
 
 

@@ -278,7 +278,9 @@ class Explained:
     @property
     def too_well(self) -> bool:
         """Whether the update holds clearly less noise than the plan says."""
-        return self.expected[1] < ENOUGH and self.fit.share > (1 + self.expected[1]) / 2
+        most = self.expected[1]
+        sure = most < ENOUGH or (most < EXACT and self.fit.share > most + DEVIATIONS * self.spread)
+        return sure and self.fit.share > (1 + most) / 2
 
     @property
     def holds(self) -> bool:

@@ -99,7 +99,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
     each = shares(found)
     count, n = sum(map(sum, found.values())), sum(map(len, found.values()))
     scores = [t.scores for t in group.scored if t.scores is not None]
-    hits, tried = _by_strangers(group)
+    hits, tried = by_strangers(group)
     smallest = min(s.gallery for s in scores)
     return Identified(
         count=count,
@@ -122,7 +122,7 @@ def _ends(interval: Interval) -> dict[str, float]:
     return {name: round(getattr(interval, name), 3) for name in ("low", "high")}
 
 
-def _by_strangers(group: TrialGroup) -> tuple[int, int]:
+def by_strangers(group: TrialGroup) -> tuple[int, int]:
     """How many examples of other clients the same reads identified, and of how many."""
     others = group.others
     return sum(sum(o.identified) for o in others), group.scenario.data.batch * sum(len(o.identified) for o in others)
@@ -150,7 +150,7 @@ def beyond_chance(group: TrialGroup) -> float:
 
 def residual_of(group: TrialGroup, identified: Identified) -> Residual:
     """Residual risk, the interval by the two ends of attack and control."""
-    hits, strangers = _by_strangers(group)
+    hits, strangers = by_strangers(group)
     control, ends = hits / strangers if strangers else 0.0, proportion_interval(hits, strangers)
 
     def risk(attack: float, by_chance: float) -> float:

@@ -12,9 +12,9 @@ from typing import Annotated
 
 from pydantic import PlainSerializer
 
-from leakgauge.intervals import bounded_lower, bounded_upper
+from leakgauge.intervals import bounded_lower, bounded_upper, proportion_interval
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.findings import BY_CHANCE
+from leakgauge.study.judging.findings import BY_CHANCE, by_strangers
 from leakgauge.study.judging.records import Role, Scenario, TrialGroup, shares
 from leakgauge.study.judging.results import Finding, LabelLeak, Level
 
@@ -121,7 +121,7 @@ def judge(
     for group, found in rows:
         reasons += _failures(group)
         for flag in found.flags:
-            plain = f"The audit doubts its own result: {flag.sentence}"
+            plain = f"This result cannot be relied on: {flag.sentence}"
             reasons.append(Reason.of_row(Why.UNRELIABLE, "unreliable", group, flag.sentence, plain))
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
         here = [(group, found) for group, found in tested if group.scenario == setting]
@@ -231,7 +231,7 @@ def came_back(found: Finding) -> str:
 
 
 def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Reason]:
-    """The limit on the share that is singled out. Where that is over it by no more than strangers are singled out by
+    """The limit on the share that is singled out. Where that is over it by no more than strangers may be singled out by
     the same reads, what the update adds to chance is held against the limit instead, both ends by their bounds."""
     plain = next(_share("identified", group.identified, limit, group), None)
     seen, risk = found.identified, found.residual_risk
@@ -239,9 +239,10 @@ def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Rea
         yield from () if plain is None else (plain,)
         return
     words = f"{seen.count} of {seen.n} {group.thing}s are told from others, {100 * seen.chance:.0f} % by chance"
-    few = f"{words}; {seen.clients} clients are too few to say that at most {100 * limit:g} % can be"
-    unsupported = plain.why is Why.UNSUPPORTED
-    if seen.beyond > BY_CHANCE and risk.rate <= limit:
+    who = "one client is" if seen.clients == 1 else f"{seen.clients} clients are"
+    few = f"{words}; {who} too few to say that at most {100 * limit:g} % can be"
+    unsupported, most = plain.why is Why.UNSUPPORTED, proportion_interval(*by_strangers(group)).high or 0.0
+    if seen.beyond > BY_CHANCE and seen.rate - most <= limit * (1 - most):
         strangers = [statistics.fmean(o.identified) / group.scenario.data.batch for o in group.others if o.identified]
         chance = bounded_lower(strangers, SURE) if strangers else 0.0
         if (bounded_upper(shares(group.identified), SURE) - chance) / max(1 - chance, 1e-9) <= limit:

@@ -57,8 +57,8 @@ class Round:
     words: str
 
     @staticmethod
-    def drawn(seed: int) -> Round | None:
-        """A random one; `None` where no client can run it."""
+    def drawn(seed: int, *, columns: bool = False) -> Round | None:
+        """A random one, with a defence in front that leaves `columns` out; `None` where no client can run it."""
         rng, g = Random(f"certificates {seed}"), torch.Generator().manual_seed(seed)
         shape, units, classes = rng.choice(SHAPES)
         task, n = _task(rng, shape, units, classes, seed), rng.choice((1, 1, 2, 3, 4, 6))
@@ -67,6 +67,9 @@ class Round:
         batch = Batch(x, y[:1].repeat(n) if rng.random() < 0.4 else y)
         whole = float(squared_norm(client_update(task, FedSGD(), batch, Draws(seed)).tensors)) ** 0.5
         client, defense, wire = _client(rng, whole, n), _defense(rng, whole), rng.choice((None, None, *WIRES))
+        if columns:
+            own = Random(f"columns {seed}")
+            defense = Compose((Soteria(prune=own.choice((5.0, 30.0, 60.0)), layer=own.choice(("", "3"))), defense))
         try:
             update = client_update(task, client, batch, Draws(seed), defense=defense)
         except InputError:
@@ -136,9 +139,6 @@ def _defense(rng: Random, whole: float) -> Defense:
 
 def _one(rng: Random, whole: float) -> Defense:
     levels, keep, bound = rng.choice((15, 255, 4095, 32767)), rng.uniform(0.2, 1), _bound(rng, whole)
-    columns = Random(f"columns {bound}")  # of its own, so that older seeds stay as they were
-    if columns.random() < 0.1:
-        return Soteria(prune=100 * (1 - keep), layer=columns.choice(("", "3")))
     return rng.choice(
         (
             noise(sigma=max(whole, 1e-9) * 10 ** rng.uniform(-10, -2)),
@@ -160,11 +160,11 @@ def _one(rng: Random, whole: float) -> Defense:
     )
 
 
-def wrong(seeds: range) -> tuple[int, int, list[str]]:
+def wrong(seeds: range, *, columns: bool = False) -> tuple[int, int, list[str]]:
     """Reads, certified examples, and each certificate that is wrong, in words that say how to draw it again."""
     reads, certified, off = 0, 0, []
     for seed in seeds:
-        if (one := Round.drawn(seed)) is None:
+        if (one := Round.drawn(seed, columns=columns)) is None:
             continue
         for reader in READERS:
             sure, bad = one.read(reader)

@@ -17,12 +17,12 @@ from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import by_tensor
+from leakgauge.defenses.steps import DefenseStep, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, Wire, map_tensors
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.normal import Obstacle, look_at, looked, narrower
+from leakgauge.view.normal import NormalForm, Obstacle, look_at, looked, narrower
 
 
 class Status(Enum):
@@ -315,12 +315,13 @@ class Observation:
         if form is None:
             return self, ()
         obstacles = list[Obstacle]()
-        if not _carries_over(self, exact=form.exact, entrywise=form.entrywise):
+        if not _carries_over(self, form):
             obstacles.append(Obstacle("what client or defence did is not the same of plain layers", opaque=False))
-            others = (f for f in narrower(self.task) if _carries_over(self, exact=f.exact, entrywise=f.entrywise))
-            if (form := next(others, None)) is None:
+            if (form := next((f for f in narrower(self.task) if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
-        tensors = form.tensors(update.tensors)
+        single = Wire.of(*update.tensors.values()).computed is torch.float32  # in whatever type they are kept
+        sent = map_tensors(lambda t: t.float() if single and t.dtype is torch.float64 else t, update.tensors)
+        tensors = form.tensors(sent)
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
             return self, (Obstacle("the update is not finite in plain layers"),)
         found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)
@@ -348,14 +349,27 @@ class Observation:
         return self.update.header.example_count if (n := self.knowledge.example_count) is None else n
 
 
-def _carries_over(observation: Observation, *, exact: bool, entrywise: bool) -> bool:
-    """Whether what client and defence did is the same of the network in other words, see `NormalForm`."""
-    known, told = observation.knowledge, observation.linear
+def _carries_over(observation: Observation, form: NormalForm) -> bool:
+    """Whether what client and defence did is the same of the network in other words."""
+    known, told, update = observation.knowledge, observation.linear, observation.update
     parts = () if known.defense is None else [steps_of(part) for part in parts_of(known.defense)]
     steps = [step for each in parts for step in each]
-    if not all(parts) or (parts and known.draws is not None) or not all(step.blind for step in steps):
+    named = [step for step in steps if not step.blind]
+    if not all(parts) or (parts and known.draws is not None) or not all(_groups(s, update, form) for s in named):
         return False
-    if exact:
+    if form.exact:
         return True
-    alike = all(s.commutes or (entrywise and not by_tensor(s, observation.update)) for s in steps)
+    alike = all(s.commutes or (form.entrywise and not by_tensor(s, update)) for s in steps)
     return told is not None and not told.decay and alike
+
+
+def _groups(step: DefenseStep, update: Update, form: NormalForm) -> bool:
+    """Whether a step that goes by names looks at the same entries together in both."""
+    if step.together is None or not form.exact:
+        return False
+    for group in step.together(update.tensors).values():
+        moved = form.tensors({k: torch.full_like(t, float(k in group)) for k, t in update.tensors.items()})
+        reached = [{bool(moved[k].any()) for k in own} for own in step.together(moved).values()]
+        if any(len(one) > 1 for one in reached) or reached.count({True}) > 1:
+            return False
+    return True

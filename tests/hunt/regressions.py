@@ -5,7 +5,7 @@ from __future__ import annotations
 from hunt.relations import Pair
 from hunt.scenarios import Scenario
 from hunt.zoo import Net
-from leakgauge.defenses import QSGD, Compose, Defense, MixUp, NoDefense, Prune, Quantise, TopK
+from leakgauge.defenses import QSGD, Compose, Defense, FedCDP, MixUp, NoDefense, Prune, Quantise, TopK
 from leakgauge.defenses.batches import InstaHide
 from leakgauge.defenses.clip import ClipExamples
 
@@ -36,6 +36,12 @@ REGRESSIONS: dict[str, Pair] = {
     "maps put in another order": worded(Net("convolution", rows="by channel"), seed=414330),
     "encodings beyond the data's range": by_hand(ENCODED),
     "a read before a budget that is spent": by_hand(Scenario(defense=Quantise(levels=255), examples=2, seed=955287)),
+    "layers clipped one by one": worded(Net(first="in place"), FedCDP(noise_multiplier=1e-6, norm=0.1), 335271),
+    "float32 numbers in a wider type": Pair(
+        "order",
+        Scenario(Net(norm="batch"), examples=4, seed=708371),
+        Scenario(Net(norm="batch"), examples=4, wide_wire=True, seed=708371),
+    ),
     "all entries kept": Pair(
         "nothing",
         Scenario(Net("texts"), seed=326588),

@@ -17,6 +17,7 @@ from leakgauge.defenses import (
     Clip,
     Compose,
     Defense,
+    FedCDP,
     GaussianNoise,
     NoDefense,
     Prune,
@@ -295,8 +296,29 @@ def test_a_layer_that_is_not_the_same_keeps_no_other_one_from_its_plain_words(
     assert torch.equal(one.sort().values, other.sort().values)
 
 
-def test_a_defence_that_goes_by_layers_is_attacked_as_it_is() -> None:
+def test_a_defence_that_goes_by_modules_is_attacked_as_it_is() -> None:
     observation = seen(task("a function"), defense=Soteria())
+    assert observation.view is observation
+
+
+class OneOwner(nn.Module):
+    """Two layers whose parameters one module holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        one, head = nn.Linear(108, WIDE), nn.Linear(WIDE, 4)
+        self.w, self.b, self.v, self.c = one.weight, one.bias, head.weight, head.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) @ self.w.T + self.b).relu() @ self.v.T + self.c
+
+
+def test_a_clip_of_layers_carries_over_where_they_are_the_same_layers() -> None:
+    """It goes by the names of tensors, but asks only which belong together."""
+    defense = FedCDP(noise_multiplier=1e-6, norm=0.1)
+    observation = seen(Task.of(nn.Sequential(nn.Flatten(), *tail(Own(108, WIDE))), SPEC), defense=defense)
+    assert observation.view is not observation
+    observation = seen(Task.of(OneOwner(), SPEC), defense=defense)
     assert observation.view is observation
 
 

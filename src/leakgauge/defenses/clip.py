@@ -106,7 +106,7 @@ class ClipLayers(ClipExamples):
         return {name: clipped[name] for name in per_example}
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (PerExampleScale(bound=self.norm, by_layer=True, blind=False),)
+        return (PerExampleScale(bound=self.norm, by_layer=True, blind=False, together=layers_of),)
 
 
 @DEFENSES.register("client-dp")
@@ -235,7 +235,7 @@ class FedCDP(Defense):
             seen=None if self.snr is None else self._seen,
             multiplier=self._multiplier,
         )
-        return PerExampleScale(bound=self.norm, by_layer=True, blind=False), noise
+        return PerExampleScale(bound=self.norm, by_layer=True, blind=False, together=layers_of), noise
 
     def _multiplier(self, examples: int | None, layers: int | None) -> float | str:
         """An example moves the sum by C·√layers; noise on the sum is σC·√n."""

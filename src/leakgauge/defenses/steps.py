@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
@@ -36,6 +36,7 @@ class DefenseStep:
     Attributes:
         stage: when.
         blind: it does the same to an entry whatever its tensor is called and wherever in it the entry stands.
+        together: names of tensors → those that it looks at together, where it asks no more of their names.
         looks: it looks at the batch again.
         by: the defence's name.
         how: what it makes of a raw update; `None` where that is nothing, or not known without the client's draw.
@@ -44,6 +45,7 @@ class DefenseStep:
 
     stage: DefenseStage = DefenseStage.UPDATE
     blind: bool = True
+    together: Callable[[Iterable[str]], Mapping[str, list[str]]] | None = None
     looks: bool = False
     by: str = ""
     how: Act | None = None

@@ -20,7 +20,7 @@ from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors, Wire, map_tensors
+from leakgauge.tensors import Tensors, map_tensors, narrowed
 from leakgauge.update import Update, UpdateKind
 from leakgauge.view.normal import NormalForm, Obstacle, look_at, looked, narrower
 
@@ -319,9 +319,7 @@ class Observation:
             obstacles.append(Obstacle("what client or defence did is not the same of plain layers", opaque=False))
             if (form := next((f for f in narrower(self.task) if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
-        single = Wire.of(*update.tensors.values()).computed is torch.float32  # in whatever type they are kept
-        sent = map_tensors(lambda t: t.float() if single and t.dtype is torch.float64 else t, update.tensors)
-        tensors = form.tensors(sent)
+        tensors = form.tensors(narrowed(update.tensors))
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
             return self, (Obstacle("the update is not finite in plain layers"),)
         found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)

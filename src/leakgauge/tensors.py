@@ -182,6 +182,12 @@ def fits_every_type(tensor: Tensor) -> bool:
     return _every(tensor, _short)
 
 
+def narrowed(tensors: Tensors) -> Tensors:
+    """Numbers of float32 that are kept in a wider type, as float32; others as they are."""
+    single = all(_every(t, _held_by(torch.float32)) for t in tensors.values())
+    return map_tensors(lambda t: t.float() if single and t.dtype is torch.float64 else t, tensors)
+
+
 @dataclass(frozen=True)
 class Wire:
     """A bound on what rounding did to a tensor: ``|sent − meant| ≤ unit · |sent| + least``, entry by entry.

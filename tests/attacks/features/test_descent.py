@@ -1,7 +1,10 @@
 """Downwards through activations that rise, from the linear layer of one example."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from convolutions import made, observed
 from leakgauge.attacks.features.descent import Descent, mend
@@ -35,11 +38,44 @@ def test_activations_are_known_by_what_they_do() -> None:
         bent = activation(inside, inside.layers[1].hidden)
         assert (kind is None and bent is None) or (kind is not None and isinstance(bent, kind))
         if bent is not None and bent.below:
-            (node,) = inside.operands(inside.layers[1].hidden)
+            node = bent.at
             value = torch.linspace(-4, 4, 9, dtype=torch.float64)
             (made_of,) = inside.run([inside.layers[1].hidden], {node: value.clone()})
             assert torch.allclose(bent.argument(made_of), value, atol=1e-9)
     assert KnownInside(inside).bent(inside.layers[1].hidden) is None
+
+
+class Worded(nn.Module):
+    """An activation in somebody's words."""
+
+    def __init__(self, words: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.words = words
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(x)
+
+
+@pytest.mark.parametrize(
+    ("words", "slopes"),
+    [
+        (lambda x: x * (x > 0), (1.0, 0.0)),
+        (lambda x: (x + x.abs()) / 2, (1.0, 0.0)),
+        (lambda x: torch.where(x > 0, x, 0.1 * x), (1.0, 0.1)),
+        (lambda x: x - x.mean(-1, keepdim=True), None),
+        (lambda x: (x - x.mean(-1, keepdim=True)).relu(), (1.0, 0.0)),
+    ],
+)
+def test_activations_are_known_in_other_words(words: Callable[[Tensor], Tensor], slopes: tuple[float, float]) -> None:
+    module, (inputs, labels) = network(lambda: Worded(words)), made(1)
+    inside = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0)).inside
+    bent = activation(inside, inside.layers[1].hidden)
+    assert slopes == (None if bent is None else (bent.above, bent.below))
+    if bent is not None:
+        value = torch.linspace(-4, 4, 9, dtype=torch.float64)
+        (one,) = inside.run([inside.layers[1].hidden], {bent.at: value.clone()})
+        (other,) = inside.run([inside.layers[1].hidden], {bent.at: value[3:].clone()})
+        assert torch.equal(one[3:], other)
 
 
 def test_zeros_are_turned_only_where_that_explains_all_that_the_shift_misses() -> None:

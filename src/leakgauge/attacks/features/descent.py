@@ -159,7 +159,7 @@ class Descent:
             bent = self.state.bent(node)
             if bent is None:
                 continue
-            (argument,) = self.inside.operands(node)
+            argument = bent.at
             others = [n for n in self.state.values if n is not node]
             if self.inside.open(argument, [*others, hidden]) or not self.inside.open(argument, others):
                 continue
@@ -320,11 +320,11 @@ class _System:
 
     def _asked(self, forward: Sequence[tuple[Node, Tensor, Tensor]], maps: Tensor) -> Tensor:
         """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""
-        inside, values = self.descent.inside, self.descent.state.values
+        inside, values, bent = self.descent.inside, self.descent.state.values, self.descent.state.bent
         given = self.layer.hidden_of(maps.view(len(maps), inside.examples, -1).transpose(0, 1))
         out = [maps.new_zeros(0)]
         for argument, on, _ in forward:
-            known = {n: t for n, t in values.items() if argument not in inside.operands(n)}
+            known = {n: t for n, t in values.items() if (bend := bent(n)) is None or bend.at is not argument}
             (made,) = inside.run([argument], {**known, self.layer.hidden: given})
             out.append(made.flatten()[on])
         return torch.cat(out)

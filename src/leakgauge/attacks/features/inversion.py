@@ -62,7 +62,7 @@ class KnownTerm:
         if bent is None:
             return KnownTerm(node, value, None)
         opened = value <= 0 if bent.below == 0 else None
-        return KnownTerm(known.inside.operands(node)[0], bent.argument(value), opened)
+        return KnownTerm(bent.at, bent.argument(value), opened)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from leakgauge.attacks.features.inside import Inside
+from leakgauge.errors import FOREIGN
 from leakgauge.view.graph import OuterSum
 
 AGREE = 1e-6
@@ -20,8 +21,13 @@ AGREE = 1e-6
 
 @dataclass(frozen=True)
 class Kink:
-    """A function of each entry alone that is linear on both sides of zero."""
+    """A function of each entry alone that is linear on both sides of zero.
 
+    Attributes:
+        at: what it is a function of.
+    """
+
+    at: Node
     above: float
     below: float
 
@@ -36,9 +42,11 @@ class Rising:
     """A function of each entry alone that rises everywhere: a sigmoid, tanh, softplus.
 
     Attributes:
+        at: what it is a function of.
         of: the function.
     """
 
+    at: Node
     of: Callable[[Tensor], Tensor]
     below: ClassVar[float] = 1.0
 
@@ -52,35 +60,60 @@ class Rising:
         return (low + high) / 2
 
 
+DEEP = 6
+"""Operations that an activation is written in, at most."""
+
 FARTHEST = 30.0
 """Arguments of a function that saturates are looked for up to here."""
 
 
 def activation(inside: Inside, node: Node) -> Kink | Rising | None:
-    """What a node does to the one tensor that it is made of, where that can be undone: a ReLU, leaky or not (its zeros
-    apart), or a function that rises."""
-    operands = inside.operands(node)
-    values = [n.meta["val"] for n in (node, *operands)]
-    if not all(isinstance(value, Tensor) for value in values):  # a pool's values and their places
-        return None
-    if len(values) != 2 or values[0].shape != values[1].shape:
-        return None
+    """What a node does to each entry of one tensor alone, in however many operations, where that can be undone: a ReLU,
+    leaky or not (its zeros apart), or a function that rises."""
+    found = None
+    for base in _bases(inside, node):
+        made = _function(inside, node, base)
+        found = found or made
+        if made is not None and not (isinstance(made, Kink) and made.above == made.below):
+            return made
+    return found
+
+
+def _bases(inside: Inside, node: Node) -> Iterator[Node]:
+    """Tensors that a node is a function of, each alone, the nearest first."""
+    order = {n: k for k, n in enumerate(inside.graph.trace.code.graph.nodes)}
+    open_ = set(inside.operands(node))
+    for _ in range(DEEP):
+        if len(open_) == 1:
+            yield next(iter(open_))
+        last = max(open_, key=order.__getitem__, default=None)
+        if last is None or last is inside.inputs:
+            return
+        open_ = (open_ - {last}) | set(inside.operands(last))
+
+
+def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
+    values = [n.meta["val"] for n in (node, base)]
+    if not all(isinstance(value, Tensor) for value in values) or values[0].shape != values[1].shape:
+        return None  # a pool's values and their places
 
     def of(points: Tensor) -> Tensor:
-        return inside.run([node], {operands[0]: points.clone()})[0]
+        return inside.run([node], {base: points.clone()})[0]
 
     points = torch.linspace(-FARTHEST, FARTHEST, 2000, dtype=torch.float64)
     try:
-        made, turned = of(points), of(points.flip(0))
-    except (RuntimeError, IndexError, TypeError, ValueError):
+        made, turned, part = of(points), of(points.flip(0)), of(points[700:])
+    except FOREIGN:
         return None
     if not isinstance(made, Tensor) or made.shape != points.shape or not torch.equal(made, turned.flip(0)):
         return None
+    if not torch.equal(part, made[700:]):  # a mean of all that is zero here, say
+        return None
     slopes = made / points
     if bool(((slopes[:1000] - slopes[0]).abs() < 1e-12).all() and ((slopes[1000:] - slopes[-1]).abs() < 1e-12).all()):
-        return Kink(float(slopes[-1]), float(slopes[0])) if float(slopes[-1]) > 0 else None
+        return Kink(base, float(slopes[-1]), float(slopes[0])) if float(slopes[-1]) > 0 else None
     middle = points.abs() < 5
-    return Rising(of) if bool((made.diff() >= 0).all() and (made[middle].diff() > 0).all()) else None
+    return Rising(base, of) if bool((made.diff() >= 0).all() and (made[middle].diff() > 0).all()) else None
 
 
 @dataclass(eq=False)
@@ -109,7 +142,7 @@ class KnownInside:
         arguments = {}
         for node, value in self.values.items():
             if (bent := self.bent(node)) is not None:
-                arguments[self.inside.operands(node)[0]] = bent.argument(value)
+                arguments[bent.at] = bent.argument(value)
         return arguments | self.values | self.sent
 
     def signal(self, node: Node) -> Tensor | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from cases import batch, task
+from hunt.scenarios import built
 from leakgauge.clients import FedSGD, client_update, example_gradients
 from leakgauge.defenses import (
     DPSGD,
@@ -25,7 +28,8 @@ from leakgauge.defenses import (
 )
 from leakgauge.defenses.steps import DefenseStep, Nonlinear
 from leakgauge.draws import Draws
-from leakgauge.task import Batch, Task
+from leakgauge.registry import DEFENSES
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
@@ -135,6 +139,21 @@ def test_stages_run_in_the_stated_order() -> None:
     two = Compose((TopK(keep=0.5), Clip(norm=1.0))).on_update(raw, fresh())["t"]
     assert torch.allclose(one, torch.tensor([0.0, 0.8]))
     assert torch.allclose(two, torch.tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("idle", [NoDefense(), TopK(keep=1.0)], ids=repr)
+@pytest.mark.parametrize("name", sorted(entry.name for entry in DEFENSES))
+def test_beside_parts_that_do_nothing_a_defence_draws_as_it_does_alone(name: str, idle: Defense) -> None:
+    defense: Defense = built(DEFENSES, name, Random(0))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    of, own = Task.of(net, DataSpec((3, 2, 2), 3)), torch.rand((4, 3, 2, 2), generator=fresh())
+
+    def sent(by: Defense) -> Tensors:
+        return client_update(by.on_task(of), FedSGD(), Batch(own, torch.arange(4) % 3), Draws(1), defense=by).tensors
+
+    alone = sent(defense)
+    for both in (Compose((defense, idle)), Compose((idle, defense)), Compose((idle, Compose((defense,))))):
+        assert all(torch.equal(alone[k], t) for k, t in sent(both).items())
 
 
 def test_no_defense_sends_the_update_as_it_is() -> None:

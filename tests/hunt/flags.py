@@ -44,6 +44,11 @@ def _other_basis(pair: Pair) -> bool:
     return any(getattr(s, "own", False) for s in own) and any(isinstance(s, EntryMask | EntryGrid) for s in steps)
 
 
+def _other_defence(pair: Pair) -> bool:
+    """A defence that picks a module of the network picks another one, or none, where it is written otherwise."""
+    return pair.relation == "words" and any(step.looks for step in steps_of(pair.other.defense))
+
+
 def _worded(field: str) -> Callable[[Pair], bool]:
     return lambda pair: getattr(pair.other.net, field) in KNOWN_WORDS.get(field, set())
 
@@ -54,6 +59,7 @@ FLAGS: dict[str, tuple[str, Callable[[Pair], bool]]] = {
     "table words": ("tables are found by kind and spelling", _worded("table")),
     "patch words": ("patch layers are found by kind", _worded("patch")),
     "basis": ("of a gradient in another basis a defence of single entries leaves something else", _other_basis),
+    "modules": ("a defence that picks a module does something else to a network in other words", _other_defence),
     "counts": (
         "the counts know kinds of module",
         lambda pair: pair.relation == "counts" and pair.other.net.first in KNOWN_WORDS.get("counts", set()),

@@ -204,9 +204,15 @@ class Compose(Defense):
     def fits_to_data(self) -> bool:
         return any(d.fits_to_data for d in self.defenses)
 
+    def _streams(self, generator: torch.Generator) -> list[torch.Generator]:
+        """One for each; where only one of them does anything, it draws as it does alone."""
+        if len(parts_of(self)) == 1:
+            return [generator if parts_of(defense) else generator.clone_state() for defense in self.defenses]
+        return [child_generator(generator) for _ in self.defenses]
+
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        for defense in self.defenses:
-            per_example = defense.on_example_gradients(per_example, child_generator(generator))
+        for defense, own in zip(self.defenses, self._streams(generator), strict=True):
+            per_example = defense.on_example_gradients(per_example, own)
         return per_example
 
     def on_task(self, task: Task) -> Task:
@@ -215,16 +221,16 @@ class Compose(Defense):
         return task
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        for defense in self.defenses:
-            batch = defense.on_batch(batch, child_generator(generator))
+        for defense, own in zip(self.defenses, self._streams(generator), strict=True):
+            batch = defense.on_batch(batch, own)
         return batch
 
     def for_batch(self, task: Task, batch: Batch) -> Defense:
         return Compose(tuple(defense.for_batch(task, batch) for defense in self.defenses))
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        for defense in self.defenses:
-            tensors = defense.on_update(tensors, child_generator(generator))
+        for defense, own in zip(self.defenses, self._streams(generator), strict=True):
+            tensors = defense.on_update(tensors, own)
         return tensors
 
     def steps(self) -> tuple[DefenseStep, ...]:
@@ -234,7 +240,7 @@ class Compose(Defense):
         return Compose(tuple(defense.without_noise() for defense in self.defenses))
 
     def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
-        draws = [None if draw is None else child_generator(draw) for _ in self.defenses]
+        draws = [None for _ in self.defenses] if draw is None else self._streams(draw)
         found: tuple[DefenseStep, ...] = ()
         seen: Update | None = update
         for part, own in zip(reversed(self.defenses), reversed(draws), strict=True):

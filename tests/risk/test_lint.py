@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.cli import main
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import resolve_defense
-from leakgauge.risk.lint import SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
+from leakgauge.risk.lint import SEARCHED, SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
 from leakgauge.risk.spectrum import spectrum
 from leakgauge.study import lint
 from leakgauge.study.lint import lint_plan
@@ -339,3 +339,14 @@ def test_bad_input_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "weights.safetensors").write_bytes(b"not an update")
     code, text = run(str(tmp_path / name))
     assert (code, text.startswith("leakgauge: ")) == (2, True)
+
+
+def test_a_plan_that_rests_on_searches_says_so_before_it_runs() -> None:
+    """Seventeen minutes later it could only end without an answer. A perceptron's examples are read."""
+    data = {"source": "samples", "size": 16, "batch": 8, "batches": 1}
+    deep = rules(list(lint_plan(resolve_plan({"model": {"resnet20": {"width": 4}}, "data": data}))))
+    assert deep[SEARCHED] is LintSeverity.LOW
+    assert not {"hidden-inputs", "exact-read"} & deep.keys()
+    wide = rules(list(lint_plan(resolve_plan({"model": {"resnet20": {"width": 64}}, "data": data | {"batch": 1}}))))
+    assert "hidden-inputs" in wide
+    assert SEARCHED not in wide

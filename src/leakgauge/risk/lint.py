@@ -36,6 +36,8 @@ OPAQUE = "network-not-understood"
 """Rule on a network that the reads of the lint see only in part."""
 HIDDEN = "hidden-inputs"
 """Rule on layers that give away what they are given, with the batch beyond which they do not."""
+SEARCHED = "only-searches"
+"""Rule on rounds of which nothing is read, so that an audit rests on searches."""
 MOVED = 0.5
 """Share of an embedding's rows above which weight decay or the like moved them, rather than what occurs."""
 

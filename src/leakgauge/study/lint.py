@@ -29,6 +29,7 @@ from leakgauge.risk.lint import (
     LINT,
     NOT_RUN,
     OPAQUE,
+    SEARCHED,
     SENT,
     UNSENT,
     LintFinding,
@@ -57,6 +58,8 @@ READS: dict[str, Attack] = {
 """Reads that certify themselves: they try, and say by their own check whether it came out exactly."""
 READ_SECONDS = 20.0
 """Longest that one read may take; the audit's own attacks have their own budgets."""
+READ_OUT = ("exact-read", "bins-of-a-first-layer", "input-of-biased-layer")
+"""Rules of examples that came out."""
 DELTA = 1e-5
 HIGH_EPSILON = 10.0
 """ε of one release above which little noise is called out; a round is rarely the only one."""
@@ -77,6 +80,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     """One client of each model, protocol and defence is simulated with the plan's first batch, and read."""
     seen: set[tuple[int, int, int, int]] = set()
     opaque: set[LintFinding] = set()
+    read: set[tuple[int, str]] = set()
     for key in plan.trials():
         setting = key.model, key.client, key.defense, key.batch if plan.rounds else 0
         if key.control or setting in seen:
@@ -86,6 +90,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
             if finding.rule != OPAQUE or finding not in opaque:
                 yield finding
             opaque.add(finding)
+            read |= {(key.model, plan.clients[key.client].label)} if finding.rule in READ_OUT else set()
     rounds: dict[tuple[int, ...], str] = {}
     for client in plan.clients:
         with suppress(InputError):  # a batch that it cannot share: said where it is simulated
@@ -94,7 +99,8 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     for index, model in enumerate(plan.models):
         first = next((k for k in plan.trials() if k.model == index and not k.control), None)
         if first is not None:
-            yield from _hidden(plan.broadcast(first).task, model.label, rounds)
+            own = {parts: label for parts, label in rounds.items() if (index, label) not in read}
+            yield from _hidden(plan.broadcast(first).task, model.label, rounds, own)
     for client in plan.clients:
         yield from _batch_of_one(plan, client.label, client.value)
     yield from of_data(plan)
@@ -208,11 +214,14 @@ def _bins(observation: Observation, draws: Draws, where: str) -> Iterator[LintFi
         yield LintFinding("bins-of-a-first-layer", LintSeverity.HIGH, where, f"an imprint: {found.message}", hint)
 
 
-def _hidden(task: Task, model: str, rounds: Mapping[tuple[int, ...], str]) -> Iterator[LintFinding]:
-    """Layers that give their inputs away at the plan's batch, where nothing is done to the update.
+def _hidden(
+    task: Task, model: str, rounds: Mapping[tuple[int, ...], str], unread: Mapping[tuple[int, ...], str]
+) -> Iterator[LintFinding]:
+    """Layers that give their inputs away at the plan's batch, where nothing is done to the update; and that none does.
 
     Args:
         rounds: examples of each step that one update sums, and whose they are.
+        unread: those of which no example was read either.
     """
     try:
         layers = hidden_inputs(task)
@@ -221,10 +230,19 @@ def _hidden(task: Task, model: str, rounds: Mapping[tuple[int, ...], str]) -> It
         return
     for parts, client in rounds.items():
         found, passes = [one for one in layers if one.whole(parts)], sum(parts)
+        several = f" of {passes} examples and steps, all in one update," if len(parts) > 1 else f" at batch {passes},"
         if not found:
+            if layers and parts in unread:
+                seen = f"no layer gives what it is given away whole{several} and no example is read:"
+                hint = (
+                    "an audit ends without an answer where searches do not bring its controls back; data.batch: 1 is "
+                    "likeliest to end with one"
+                )
+                yield LintFinding(
+                    SEARCHED, LintSeverity.LOW, f"{model}, {client}", f"{seen} only searches are left", hint
+                )
             continue
         most = max(found, key=lambda one: one.largest)
-        several = f" of {passes} examples and steps, all in one update," if len(parts) > 1 else f" at batch {passes},"
         yield LintFinding(
             HIDDEN,
             LintSeverity.MEDIUM,

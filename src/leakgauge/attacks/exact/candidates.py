@@ -203,7 +203,7 @@ def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) ->
     would pass by accident; with a single explained row, that fewer than `CHANCE` would.
 
     The example must be known to `NEAR` besides: one whose gradient is faint may be there for certain, and blurred. And
-    each of its inputs must stand in one of these rows: of what was left out of all of them zero is read.
+    each of its inputs must be `standing`: of what was left out zero is read.
     """
     if not len(found):
         return torch.zeros(0, dtype=torch.bool, device=state.bias.device)
@@ -214,8 +214,23 @@ def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) ->
     chance = found.relative * tests
     whole = bool((state.explained | state.open).all())
     sent = sums.entries.sent_beyond(FACTOR * sums.reach * state.error[:, None].to(sums.entries.value))
-    near &= (showing.to(sent.device).double() @ sent.double() > 0).all(1).to(near.device)
+    near &= standing(drives.to(sent.device), showing.to(sent.device), sent).all(1).to(near.device)
     return near & (((rows >= 2) & ((chance <= 1) | whole)) | ((rows == 1) & (chance <= CHANCE)))
+
+
+def standing(
+    drives: Bool[Tensor, "k rows"], showing: Bool[Tensor, "k rows"], sent: Bool[Tensor, "rows d"]
+) -> Bool[Tensor, "k d"]:
+    """Inputs of each example that stand in a row that shows it, in an entry that was sent, alone or beside examples
+    that have that input from another row: a sum says nothing of one of two."""
+    found = torch.zeros((len(drives), sent.shape[1]), dtype=torch.bool, device=sent.device)
+    for _ in range(len(drives)):
+        tells = sent & (drives.double().T @ (~found).double() <= 1)
+        more = showing.double() @ tells.double() > 0
+        if bool((more <= found).all()):
+            break
+        found |= more
+    return found
 
 
 def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:

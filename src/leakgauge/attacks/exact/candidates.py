@@ -214,23 +214,26 @@ def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) ->
     chance = found.relative * tests
     whole = bool((state.explained | state.open).all())
     sent = sums.entries.sent_beyond(FACTOR * sums.reach * state.error[:, None].to(sums.entries.value))
-    near &= standing(drives.to(sent.device), showing.to(sent.device), sent).all(1).to(near.device)
+    if not bool(sent.all()):
+        near &= standing(state, sent).all(1).to(near.device)
     return near & (((rows >= 2) & ((chance <= 1) | whole)) | ((rows == 1) & (chance <= CHANCE)))
 
 
-def standing(
-    drives: Bool[Tensor, "k rows"], showing: Bool[Tensor, "k rows"], sent: Bool[Tensor, "rows d"]
-) -> Bool[Tensor, "k d"]:
-    """Inputs of each example that stand in a row that shows it, in an entry that was sent, alone or beside examples
-    that have that input from another row: a sum says nothing of one of two."""
-    found = torch.zeros((len(drives), sent.shape[1]), dtype=torch.bool, device=sent.device)
-    for _ in range(len(drives)):
-        tells = sent & (drives.double().T @ (~found).double() <= 1)
-        more = showing.double() @ tells.double() > 0
-        if bool((more <= found).all()):
-            break
-        found |= more
-    return found
+def standing(state: Remainder, sent: Bool[Tensor, "rows d"]) -> Bool[Tensor, "k d"]:
+    """Inputs of each example that rows whose entry was sent tell apart from those of the others to `NEAR`, by least
+    squares with these rows' errors: a sum says nothing of one of two."""
+    rows = state.explained & ~state.open & (state.error > 0)
+    if not bool(rows.any()):
+        return torch.zeros((len(state.shares), sent.shape[1]), dtype=torch.bool, device=sent.device)
+    shares = (state.shares[:, rows] / state.error[rows]).to(sent.device).double()
+    patterns, whose = torch.unique(sent[rows.to(sent.device)], dim=1, return_inverse=True)
+    told = torch.einsum("ir,jr,rp->pij", shares, shares, patterns.double())
+    least = 1e-12 * told.diagonal(dim1=1, dim2=2).amax(1) + torch.finfo(torch.float64).tiny
+    wide = torch.linalg.pinv(told + torch.diag_embed(least[:, None].expand(-1, len(shares))), hermitian=True)
+    spread = wide.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().T
+    some = told.diagonal(dim1=1, dim2=2).T > 0
+    known: Tensor = some & (FACTOR * spread <= NEAR)
+    return known[:, whose]
 
 
 def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:

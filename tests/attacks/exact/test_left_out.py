@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.exact.candidates import standing
+from leakgauge.attacks.exact.residual import Remainder
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import (
     ClientDP,
@@ -133,3 +135,16 @@ def test_a_clip_hides_the_length_of_an_example_without_biases(told: bool) -> Non
         update = client_update(task, FedSGD(), Batch(x, torch.ones(1, dtype=torch.long)), Draws(0), defense=defense)
         found = certified("rank-one", task, update, 1, defense if told else None)[1]
         assert (found.status is Status.EXACT) == (told and isinstance(defense, NoDefense))
+
+
+def test_an_input_stands_where_the_rows_that_were_sent_tell_the_examples_apart() -> None:
+    """A column that one row sends is a sum of two examples; rows in one proportion tell nothing."""
+    shares = torch.tensor([[1.0, 1.0, 0.0], [1.0, 2.0, 1.0]], dtype=torch.float64)
+    error, none = torch.full((3,), 1e-9, dtype=torch.float64), torch.zeros(3, dtype=torch.bool)
+    state = Remainder(torch.zeros(3, 4), torch.zeros(3), error, shares, ~none, none)
+    sent = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
+    assert standing(state, sent).tolist() == [[True, False, False, False], [True, False, True, False]]
+    alike = Remainder(torch.zeros(3, 4), torch.zeros(3), error, torch.stack([shares[1], 2 * shares[1]]), ~none, none)
+    assert not bool(standing(alike, sent).any())
+    faint = Remainder(torch.zeros(3, 4), torch.zeros(3), 1e6 * error, shares, ~none, none)
+    assert not bool(standing(faint, sent).any())

@@ -188,6 +188,12 @@ def _agreed(value: Float[Tensor, " m"], width: Float[Tensor, " m"], row: Int[Ten
 CHANCE = 1e-6
 """Most expected false matches among all tests, for a certificate by one row's bias entry alone."""
 
+BLOCK = 1 << 22
+"""Numbers that are worked on at a time."""
+
+SINGULAR = 1e-12
+"""Share of the largest eigenvalue, or of a direction's square, that is none."""
+
 NEAR = 10 ** (-45 / 20)
 """Largest error of a proved example, in shares of the largest input: 45 dB."""
 
@@ -225,15 +231,20 @@ def standing(state: Remainder, sent: Bool[Tensor, "rows d"]) -> Bool[Tensor, "k 
     rows = state.explained & ~state.open & (state.error > 0)
     if not bool(rows.any()):
         return torch.zeros((len(state.shares), sent.shape[1]), dtype=torch.bool, device=sent.device)
-    shares = (state.shares[:, rows] / state.error[rows]).to(sent.device).double()
-    patterns, whose = torch.unique(sent[rows.to(sent.device)], dim=1, return_inverse=True)
-    told = torch.einsum("ir,jr,rp->pij", shares, shares, patterns.double())
-    least = 1e-12 * told.diagonal(dim1=1, dim2=2).amax(1) + torch.finfo(torch.float64).tiny
-    wide = torch.linalg.pinv(told + torch.diag_embed(least[:, None].expand(-1, len(shares))), hermitian=True)
-    spread = wide.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().T
-    some = told.diagonal(dim1=1, dim2=2).T > 0
-    known: Tensor = some & (FACTOR * spread <= NEAR)
-    return known[:, whose]
+    shares, sent = (state.shares[:, rows] / state.error[rows]).to(sent.device).double(), sent[rows.to(sent.device)]
+    chosen, whose = torch.ones_like(sent[:, :1]), sent.all(0).long()  # entries that all were sent are alike
+    chosen, whose = torch.cat([chosen, sent[:, whose == 0]], 1), torch.where(whose == 0, (1 - whose).cumsum(0), 0)
+    known = [_apart(shares, part) for part in chosen.double().split(max(1, BLOCK // shares.shape[0] ** 2), dim=1)]
+    return torch.cat(known, 1)[:, whose]
+
+
+def _apart(shares: Float[Tensor, "k rows"], sent: Float[Tensor, "rows d"]) -> Bool[Tensor, "k d"]:
+    values, vectors = torch.linalg.eigh(torch.einsum("ir,jr,rp->pij", shares, shares, sent))
+    open_ = values <= SINGULAR * values[:, -1:].clamp_min(torch.finfo(torch.float64).tiny)
+    weights = vectors.square()  # [d, k, directions]
+    spread = (weights / values.masked_fill(open_, torch.inf)[:, None]).sum(2).sqrt()
+    known: Tensor = (FACTOR * spread <= NEAR) & ((weights * open_[:, None]).sum(2) <= SINGULAR)
+    return known.T
 
 
 def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:

@@ -57,7 +57,6 @@ class Entries:
             after it filled its zeros.
         sigma: standard deviation of known noise on each.
         grid: largest error of each by a defence that rounds to known steps.
-        smallest: those that were left out are no larger than the others.
     """
 
     value: Float[Tensor, "*shape"]
@@ -66,7 +65,6 @@ class Entries:
     sigma: float = 0.0
     grid: float = 0.0
     hides: bool = False
-    smallest: bool = False
 
     def sent_beyond(self, error: Tensor) -> Bool[Tensor, "*shape"]:
         """Entries that the client did send: of what may hide left-out ones, those larger than an error."""
@@ -85,13 +83,13 @@ class Entries:
 
     @property
     def unsure(self) -> Float[Tensor, "*shape"]:
-        """The same; of one that was left out what it may have been: as much as the smallest that was sent where small
-        ones are left out, else as much as the largest."""
+        """The same; of one that was left out as much as the largest that was sent. Not of a whole row: the others say
+        what they say without it."""
         if self.seen is None or bool(self.seen.all()):
             return self.error
-        sent = self.value[self.seen].abs()
-        ends = sent.min() if self.smallest else sent.max()
-        return torch.where(self.seen, self.error, ends) if len(sent) else torch.full_like(self.value, math.inf)
+        rows = self.seen.flatten(1).any(1) if self.seen.ndim > 1 else self.seen
+        lost = ~self.seen & rows.view(-1, *[1] * (self.seen.ndim - 1))
+        return torch.where(lost, self.value.abs().max(), self.error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +182,8 @@ class SentTensor:
         seen = None if self.support is None else self.support[part]
         f = self.factor
         if f == 1:
-            return Entries(value, bound, seen, self.sigma, self.grid, self.hides, self.smallest)
-        return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f, self.hides, self.smallest)
+            return Entries(value, bound, seen, self.sigma, self.grid, self.hides)
+        return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
 
 
 def undecayed(observation: Observation) -> Observation:

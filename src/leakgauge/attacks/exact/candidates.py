@@ -209,7 +209,8 @@ def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) ->
     would pass by accident; with a single explained row, that fewer than `CHANCE` would.
 
     The example must be known to `NEAR` besides: one whose gradient is faint may be there for certain, and blurred. And
-    each of its inputs must be `standing`: of what was left out zero is read.
+    each of its inputs must stand in one of these rows: of what was left out of all of them zero is read. Where it is
+    known what was left out, they must be `standing` besides.
     """
     if not len(found):
         return torch.zeros(0, dtype=torch.bool, device=state.bias.device)
@@ -220,7 +221,8 @@ def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) ->
     chance = found.relative * tests
     whole = bool((state.explained | state.open).all())
     sent = sums.entries.sent_beyond(FACTOR * sums.reach * state.error[:, None].to(sums.entries.value))
-    if not bool(sent.all()):
+    near &= (showing.to(sent.device).double() @ sent.double() > 0).all(1).to(near.device)
+    if sums.entries.seen is not None and not bool(sent.all()):
         near &= standing(state, sent).all(1).to(near.device)
     return near & (((rows >= 2) & ((chance <= 1) | whole)) | ((rows == 1) & (chance <= CHANCE)))
 

@@ -66,7 +66,7 @@ class Round:
         x, y = torch.rand((n, *shape), generator=g).to(kind), torch.randint(classes, (n,), generator=g)
         batch = Batch(x, y[:1].repeat(n) if rng.random() < 0.4 else y)
         whole = float(squared_norm(client_update(task, FedSGD(), batch, Draws(seed)).tensors)) ** 0.5
-        client, defense, wire = _client(rng, whole, n), _defense(rng, whole), rng.choice((None, None, *WIRES))
+        client, defense, wire = client_of(rng, whole, n), defense_of(rng, whole), rng.choice((None, None, *WIRES))
         if columns:
             own = Random(f"columns {seed}")
             defense = Compose((Soteria(prune=own.choice((5.0, 30.0, 60.0)), layer=own.choice(("", "3"))), defense))
@@ -116,7 +116,7 @@ def _bound(rng: Random, whole: float) -> float:
     return max(whole, 1e-9) * part * (1 + rng.choice((-1, 1)) * 10 ** rng.uniform(-9, -2))
 
 
-def _client(rng: Random, whole: float, examples: int) -> Protocol:
+def client_of(rng: Random, whole: float, examples: int) -> Protocol:
     lr = 10 ** rng.uniform(-4, 0)
     decay, momentum = rng.choice((0.0, 0.0, 5e-4, 0.05)), rng.choice((0.0, 0.9))
     nesterov = bool(momentum) and rng.random() < 0.5
@@ -132,7 +132,7 @@ def _client(rng: Random, whole: float, examples: int) -> Protocol:
     )
 
 
-def _defense(rng: Random, whole: float) -> Defense:
+def defense_of(rng: Random, whole: float) -> Defense:
     parts = tuple(_one(rng, whole) for _ in range(rng.choice((0, 1, 1, 1, 2, 2))))
     return Compose(parts) if len(parts) > 1 else parts[0] if parts else NoDefense()
 

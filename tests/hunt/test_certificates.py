@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hunt import targets
 from hunt.certificates import Round, wrong
 
 
@@ -43,3 +44,11 @@ def test_a_certificate_that_was_lost_once_is_given(seed: int, certified: int) ->
 def test_no_certificate_is_wrong_in_ten_thousand_rounds(part: int) -> None:
     _, _, off = wrong(range(1000 * part, 1000 * (part + 1)))
     assert not off, "\n".join(off)
+
+
+@pytest.mark.parametrize("kind", targets.KINDS)
+def test_no_certificate_is_wrong_of_any_kind_of_target(kind: str) -> None:
+    """A thousand of each: `python -m hunt.targets`."""
+    _, certified, off = targets.wrong(kind, range(25))
+    assert not off, "\n".join(off)
+    assert certified >= 1, "the draws test nothing"

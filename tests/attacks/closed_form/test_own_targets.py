@@ -61,6 +61,38 @@ def test_the_last_token_is_found_by_what_the_loss_says(examples: int, tied: bool
     assert sorted(found.tokens.order.tolist()) == sorted(texts.tolist())
 
 
+@pytest.mark.parametrize("client", [FedSGD(), lg.clients.FedAvg(epochs=2)], ids=repr)
+def test_a_last_token_whose_row_stands_still_is_not_said_to_be_absent(client: lg.clients.Protocol) -> None:
+    """Behind several steps, or more tokens than a layer shows, rows are all that is read."""
+    task = lg.Task.of_step(Causal(tied=False, places=True, frozen=False), own, {"text": lg.Text(LENGTH, VOCABULARY)})
+    texts = torch.arange(6 * LENGTH).view(6, LENGTH)
+    update = lg.clients.client_update(task, client, {"text": texts}, Draws(0))
+    knows = lg.Knowledge(example_count=6, local_training=client, defense=lg.defenses.NoDefense())
+    found = lg.attack(task, update, knows=knows)
+    assert found.tokens is not None, found.message
+    read = set(found.tokens.counts.sum(0).nonzero().flatten().tolist())
+    assert read == set(texts[:, :-1].flatten().tolist())
+    assert not found.tokens.whole
+    assert "others may" in found.message
+
+
+def test_a_target_that_may_ask_for_nothing_says_nothing_of_other_tokens() -> None:
+    """Fine-tuning leaves the places of a question out of the loss; here those of the end."""
+    task = lg.Task.of_step(
+        Causal(tied=False, places=True, frozen=False),
+        lambda m, b: F.cross_entropy(m(b["text"]).flatten(0, 1), b["next"].flatten()),
+        {"text": lg.Text(LENGTH, VOCABULARY), "next": lg.NextToken(VOCABULARY, LENGTH)},
+    )
+    text = torch.arange(LENGTH)[None]
+    target = torch.where(torch.arange(LENGTH) < 4, text + 1, -100)
+    update = lg.clients.client_update(task, FedSGD(), {"text": text, "next": target}, Draws(0))
+    knows = lg.Knowledge(example_count=1, local_training=FedSGD(), defense=lg.defenses.NoDefense())
+    found = lg.attack(task, update, knows=knows)
+    assert found.tokens is not None, found.message
+    assert set(found.tokens.counts.sum(0).nonzero().flatten().tolist()) == {0, 1, 2, 3}
+    assert not found.tokens.whole
+
+
 def test_a_vocabulary_as_large_as_a_layer_is_wide_is_tried_whole() -> None:
     """Rows of other tensors move for no token."""
     net = Causal(tied=False, places=True, frozen=True, vocabulary=WIDTH)

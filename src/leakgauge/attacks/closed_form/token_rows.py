@@ -10,11 +10,13 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import chi2
 from torch import Tensor
 
+from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
 from leakgauge.defenses import Defense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Observation
+from leakgauge.step.training import NoLossOfLogits
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
@@ -205,7 +207,7 @@ class ProbedRows:
     """What random texts showed of the rows that tokens move.
 
     Attributes:
-        every: every token moves its row, but for one that never does (``padding_idx``).
+        every: every token that occurs moves its row, but for one that never does (``padding_idx``).
         alone: other rows stand still, but for those of `always`.
         always: rows that move whatever the text is, as a token's that the model itself adds to it; few of them.
     """
@@ -217,28 +219,37 @@ class ProbedRows:
 
 def rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> ProbedRows:
     """Sends random texts, and asks the outputs, not the loss: where the network is sure, its soft-max leaves most rows
-    without a gradient."""
-    data = task.data
+    without a gradient. But what is said of every token counts only those outputs that the loss hears: none in a causal
+    model hears a last token."""
+    data, targets = task.data, task.layout.targets.values()
 
-    def rows_of(inputs: Tensor) -> set[int]:
+    def rows_of(inputs: Tensor, *, heard: bool = False) -> set[int]:
         own = task.parameters[table.weight].detach().clone().requires_grad_()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            logits, _ = task.logits({**task.parameters, table.weight: own}, task.buffers, inputs.to(own))
-        towards = torch.randn(logits.shape, generator=generator).to(logits)
-        (slope,) = torch.autograd.grad((logits * towards).sum(), own)
+        state, taught = {**task.parameters, table.weight: own}, task.layout.made_up_targets(len(inputs), generator)
+        if heard and isinstance(task.loss, NoLossOfLogits):
+            total = task(state, task.buffers, Batch(inputs.to(own), taught), torch.Generator().manual_seed(0))[0]
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                logits, _ = task.logits(state, task.buffers, inputs.to(own))
+            towards = torch.randn(logits.shape, generator=generator).to(logits)
+            slopes = slopes_at(task, towards, taught) if heard else towards
+            total = (logits * torch.where(slopes != 0, towards, 0)).sum()
+        (slope,) = torch.autograd.grad(total, own, allow_unused=True, materialize_grads=True)
         return set((table.rows(slope.to_dense()) != 0).any(1).nonzero().flatten().tolist())
 
     texts = [torch.randint(data.vocabulary, (2, *data.shape), generator=generator) for _ in range(PROBES)]
     moved, held = [rows_of(text) for text in texts], [set(text.flatten().tolist()) for text in texts]
+    told = [rows_of(text, heard=True) for text in texts]
     added = moved[0].intersection(*moved) - held[0].intersection(*held) - {data.padding}
     added = added if len(added) <= min(math.prod(data.shape), data.vocabulary // 4) else set()
     always = torch.zeros(len(table.rows(task.parameters[table.weight])), dtype=torch.bool)
     always[sorted(added)] = True
-    still = set().union(*(there - rows for rows, there in zip(moved, held, strict=True))) - {data.padding}
+    still = set().union(*(there - rows for rows, there in zip(told, held, strict=True))) - {data.padding}
     fixed = {t for t in still if t not in rows_of(torch.full((2, *data.shape), t))} if len(still) == 1 else set()
+    may_ask_nothing = any(t.whole and t.edges[0][0] < 0 for t in targets)
     alone = all(rows <= there | added | {data.padding} for rows, there in zip(moved, held, strict=True))
-    return ProbedRows(still == fixed, alone, always)
+    return ProbedRows(still == fixed and not may_ask_nothing, alone, always)
 
 
 def counts_of_pooled(

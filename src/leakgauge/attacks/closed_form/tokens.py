@@ -46,7 +46,8 @@ class TokenRead(ReadingAttack):
     without gradient: not at all, or by weight decay. Rows that moved otherwise are the tokens that occur. That needs no
     weights, holds for any number of texts and local steps, and for Adam. It proves that they occur unless the defence
     is unknown, and that no others do where random texts move every row of theirs (a layer that picks maxima leaves
-    some still) and no defence leaves entries out. The padding row of ``padding_idx`` never moves.
+    some still, a causal model its last tokens) and no defence leaves entries out. The padding row of ``padding_idx``
+    never moves.
 
     How often they occur is read in two cases. A model that adds a text's embeddings up moves all of its tokens alike:
     text by text (`leakgauge.attacks.closed_form.token_rows`). Of one gradient, where fewer tokens reach a layer than it
@@ -130,8 +131,6 @@ def _counted(
         pooled = counts_of_pooled(observation, table, rows)
         if pooled is not None:
             return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
-    if not every:
-        return once, 0, f"{named}; how often is not read"
     found, spent, why = _ordered(observation, rows | moved.always, labels, generator)
     return (once, spent, f"{named}; how often is not read{why}") if found is None else (found, spent, f"{named}; {why}")
 

@@ -10,11 +10,10 @@ import click
 import pytest
 
 from docs.pages import ROOT, blocks
-from docs.test_pages import PAGES
+from docs.test_pages import FENCED, PAGES
 from leakgauge.cli import main
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:)([^)\s#]*)#([^)\s]+)\)")
-FENCED = re.compile(r"^```.*?^```$", re.S | re.M)
 HEADING = re.compile(r"^#{1,3} (.+)$", re.M)
 
 

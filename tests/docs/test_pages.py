@@ -33,6 +33,7 @@ from leakgauge.update import Update
 
 FILES = [ROOT / "README.md", *(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in FILES)
+FENCED = re.compile(r"^```.*?^```$", re.S | re.M)
 CHOOSE = "docs/how-to/captured.md"
 
 NETWORKS = '''
@@ -210,3 +211,9 @@ def test_extras_in_the_readme_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"leakgauge\[(\w+)\]", text)) <= set(extras)
+
+
+def test_the_documentation_stays_within_its_words() -> None:
+    """Words of prose and tables; what stands in blocks of code is run, not read."""
+    texts = (FENCED.sub("", (ROOT / page).read_text(encoding="utf-8")) for page in PAGES if page != "README.md")
+    assert sum(bool(re.search("[A-Za-z]", word)) for text in texts for word in text.split()) <= 22_000

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.labels.targets import shares_of
+from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakgauge.batch import Batch, BatchPart, DataSpec
+from leakgauge.batch import Batch, BatchPart, DataSpec, Shape
 from leakgauge.errors import InputError, require
-from leakgauge.step.parts import Classes
+from leakgauge.step.parts import Classes, Target
 
 Values = dict[str, Tensor]
 """Parts of a batch by name."""
@@ -183,6 +183,21 @@ class Layout:
     def made_up(self, count: int, generator: torch.Generator) -> Values:
         """Raw values of all parts, in their ranges."""
         return {name: part.made_up(count, generator) for name, part in self.parts.items()}
+
+    def sought(self, count: int) -> dict[str, Shape]:
+        """Of the numbers that stand for so many targets in a search, by name; empty where no search moves them all."""
+        shapes = {n: t.sought(count) for n, t in self.targets.items() if isinstance(t, Target)}
+        joined = len(shapes) > 1 and any(t.whole for t in self.targets.values())  # classes lie in one column there
+        return {} if joined else {n: s for n, s in shapes.items() if s is not None and None not in shapes.values()}
+
+    def soft(self, numbers: Mapping[str, Tensor], *, settled: bool = False) -> Tensor:
+        """Targets that these numbers stand for, as `Batch.labels` has them; `settled`, those nearest to them."""
+        values = {}
+        for name, target in self.targets.items():
+            assert isinstance(target, Target)
+            soft = target.soft(numbers[name])
+            values[name] = target.settled(soft) if settled else soft
+        return self._labels(values, len(next(iter(values.values()))))
 
     def made_up_targets(self, count: int, generator: torch.Generator) -> Tensor:
         """Targets as `Batch.labels` has them."""

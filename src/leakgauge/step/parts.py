@@ -133,6 +133,18 @@ class Target(BatchPart):
     def _of_plain(self, raw: Tensor) -> Tensor:
         return raw.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape)
 
+    def sought(self, count: int) -> Shape | None:
+        """Of the numbers that stand for so many targets in a search; `None` where no search moves them."""
+        return None if self.whole else (count, *self.shape)
+
+    def soft(self, numbers: Tensor) -> Tensor:
+        """Targets that these numbers stand for, between those that there are, differentiable."""
+        return numbers
+
+    def settled(self, soft: Tensor) -> Tensor:
+        """The nearest that there are."""
+        return soft
+
     def made_up(self, count: int, generator: torch.Generator) -> Tensor:
         if not self.whole:
             return super().made_up(count, generator)
@@ -153,6 +165,15 @@ class Classes(Target):
 
     def given(self, raw: Tensor) -> Tensor:
         return raw
+
+    def sought(self, count: int) -> Shape | None:
+        return count, self.count
+
+    def soft(self, numbers: Tensor) -> Tensor:
+        return numbers.softmax(1)
+
+    def settled(self, soft: Tensor) -> Tensor:
+        return soft.argmax(1)
 
 
 @dataclass(frozen=True)
@@ -175,6 +196,12 @@ class Labels(Target):
 
     def _of_plain(self, raw: Tensor) -> Tensor:
         return (raw[:, None] == torch.arange(self.count, device=raw.device)).to(torch.get_default_dtype())
+
+    def soft(self, numbers: Tensor) -> Tensor:
+        return numbers.sigmoid()
+
+    def settled(self, soft: Tensor) -> Tensor:
+        return soft.round()
 
     def made_up(self, count: int, generator: torch.Generator) -> Tensor:
         return super().made_up(count, generator).round()
@@ -228,6 +255,21 @@ class Mask(Target):
     def classes(self) -> int:
         return max(self.count, 2)
 
+    def given(self, raw: Tensor) -> Tensor:
+        if raw.ndim < len(self.places) + 2:
+            return super().given(raw)
+        return raw if self.count > 1 else raw.squeeze(1)
+
+    def sought(self, count: int) -> Shape | None:
+        return count, self.count, *self.places
+
+    def soft(self, numbers: Tensor) -> Tensor:
+        """[n, classes, *places]."""
+        return numbers.softmax(1) if self.count > 1 else numbers.sigmoid()
+
+    def settled(self, soft: Tensor) -> Tensor:
+        return soft.argmax(1) if self.count > 1 else soft[:, 0].round().long()
+
 
 @dataclass(frozen=True)
 class NextToken(Target):
@@ -256,6 +298,10 @@ class TimeToEvent(Target):
 
     longest: float = 10.0
     shape: ClassVar[Shape] = (2,)  # type: ignore[misc]
+
+    def sought(self, count: int) -> Shape | None:
+        del count  # who comes before whom does not change by degrees
+        return None
 
     def __post_init__(self) -> None:
         require(self.longest > 0, "batch", f"has times to {self.longest:g}", "give a positive longest time")

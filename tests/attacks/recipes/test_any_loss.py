@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leakgauge as lg
-from leakgauge.attacks.labels.targets import shares_of
+from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws

@@ -1,4 +1,4 @@
-"""What an update says of targets under any loss: error signals of inputs, the targets that make them, their shares."""
+"""What an update says of targets under any loss: error signals of inputs, and the targets that make them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.func import vjp
 
-from leakgauge.attacks.labels.strategy import stand_ins
 from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
 from leakgauge.defenses import leaves_gradients
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values
-from leakgauge.task import Batch, Task
+from leakgauge.task import Task
 from leakgauge.view.entries import relative_rounding, surely_sent
 
 MOST = 2**25
@@ -257,110 +256,3 @@ def _axis(signal: Tensor, target: BatchPart) -> int:
     if signal.ndim == 2 or signal.shape[1:] == (1, *target.shape) or signal.shape[2:] == target.shape:
         return 1
     return signal.ndim - 1
-
-
-STAND_INS = 4
-"""Batches of made-up inputs whose answers are averaged where no input is known."""
-SHARE_STEPS = 12
-
-
-def shares_of(
-    observation: Observation, inputs: Float[Tensor, "n *shape"] | None, generator: torch.Generator
-) -> dict[str, Float[Tensor, " classes"]]:
-    """Share of the places of a mask, or of the tokens, that is of each class; of several labels how often each holds.
-
-    Nothing where a defence, several local steps or several targets stand between.
-
-    The gradient of a bias that is added to the logits is the sum of the error signals. Targets of given shares, spread
-    at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
-    the loss is a line in the target (cross-entropy, BCE) and the inputs are known.
-
-    Args:
-        inputs: raw examples, as they were read; `None` takes made-up ones.
-    """
-    task, n = observation.task, observation.examples
-    targets = list(task.layout.targets.items())
-    if n is None or len(targets) != 1 or not leaves_gradients(observation.knowledge.defense):
-        return {}
-    (name, target), gradient = targets[0], observation.gradient
-    if gradient is None or task.stochastic or not isinstance(target, Labels | Mask | NextToken):
-        return {}
-    try:
-        double = task.to(torch.empty((), dtype=torch.float64))
-        given = [inputs.double()] if inputs is not None and len(inputs) == n else _made_up(observation, n, generator)
-        bias = _last_bias(double, given[0])
-        if bias is None or double.parameters[bias].numel() not in (target.classes, 1):
-            return {}
-        found = _solved(double, target, bias, given, gradient[bias].double().flatten())
-    except FOREIGN:  # a loss or a network of somebody's own
-        return {}
-    return {} if found is None else {name: found}
-
-
-def _made_up(observation: Observation, count: int, generator: torch.Generator) -> list[Tensor]:
-    made = stand_ins(observation, STAND_INS * count, generator).double()
-    return list(made.split(count))[:STAND_INS]
-
-
-def _slope_of(task: Task, bias: str, inputs: Tensor, labels: Tensor) -> Float[Tensor, " entries"]:
-    """The gradient of one parameter."""
-    own = task.parameters[bias].detach().clone().requires_grad_()
-    value = task({**task.parameters, bias: own}, task.buffers, Batch(inputs, labels))[0]
-    (slope,) = torch.autograd.grad(value, own, allow_unused=True, materialize_grads=True)
-    return slope.detach().flatten()
-
-
-def _last_bias(task: Task, inputs: Tensor) -> str | None:
-    """The parameter whose motion moves the logits by itself, channel by channel."""
-    logits = task.logits(task.parameters, task.buffers, inputs)[0].detach()
-    for name, value in reversed(task.parameters.items()):
-        if value.ndim != 1 or value.numel() not in logits.shape[1:] or value.numel() > 4096:
-            continue
-        step = torch.arange(1.0, value.numel() + 1).to(value)
-        moved = task.logits({**task.parameters, name: value + step}, task.buffers, inputs)[0].detach() - logits
-        for axis in (1, logits.ndim - 1):
-            shape = [1] * logits.ndim
-            shape[axis] = len(step)
-            if logits.shape[axis] == len(step) and torch.allclose(moved, step.view(shape).expand_as(moved), atol=1e-8):
-                return name
-    return None
-
-
-def _spread(target: Labels | Mask | NextToken, count: int, shares: Tensor) -> Tensor:
-    """Targets of which these shares are of each class, at random places that depend on nothing."""
-    size = count * torch.Size(target.shape).numel()
-    if isinstance(target, Labels):
-        return shares.expand(count, -1)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(0)).argsort().double() / size
-    edges = shares.clamp(0, 1).cumsum(0)[:-1]
-    return (order[:, None] >= edges).sum(1).view(count, *target.shape)
-
-
-def _solved(
-    task: Task, target: Labels | Mask | NextToken, bias: str, given: list[Tensor], sent: Tensor
-) -> Float[Tensor, " classes"] | None:
-    classes = target.classes
-    free = isinstance(target, Labels)
-
-    def misfit(shares: Tensor) -> Tensor:
-        made = [_slope_of(task, bias, x, _spread(target, len(x), shares)) for x in given]
-        return torch.stack(made).mean(0) - sent
-
-    shares = torch.full((classes,), 0.5 if free else 1 / classes, dtype=torch.float64)
-    # Exchanges with the last class keep the sum.
-    ways = torch.eye(classes, dtype=torch.float64) if free else torch.eye(classes, dtype=torch.float64)[:-1]
-    if not free:
-        ways = ways - torch.eye(classes, dtype=torch.float64)[-1]
-    if len(ways) > 64:
-        return None
-    reach = 0.25 if free else 0.5 / classes
-    for _ in range(SHARE_STEPS):
-        left = misfit(shares)
-        slope = torch.stack([(misfit(shares + reach * way) - left) / reach for way in ways], 1)
-        move = torch.linalg.lstsq(slope, -left[:, None], driver="gelsd").solution[:, 0]
-        before, shares = shares, (shares + ways.T @ move).clamp(0, 1)
-        if not free:
-            shares = shares / shares.sum().clamp_min(1e-12)
-        if float((shares - before).abs().max()) < 1e-7:
-            break
-    return shares

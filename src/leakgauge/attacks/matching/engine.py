@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.labels import CountsFromLastLayer, LabelStrategy, Unknown
+from leakgauge.attacks.labels import CountsFromLastLayer, LabelGuess, LabelStrategy
 from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
@@ -33,6 +33,7 @@ from leakgauge.attacks.matching.parts import (
 from leakgauge.attacks.matching.priors import Balanced, NoPrior, Pull, Scheduled, Statistics
 from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
 from leakgauge.attacks.matching.simulator import Simulator
+from leakgauge.attacks.matching.targets import SoughtTargets
 from leakgauge.compute import Compute, available, gigabytes, needed
 from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
@@ -135,7 +136,7 @@ class Matching(SearchingAttack):
         labels, confidence, missing = self._labels(observation, generator)
         if missing:
             return Reconstruction.not_applicable(missing)
-        examples = observation.examples if labels is None else len(labels)
+        examples = len(labels) if isinstance(labels, Tensor) else observation.examples
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
 
@@ -157,22 +158,32 @@ class Matching(SearchingAttack):
         minimum = self._minimise(fits)
         return self._answer(simulator, minimum, labels, confidence, meter)
 
-    def _labels(self, observation: Observation, generator: torch.Generator) -> tuple[Tensor | None, float | None, str]:
+    def _labels(
+        self, observation: Observation, generator: torch.Generator
+    ) -> tuple[Tensor | SoughtTargets | None, float | None, str]:
         """Labels (`None`: joint), their confidence (`None`: given), and what is missing."""
+        layout, count = observation.task.layout, observation.examples
         if observation.knowledge.labels is not None:
             return observation.knowledge.labels, None, ""
+        if not layout.targets and count is not None:
+            return torch.zeros(count, dtype=torch.long), None, ""
+        if not layout.of_classes and (sought := SoughtTargets.of(observation, generator)) is not None:
+            return sought if sought.taken(observation.task) else sought.settled(sought.start(generator)), None, ""
         if isinstance(self.labels, JointSoftLabels):
             return None, None, ""
         guess = self.labels.infer(observation, generator)
-        if isinstance(guess, Unknown):
-            return None, None, guess.message
-        return guess.labels, guess.confidence, ""
+        if isinstance(guess, LabelGuess):
+            return guess.labels, guess.confidence, ""
+        sought = SoughtTargets.of(observation, generator)
+        return (
+            (sought, None, "") if sought is not None and sought.taken(observation.task) else (None, None, guess.message)
+        )
 
     def _problem(
         self,
         simulator: Simulator,
         statistics: Statistics | None,
-        labels: Tensor | None,
+        labels: Tensor | SoughtTargets | None,
         examples: int,
         meter: Meter,
         like: Tensor,
@@ -185,13 +196,15 @@ class Matching(SearchingAttack):
             start = self.canvas.start(examples, data, generator)
             for part in self.hidden:
                 start |= part.start(examples, data, generator)
-            if labels is None:
+            if isinstance(labels, SoughtTargets):
+                start |= labels.start(generator)
+            elif labels is None:
                 assert isinstance(self.labels, JointSoftLabels)
                 start["label_logits"] = self.labels.start(examples, data.classes, generator)
             starts.append(start)
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
-        loss = self._loss(simulator, statistics, None if labels is None else labels.to(like.device))
+        loss = self._loss(simulator, statistics, labels.to(like.device) if isinstance(labels, Tensor) else labels)
         prior, pull = self.prior, None
         if isinstance(prior, Balanced):
             pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
@@ -199,13 +212,15 @@ class Matching(SearchingAttack):
         cost = simulator.cost(examples)
         return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, pull=pull)
 
-    def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | None) -> Loss:
+    def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | SoughtTargets | None) -> Loss:
         """Total and data term of one restart."""
         data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
         simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
-            if labels is None:
+            if isinstance(labels, SoughtTargets):
+                guess = labels.soft(variables)
+            elif labels is None:
                 soft = variables["label_logits"].softmax(1)
                 guess = torch.nn.functional.pad(soft, (0, outputs - data.classes))
             else:
@@ -255,7 +270,12 @@ class Matching(SearchingAttack):
         )
 
     def _answer(
-        self, simulator: Simulator, minimum: Minimum, labels: Tensor | None, confidence: float | None, meter: Meter
+        self,
+        simulator: Simulator,
+        minimum: Minimum,
+        labels: Tensor | SoughtTargets | None,
+        confidence: float | None,
+        meter: Meter,
     ) -> Reconstruction:
         cost = Cost(meter.spent, meter.seconds)
         if minimum.status is Status.NON_FINITE or not minimum.variables:
@@ -271,7 +291,9 @@ class Matching(SearchingAttack):
         winner = int(torch.where(torch.isfinite(minimum.data), minimum.data, torch.inf).argmin())
         variables = {k: v[winner] for k, v in minimum.variables.items()}
         inputs = data.denormalise(self.canvas.decode(variables, data)).detach()
-        if labels is None:
+        if isinstance(labels, SoughtTargets):
+            labels = labels.settled(variables)
+        elif labels is None:
             probabilities = variables["label_logits"].softmax(1)
             labels, confidence = probabilities.argmax(1), float(probabilities.amax(1).mean())
         for polish in self.polish:

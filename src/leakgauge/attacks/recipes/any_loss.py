@@ -12,7 +12,8 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.linear import agreeing_rows
 from leakgauge.attacks.closed_form.single import gradients
 from leakgauge.attacks.effort import ReadingAttack
-from leakgauge.attacks.labels.targets import ErrorSignals, shares_of, targets_of
+from leakgauge.attacks.labels.shares import shares_of
+from leakgauge.attacks.labels.targets import ErrorSignals, targets_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS

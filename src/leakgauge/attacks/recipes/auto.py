@@ -81,8 +81,8 @@ class Auto(SearchingAttack):
     (`falling_variation`). Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that
     keeps a fifth of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was
     read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels
-    counted from the last layer. Of texts the tokens are read (`TokenRead`), no more. How it compares with the recipes
-    is in docs/reference/minimisers.md.
+    counted from the last layer, values, several labels and masks searched for beside the inputs. Of texts the tokens
+    are read (`TokenRead`), no more. How it compares with the recipes is in docs/reference/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 
@@ -175,6 +175,8 @@ class Auto(SearchingAttack):
             return portfolio.answer(read.start or replace(known, status=portfolio.ended))
         if explained:
             read = replace(read, start=known, doubt=0.0)
+        elif read.start is None and known.inputs is not None and known.labels is None and known.objective is not None:
+            read = replace(read, start=known, doubt=min(5 * known.objective, 1.0))  # targets are searched for beside it
         elif read.start is None and known.inputs is not None and known.labels is not None and known.paired:
             near = portfolio.asked(
                 "nearest", lambda: nearest_read(portfolio, observation, [known], generator), ExactReads()

@@ -374,7 +374,8 @@ def several_steps(observation: Observation) -> Client | None:
 def unordered(observation: Observation) -> bool:
     """Whether it is unknown which label comes at which step: the client shuffles, or the labels are read by count."""
     client, labels = several_steps(observation), observation.knowledge.labels
-    return client is not None and (client.shuffle or labels is None)
+    sought = not observation.task.layout.of_classes  # targets that are searched for find their step themselves
+    return client is not None and not sought and (client.shuffle or labels is None)
 
 
 def orders_of(labels: list[int], size: int, most: int, generator: torch.Generator) -> Iterator[tuple[int, ...]]:

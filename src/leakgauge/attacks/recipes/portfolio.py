@@ -20,6 +20,9 @@ from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 T = TypeVar("T")
 
+INSIDE_FITS = 1e-2
+"""Share that an inversion may leave of what is known inside the network, to stand where nothing else can be asked."""
+
 DONE = (Status.STOPPED, Status.TIME_LIMIT)
 """The caller or the clock ends everything, not one method."""
 
@@ -172,7 +175,7 @@ def explaining_more(
     words, labels = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search", None
     if not isinstance(signals := ErrorSignals.of(observation), str):
         if not signals.affords(inputs):
-            return found
+            return rows if rows.objective is not None and rows.objective < INSIDE_FITS else found
         left, before = signals.left(inputs), signals.left(found.inputs)
         if left >= before:
             return found
